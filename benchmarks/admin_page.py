@@ -3,24 +3,25 @@
 Fills a real MongoDB with the statistics of 5,000 clients in 100,000 documents, and polls as the open page does.
 """
 
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing, redirect_stdout
-from io import StringIO
+from contextlib import closing
 from random import Random
 from typing import Any
 
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from flask import Flask
 from flask.testing import FlaskClient
 
-from oauth_ratelimit import Limiter, load_config
+from benchmarks.subjects import silence_log
+from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.history import SPANS_S
-from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Peak, Share, Source, Tally, UserLoad
+from oauth_ratelimit.admin.traffic import SPANS_S
+from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.support.apps import protected_app
-from tests.support.mongod import running_mongodb
+from testbed.mongod import running_mongodb
 
 CLIENTS, DOCUMENTS = 5000, 100_000
 POLLS = 3
@@ -36,22 +37,22 @@ def fill(uri: str, *, now_s: float, span_s: int) -> None:
         store = StatisticsStore(connection)
         for number in range(minutes):
             minute_s = int((now_s - number * span_s / minutes) // MINUTE_S) * MINUTE_S
-            shares = [
-                Share(
-                    ClientMinute(
-                        f"client-{client:05d}",
-                        minute_s,
-                        {USERS: Tally(random.randrange(50), random.randrange(3)), GRANT: Tally(3)},
-                        {"user": Peak(random.random(), 5.0, 10, 60), "client": Peak(random.random(), 3.0, 10, 60)},
-                        (UserLoad("alice", 3), UserLoad("bob", 3)),
-                        {7: 3, 8: 2},
-                        burst=4,
-                    ),
-                    True,
+            clients = [
+                ClientMinute(
+                    f"client-{client:05d}",
+                    minute_s,
+                    {USERS: Tally(random.randrange(50), random.randrange(3)), GRANT: Tally(3)},
+                    {"user": Peak(random.random(), 5.0, 10, 60), "client": Peak(random.random(), 3.0, 10, 60)},
+                    (UserLoad("alice", 3), UserLoad("bob", 3)),
+                    {7: 3, 8: 2},
+                    burst=4,
                 )
                 for client in range(CLIENTS)
             ]
-            store.put("process", shares, keep_s=1e7)
+            store.put("process", clients, keep_s=1e7)
+        rollups = RollupStore(connection)
+        for step in rollups.due(now_s):
+            rollups.derive(step, keep_s=1e7)
 
 
 def fill_counters(config: Mapping[str, Any]) -> None:
@@ -63,34 +64,37 @@ def fill_counters(config: Mapping[str, Any]) -> None:
 
 
 def cost_of_poll(page: FlaskClient, span: str) -> tuple[dict[str, float], bool]:
-    """Return the seconds of processor time that each query of an open overview takes, and True if all is read."""
+    """Return the seconds of processor time that each part of an open overview takes, and True if all is read."""
     costs, is_complete = {}, True
-    for query in (f"traffic?span={span}", f"clients?span={span}", "verdict", "top"):
+    for path in ("part/verdict", "part/state", "part/top", f"part/clients?span={span}", f"api/traffic?span={span}"):
         begun_s = time.thread_time()
-        answer = page.get(f"/ratelimit/api/{query}").get_json()
-        costs[query.partition("?")[0]] = time.thread_time() - begun_s
+        answer = page.get(f"/ratelimit/{path}").text
+        costs[path.partition("?")[0]] = time.thread_time() - begun_s
         if "problem" in answer:
-            raise SystemExit(f"{query}: {answer['problem']['text']}")
-        is_complete = is_complete and (query == "top" or answer.get("is_complete", True))
+            raise SystemExit(f"{path}: {answer}")
+        is_complete = is_complete and "still being read" not in answer
     return costs, is_complete
 
 
 def main() -> None:
     """Print milliseconds of processor time of the first poll and of later ones, for each span."""
+    silence_log()
     with running_mongodb() as uri:
         fill(uri, now_s=time.time(), span_s=3600)
         config = {"store": {"uri": uri, "timeout": "30s"}, "limits": {"user": ["10/hour"]}}
         fill_counters(config)
-        with redirect_stdout(StringIO()), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=config) as app:
-            app.register_blueprint(admin_blueprint(lambda: "ann"))
-            page = app.test_client()
-            for span in SPANS_S:
-                for number in range(POLLS):
-                    costs, is_complete = cost_of_poll(page, span)
-                    parts = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in costs.items())
-                    poll = "first" if number == 0 else "later" if is_complete else "still reading, later"
-                    print(f"{span}, {poll} poll: {sum(costs.values()) * 1000:.0f} ms ({parts})", file=sys.stderr)
-                    time.sleep(INTERVAL_S)
+        app = Flask("page")
+        app.config["OAUTH_RATELIMIT_CONFIG"] = config
+        OAuthRateLimit(app, AuthorizationServer(app))
+        app.register_blueprint(admin_blueprint(lambda: "ann"))
+        page = app.test_client()
+        for span in SPANS_S:
+            for number in range(POLLS):
+                costs, is_complete = cost_of_poll(page, span)
+                parts = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in costs.items())
+                poll = "first" if number == 0 else "later" if is_complete else "still reading, later"
+                print(f"{span}, {poll} poll: {sum(costs.values()) * 1000:.0f} ms ({parts})")
+                time.sleep(INTERVAL_S)
 
 
 if __name__ == "__main__":

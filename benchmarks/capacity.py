@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks import results, subjects
-from benchmarks.fleet import Fleet
 from benchmarks.measuring import in_new_process
 from benchmarks.subjects import FIXED_TIME_S
+from oauth_ratelimit import load_config
+from testbed.counting_fleet import CountingFleet
 
 GAP_S = 10.0  # between two requests of a client
 WARM_UP_S, MEASURED_S = 100.0, 20.0  # an instance forgets a client after 66 s
@@ -36,18 +37,19 @@ def measure(traffic: Traffic) -> Mapping[str, float]:
     gc.disable()  # the process ends after a few seconds
     rng = random.Random(7)
     limits = {"client": [{"limit": subjects.NO_LIMIT, "window": 60}]}
-    config = {"mode": "enforce", "limits": limits, "max_keys": MAX_KEYS}
-    fleet = Fleet(traffic.instances, config, rng, interval_s=traffic.interval_s, begin_s=FIXED_TIME_S)
+    sync = {"interval": traffic.interval_s}
+    settings = load_config({"mode": "enforce", "limits": limits, "max_keys": MAX_KEYS, "sync": sync})
+    fleet = CountingFleet(settings, traffic.instances)
     names = [f"client-{number:06}" for number in range(traffic.clients)]
     for name in names:
-        fleet.check(name, FIXED_TIME_S)
+        fleet.check(name, at_s=FIXED_TIME_S)
     store, passed_s, request_count, before = fleet.store, 0.0, 0, (0, 0, 0)
     while passed_s < WARM_UP_S + MEASURED_S:
         passed_s += rng.expovariate(traffic.clients / GAP_S)
         if passed_s >= WARM_UP_S:
             before = before if request_count else (store.written, store.read_count, store.trips)
             request_count += 1
-        fleet.check(rng.choice(names), FIXED_TIME_S + passed_s)
+        fleet.check(rng.choice(names), at_s=FIXED_TIME_S + passed_s)
     after = (store.written, store.read_count, store.trips)
     counts = (request_count, *(now - then for now, then in zip(after, before, strict=True)))
     return dict(zip(("requests", "written", "read", "trips"), (count / MEASURED_S for count in counts), strict=True))

@@ -9,15 +9,29 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
-from benchmarks import peers, subjects
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage, Storage, storage_from_string
+from limits.strategies import (
+    FixedWindowRateLimiter,
+    MovingWindowRateLimiter,
+    RateLimiter,
+    SlidingWindowCounterRateLimiter,
+)
+
+from benchmarks import subjects
 from benchmarks.measuring import Run, in_threads, take_turns, timed
 from benchmarks.redis_server import redis_server
 from benchmarks.results import Result, median_of
-from benchmarks.subjects import USER, VARIANTS, Hit, settings_of
-from tests.support.mongod import Mongod
+from benchmarks.subjects import CLIENT_ID, NO_LIMIT, USER, VARIANTS, Hit, settings_of
+from testbed.mongod import Mongod
 
 KEY_COUNT = 100_000
 THREAD_COUNT = 4
+STRATEGIES: dict[str, type[RateLimiter]] = {
+    "fixed": FixedWindowRateLimiter,
+    "sliding": SlidingWindowCounterRateLimiter,
+    "moving": MovingWindowRateLimiter,
+}
 
 
 def run(*, short: bool) -> Iterator[Result]:
@@ -33,10 +47,8 @@ def _one_key(*, turn_count: int) -> Iterator[Result]:
         "ours": subjects.ours(),
         "ours, denied": subjects.ours(settings_of(1)),
         **{f"ours, {name}": subjects.ours(config) for name, config in VARIANTS.items()},
-        **{f"limits {strategy}": peers.limits(strategy) for strategy in peers.STRATEGIES},
-        "limits sliding, denied": peers.limits(limit=1),
-        "throttled-py": peers.throttled(),
-        "pyrate-limiter": peers.pyrate(),
+        **{f"limits {strategy}": limits(strategy) for strategy in STRATEGIES},
+        "limits sliding, denied": limits(limit=1),
     }
     measures = {name: timed(_repeated(hit, 20_000), clock_ns=time.process_time_ns) for name, hit in hits.items()}
     times = yield from _times("one key", take_turns(measures, turn_count=turn_count))
@@ -55,11 +67,9 @@ def _many_keys(*, turn_count: int) -> Iterator[Result]:
     in_cycle = "ours, first since the last cycle"
     measures = {
         "ours": _pass(subjects.ours(), rehearses=True),
-        in_cycle: _pass(partial(cycled.check, subjects.CLIENT_ID), before=cycled.sync, rehearses=True),
-        "limits sliding": _pass(peers.limits()),
-        "limits moving": _pass(peers.limits("moving")),
-        "throttled-py": _pass(peers.throttled()),
-        "pyrate-limiter": _pass(peers.pyrate()),
+        in_cycle: _pass(partial(cycled.check, CLIENT_ID), before=cycled.sync, rehearses=True),
+        "limits sliding": _pass(limits()),
+        "limits moving": _pass(limits("moving")),
     }
     times = yield from _times(f"{KEY_COUNT:,} keys", take_turns(measures, turn_count=turn_count))
     for name in ("ours", in_cycle):
@@ -70,10 +80,8 @@ def _many_keys(*, turn_count: int) -> Iterator[Result]:
 def _threads(*, turn_count: int) -> Iterator[Result]:
     hits = {
         "ours": subjects.ours(),
-        "limits sliding": peers.limits(),
-        "limits moving": peers.limits("moving"),
-        "throttled-py": peers.throttled(),
-        "pyrate-limiter": peers.pyrate(),
+        "limits sliding": limits(),
+        "limits moving": limits("moving"),
     }
     measures = {
         name: timed(in_threads(_repeated(hit, 10_000), thread_count=THREAD_COUNT)) for name, hit in hits.items()
@@ -89,12 +97,21 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
             uris["Redis"] = servers.enter_context(redis_server())
-        measures = {f"limits on {name}": timed(_repeated(peers.shared_limits(uri), 300)) for name, uri in uris.items()}
+        measures = {
+            f"limits on {name}": timed(_repeated(limits(storage=storage_from_string(uri)), 300))  # type: ignore[arg-type]
+            for name, uri in uris.items()
+        }
         measures["ours"] = timed(_repeated(subjects.ours(), 20_000))
         times = yield from _times("shared store", take_turns(measures, turn_count=turn_count))
     for name in uris:
         factor = times[f"limits on {name}"] / times["ours"]
         yield Result(f"decision/shared store/faster than limits on {name}", factor, "x")
+
+
+def limits(strategy: str = "sliding", *, limit: int = NO_LIMIT, storage: Storage | None = None) -> Hit:
+    """Return a hit on the limits library."""
+    limiter = STRATEGIES[strategy](storage or MemoryStorage())
+    return partial(limiter.hit, RateLimitItemPerMinute(limit), CLIENT_ID)
 
 
 def _times(group: str, times: Mapping[str, Sequence[float]]) -> Generator[Result, None, dict[str, float]]:

@@ -5,8 +5,8 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from benchmarks import subjects
-from benchmarks.fleet import CountingStore
 from benchmarks.measuring import in_new_process, take_turns, timed
 from benchmarks.results import Result, median_of
 from benchmarks.subjects import CLIENT_ID
@@ -26,14 +25,15 @@ from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import compose
-from oauth_ratelimit.sync import scheduler
+from oauth_ratelimit.sync import loop
 from oauth_ratelimit.sync.flusher import MAX_BATCH
-from tests.support.helpers import Clock
-from tests.support.mongod import Mongod
-from tests.support.replica_set import ReplicaSet
-from tests.support.stores import mongo_store
+from testbed.clock import Clock
+from testbed.counting_fleet import CountingStore
+from testbed.mongod import Mongod
+from testbed.replica_set import ReplicaSet
 
 GOAL, GOAL_OF_CONFLICTS = "<= 1.3", "<= 1.7"
+ONE_BULK = "one bulk_write"
 CONFLICT_PERCENT = 10
 STALL_KEY_COUNT = 100_000
 STALL_STEP_S = 0.001  # between two requests
@@ -55,7 +55,6 @@ def run(*, short: bool) -> Iterator[Result]:
             yield from _against_bulk(mongod.uri, name, key_count=key_count, turn_count=turns[key_count])
             yield from _conflicts(mongod.uri, name, key_count=key_count, turn_count=min(7, turns[key_count]))
         yield from in_new_process(_stall, mongod.uri)
-        yield from in_new_process(_bare_stall, mongod.uri)
         for keys_per_s in STORM_RATES:
             yield from _storms(mongod.uri, keys_per_s, turn_count=1 if short else 5)
     yield from in_new_process(_idle)
@@ -71,7 +70,8 @@ class _Ours:
     """A limiter whose keys have each counted a hit since its last cycle."""
 
     def __init__(self, uri: str, users: Sequence[str], *, collection: str) -> None:
-        self.limiter = subjects.limiter(store=mongo_store(uri, collection=collection))
+        store = MongoStore(Connection(uri), collection=collection, closes_connection=True)
+        self.limiter = subjects.limiter(store=store)
         self._users = users
 
     def hit(self, users: Sequence[str] | None = None) -> None:
@@ -134,15 +134,11 @@ def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> It
     batches = f"bulk_writes of {MAX_BATCH}"
     measures = {
         "sync()": timed(ours.flush, before=ours.hit),
-        "one bulk_write": timed(bare.flush, before=bare.prepare),
+        ONE_BULK: timed(bare.flush, before=bare.prepare),
         batches: timed(batched.flush, before=batched.prepare),
     }
-    times_us = yield from _times_us(f"flush/{name}", measures, turn_count=turn_count)
-    ours.limiter.close()
-    bare.close()
-    batched.close()
-    for other, goal in {"one bulk_write": GOAL, batches: None}.items():
-        yield Result(f"flush/{name}/against {other}", times_us["sync()"] / times_us[other], "x", goal)
+    with closing(ours.limiter), closing(bare), closing(batched):
+        yield from _compared(f"flush/{name}", measures, {ONE_BULK: GOAL, batches: None}, turn_count=turn_count)
 
 
 def _conflicts(uri: str, name: str, *, key_count: int, turn_count: int) -> Iterator[Result]:
@@ -158,27 +154,24 @@ def _conflicts(uri: str, name: str, *, key_count: int, turn_count: int) -> Itera
 
     measures = {
         "sync()": timed(ours.flush, before=prepare),
-        "one bulk_write": timed(bare.flush, before=bare.prepare),
+        ONE_BULK: timed(bare.flush, before=bare.prepare),
     }
     name = f"flush/{name}, {CONFLICT_PERCENT} % conflicts"
-    times_us = yield from _times_us(name, measures, turn_count=turn_count)
-    bare.close()
-    ours.limiter.close()
-    rival.limiter.close()
-    ratio = times_us["sync()"] / times_us["one bulk_write"]
-    yield Result(f"{name}/against one bulk_write", ratio, "x", GOAL_OF_CONFLICTS)
+    with closing(ours.limiter), closing(rival.limiter), closing(bare):
+        yield from _compared(name, measures, {ONE_BULK: GOAL_OF_CONFLICTS}, turn_count=turn_count)
 
 
-def _times_us(
-    name: str, measures: Mapping[str, Callable[[], float]], *, turn_count: int
-) -> Generator[Result, None, dict[str, float]]:
-    """Yield the time of each subject per key, and return the medians."""
-    medians = {}
-    for subject, times_ns in take_turns(measures, turn_count=turn_count).items():
-        result = median_of(f"{name}/{subject}", [time_ns / 1000 for time_ns in times_ns], "us per key")
-        medians[subject] = result.value
-        yield result
-    return medians
+def _compared(
+    name: str, measures: Mapping[str, Callable[[], float]], goals: Mapping[str, str | None], *, turn_count: int
+) -> Iterator[Result]:
+    """Yield the time of each subject per key, and the ratios of ours to the others."""
+    results = {
+        subject: median_of(f"{name}/{subject}", [time_ns / 1000 for time_ns in times_ns], "us per key")
+        for subject, times_ns in take_turns(measures, turn_count=turn_count).items()
+    }
+    yield from results.values()
+    for other, goal in goals.items():
+        yield Result(f"{name}/against {other}", results["sync()"].value / results[other].value, "x", goal)
 
 
 def _idle() -> list[Result]:
@@ -205,71 +198,29 @@ def _idle() -> list[Result]:
 
 
 def _stall(uri: str) -> list[Result]:
-    """Requests that are limited while the limiter flushes."""
-    limiter = subjects.limiter(store=mongo_store(uri, collection="stall"))
-    users = subjects.user_names(STALL_KEY_COUNT)
-
-    def hit() -> None:
-        for user in users:
-            limiter.check(CLIENT_ID, user)
-
-    def serve(user: str) -> None:
-        _answer(remaining=limiter.check(CLIENT_ID, user).remaining)
-
-    results = _stall_results(f"batches of {MAX_BATCH}", limiter.sync, serve=serve, before=hit, goal="<= 10")
-    limiter.close()
-    return results
-
-
-def _bare_stall(uri: str) -> list[Result]:
-    """The lower bound: bulk writes of the same documents, in a process without a limiter."""
-    bare = _Bare(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall_bare", batch=MAX_BATCH)
-    results = _stall_results(
-        f"bare bulk_write of {MAX_BATCH}", bare.flush, serve=lambda user: _answer(remaining=0), before=bare.prepare
-    )
-    bare.close()
-    return results
-
-
-def _stall_results(
-    label: str,
-    work: Callable[[], object],
-    *,
-    serve: Callable[[str], None],
-    before: Callable[[], None],
-    goal: str | None = None,
-) -> list[Result]:
-    """Serve requests while this thread works. The first round, which inserts, does not count."""
-    works_us: list[float] = []
+    """Requests that are limited while the limiter flushes. The first round, which inserts, does not count."""
+    ours = _Ours(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall")
     latencies_ms: list[float] = []
     for index in range(STALL_ROUND_COUNT + 1):
-        before()
-        with _served(serve) as served_ms:
-            started_s = time.perf_counter()
-            work()
-            work_s = time.perf_counter() - started_s
+        ours.hit()
+        with _served(ours.limiter) as served_ms:
+            ours.limiter.sync()
         if index:
-            works_us.append(work_s / STALL_KEY_COUNT * 1e6)
             latencies_ms += served_ms
+    ours.limiter.close()
     latencies_ms.sort()
-    name = f"flush/stall, {label}"
+    name = f"flush/stall, batches of {MAX_BATCH}"
     return [
-        median_of(f"{name}/flush", works_us, "us per key"),
         *(
-            Result(
-                f"{name}/{percentile}",
-                latencies_ms[int(len(latencies_ms) * ratio)],
-                "ms",
-                goal if ratio == 0.999 else None,
-            )
-            for percentile, ratio in {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}.items()
+            Result(f"{name}/{percentile}", latencies_ms[int(len(latencies_ms) * ratio)], "ms", goal)
+            for percentile, ratio, goal in (("p50", 0.5, None), ("p99", 0.99, None), ("p99.9", 0.999, "<= 10"))
         ),
         Result(f"{name}/longest", latencies_ms[-1], "ms"),
     ]
 
 
 @contextmanager
-def _served(serve: Callable[[str], None]) -> Iterator[list[float]]:
+def _served(limiter: Limiter) -> Iterator[list[float]]:
     """Serve a request each millisecond in a thread, as a WSGI server without the network, and yield the latencies.
 
     A latency counts from the time at which the request was due.
@@ -281,7 +232,8 @@ def _served(serve: Callable[[str], None]) -> Iterator[list[float]]:
         while not done.is_set():
             due_s = time.perf_counter() + STALL_STEP_S
             time.sleep(STALL_STEP_S)
-            serve(f"user.{len(latencies_ms) % 500}")
+            remaining = limiter.check(CLIENT_ID, f"user.{len(latencies_ms) % 500}").remaining
+            b"".join(f"X-RateLimit-Remaining: {remaining}\r\n".encode() for _ in range(40))  # as a small answer
             latencies_ms.append((time.perf_counter() - due_s) * 1000)
 
     thread = threading.Thread(target=run, name="requests")
@@ -293,21 +245,15 @@ def _served(serve: Callable[[str], None]) -> Iterator[list[float]]:
         thread.join()
 
 
-def _answer(*, remaining: int) -> bytes:
-    """Do the work of a small answer."""
-    headers = [("Content-Type", "application/json"), ("X-RateLimit-Remaining", str(remaining))]
-    return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers for _ in range(20))
-
-
 def _storms(uri: str, keys_per_s: int, *, turn_count: int) -> Iterator[Result]:
-    """New keys without end, with the gap between batches that the scheduler takes then, and with its usual one."""
+    """New keys without end, with the rest that the urgent loop takes after each batch, and without it."""
     measures = {
-        f"{1000 * gap_s:g} ms apart": partial(in_new_process, _storm, uri, keys_per_s, gap_s)
-        for gap_s in (scheduler.SHORT_GAP_S, scheduler.LONG_GAP_S)
+        name: partial(in_new_process, _storm, uri, keys_per_s, factor)
+        for name, factor in (("with rest", loop.REST_FACTOR), ("without", 0))
     }
-    for gap, values in take_turns(measures, turn_count=turn_count).items():
+    for way, values in take_turns(measures, turn_count=turn_count).items():
         costs_us, delays_ms = zip(*values, strict=True)
-        name = f"flush/{keys_per_s:,} new keys per second, batches {gap}"
+        name = f"flush/{keys_per_s:,} new keys per second, batches {way}"
         yield median_of(f"{name}/process", costs_us, "us of CPU per key")
         yield median_of(f"{name}/stored after", delays_ms, "ms")
 
@@ -328,12 +274,12 @@ class _DatingStore(MongoStore):
         return result
 
 
-def _storm(uri: str, keys_per_s: int, gap_s: float) -> tuple[float, float]:
+def _storm(uri: str, keys_per_s: int, rest_factor: int) -> tuple[float, float]:
     """Return the process's CPU time per key in us, and the median time until a key is stored, in ms."""
-    scheduler.LONG_GAP_S = gap_s
+    loop.REST_FACTOR = rest_factor
     store = _DatingStore(uri)
     limiter = subjects.limiter(subjects.settings_of(10), store)
-    cycles = scheduler.SyncScheduler(limiter, interval_s=1.0)
+    cycles = loop.SyncLoop(limiter, interval_s=1.0)
     cycles.start()
     _ask_for_new_keys(limiter, "warm-up", keys_per_s=keys_per_s, seconds=STORM_WARM_UP_S)
     started_ns = time.process_time_ns()

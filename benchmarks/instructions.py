@@ -1,4 +1,4 @@
-"""Instruction counts of decisions and sync cycles against the committed ones: ``make instructions``.
+"""Instruction counts of decisions and sync cycles against the committed ones: ``python -m benchmarks.instructions``.
 
 valgrind counts them, so they are the same on a busy machine. Builds of Python differ, so each case is expressed in bare
 decisions (``bare``) of the same run. One process imports everything once; each case runs in a fork of it at two
@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import subjects
 from benchmarks.subjects import CLIENT_ID, FIXED_TIME_S, NO_LIMIT, USER, VARIANTS, Hit, settings_of
 from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.statistics import Share
+from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
@@ -212,7 +212,7 @@ def with_statistics() -> Repeated:
 
 
 class _NoWriter:
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]:
+    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float) -> Sequence[int]:
         return ()
 
 

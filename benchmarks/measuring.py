@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import subjects
-from tests.support.gunicorn import Gunicorn
+from testbed.gunicorn import Gunicorn
 
 PAGE_BYTES = 4096
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import redis
 
-from tests.support.helpers import wait_until
-from tests.support.mongod import free_port
+from testbed.clock import wait_until
+from testbed.mongod import free_port
 
 
 @contextlib.contextmanager

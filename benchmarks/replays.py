@@ -1,8 +1,8 @@
-"""Accuracy by algorithm, frames, instances and sync interval: recorded traffic through ``oauth_ratelimit.replay``.
+"""Accuracy by algorithm, frames, instances and sync interval: recorded traffic through ``testbed.comparison``.
 
 Errors are in percent of all requests, against an exact log of what was admitted: *allow*, admitted although the window
 was full; *deny*, denied although it was not. The *overshoot* is the most hits admitted in any window, as a multiple of
-the limit. A test holds the simulated instances equal to limiters on a shared store (``tests/replay/test_fleet.py``).
+the limit. With ten instances the trace of the grid takes minutes for each setting.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,23 +10,21 @@ from collections.abc import Iterator, Mapping
 from benchmarks.results import Result
 from benchmarks.traces import SHIPPED, Trace, traces
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.replay.accuracy import Tally
-from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.run import COMMON, EXACT_LOG, Contender, Rate, Replay
 from oauth_ratelimit.replay.source import Recording
+from testbed.comparison.accuracy import ContenderCounts
+from testbed.comparison.algorithms import COMMON
+from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay
 
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0
+DEFAULT_PLAN = FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S)
 FRAMES = (1, 2, 5, 6, 10)
 FINEST = 60  # frames of a second
 INSTANCES = (1, 3, 10, 30)
 INTERVALS_S = (0.2, 0.5, 1.0, 3.0, 10.0)
 SHORT_ROWS = 2_000
 SLIDING, PROPORTIONAL = Estimator.SLIDING.value, Estimator.PROPORTIONAL.value
-GOALS = {
-    Sharing.FLUSH: {"allow": "<= 0.20", "deny": "<= 0.12", "overshoot": "<= 1.22"},
-    Sharing.RESERVE: {"allow": "<= 0.11", "deny": "<= 0.11", "overshoot": "<= 1.16"},
-}
+GOALS = {"allow": "<= 0.20", "deny": "<= 0.12", "overshoot": "<= 1.22"}
 """Of ten instances in the default configuration, on the larger trace."""
 
 
@@ -38,24 +36,11 @@ def alone() -> list[Contender]:
 
 def fleets() -> list[Contender]:
     """Return the contenders on several instances."""
-    plans = [
-        FleetPlan(count, DEFAULT_INTERVAL_S, sharing)
-        for count in INSTANCES
-        for sharing in (Sharing.FLUSH, Sharing.RESERVE)
-    ]
-    plans += [
-        FleetPlan(DEFAULT_INSTANCES, interval_s, sharing)
-        for interval_s in INTERVALS_S
-        for sharing in (Sharing.FLUSH, Sharing.RESERVE)
-        if interval_s != DEFAULT_INTERVAL_S
-    ]
+    plans = [FleetPlan(count, DEFAULT_INTERVAL_S) for count in INSTANCES]
+    plans += [FleetPlan(DEFAULT_INSTANCES, interval_s) for interval_s in INTERVALS_S]
     contenders = [Contender(SLIDING, DEFAULT_FRAMES, plan) for plan in plans]
-    contenders += [Contender(PROPORTIONAL, DEFAULT_FRAMES, plan) for plan in plans if plan.sharing is Sharing.FLUSH]
-    contenders += [
-        Contender(estimator.value, count, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
-        for estimator in Estimator
-        for count in FRAMES
-    ]
+    contenders += [Contender(SLIDING, count, DEFAULT_PLAN) for count in FRAMES]
+    contenders += [Contender(estimator.value, DEFAULT_FRAMES, DEFAULT_PLAN) for estimator in Estimator]
     return list(dict.fromkeys(contenders))
 
 
@@ -64,7 +49,7 @@ def label(contender: Contender) -> str:
     words = [contender.algorithm] + ([f"k = {contender.frame_count}"] if contender.frame_count else [])
     plan = contender.plan
     if plan:
-        words += [f"N = {plan.instance_count}", f"T = {plan.interval_s:g} s", plan.sharing.value]
+        words += [f"N = {plan.instance_count}", f"T = {plan.interval_s:g} s"]
     return ", ".join(words)
 
 
@@ -84,14 +69,10 @@ def run(*, short: bool) -> Iterator[Result]:
 
 def goals_of(contender: Contender) -> Mapping[str, str]:
     """Return the goals of a setting on the larger trace, none for most."""
-    plan = contender.plan
-    is_default = plan and contender == Contender(
-        SLIDING, DEFAULT_FRAMES, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S, plan.sharing)
-    )
-    return GOALS[plan.sharing] if plan and is_default else {}
+    return GOALS if contender == Contender(SLIDING, DEFAULT_FRAMES, DEFAULT_PLAN) else {}
 
 
-def _results(trace: Trace, contender: Contender, tally: Tally) -> Iterator[Result]:
+def _results(trace: Trace, contender: Contender, tally: ContenderCounts) -> Iterator[Result]:
     goals = {} if trace == SHIPPED else goals_of(contender)
     prefix = f"replays/{trace.name}, {trace.limit} in {WINDOW_S} s/{label(contender)}"
     yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%", goals.get("allow"))
@@ -99,4 +80,3 @@ def _results(trace: Trace, contender: Contender, tally: Tally) -> Iterator[Resul
     yield Result(f"{prefix}/overshoot", tally.peak / trace.limit, "x", goals.get("overshoot"))
     if contender.plan:
         yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
-        yield Result(f"{prefix}/waits", tally.percent(tally.waits), "%")

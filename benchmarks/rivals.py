@@ -1,12 +1,11 @@
 """Other ways to share a limit between instances, in compressed time.
 
-``Central`` and ``CentralCounter`` run the real code of the limits library on a real Redis: a request waits for a round
-trip. All others decide at once and synchronise in the background. They are written after their descriptions, not taken
+``Central`` runs the real code of the limits library on a real Redis: a request waits for a round trip. All others
+decide at once and synchronise in the background. They are written after their descriptions, not taken
 from their projects. In their favour, messages take no time and are never lost.
 """
 
 import heapq
-import math
 import random
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -18,7 +17,7 @@ from zlib import crc32
 
 from limits import RateLimitItemPerMinute
 from limits.storage import RedisStorage
-from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindowCounterRateLimiter
+from limits.strategies import MovingWindowRateLimiter
 
 from benchmarks.redis_server import redis_server
 from benchmarks.shapes import WINDOW_S, Load
@@ -52,61 +51,25 @@ class Central(Way):
     hit. Redis removes idle logs a minute later by its own clock. Runs take seconds, so it removes none too early.
     """
 
-    strategy: ClassVar[type[RateLimiter]] = MovingWindowRateLimiter
-
     def __init__(self, load: Load, instance_count: int) -> None:
         super().__init__(load, instance_count)
         self.now_s = 0.0
         self.item = RateLimitItemPerMinute(load.limit)
         self._running = ExitStack()
-        self.storage = RedisStorage(self._running.enter_context(redis_server()))
-        self._running.callback(self.storage.storage.close)
+        storage = RedisStorage(self._running.enter_context(redis_server()))
+        self._running.callback(storage.storage.close)
         self._running.enter_context(patch("limits.storage.redis.time", time=lambda: self.now_s))
-        self._limiter = self.strategy(self.storage)
+        self._limiter = MovingWindowRateLimiter(storage)
 
     def check(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Way``."""
         self.now_s = at_s
         self.waited += 1
         self.trips += 1
         self.operations += 1
-        return self.load.is_cut(instance, at_s) or self.hit(key)
-
-    def hit(self, key: str) -> bool:
-        """Ask Redis."""
-        return self._limiter.hit(self.item, key)
+        return self.load.is_cut(instance, at_s) or self._limiter.hit(self.item, key)
 
     def close(self) -> None:
-        """See ``Way``."""
         self._running.close()
-
-
-class CentralCounter(Central):
-    """Counters of two windows in one Redis: the sliding window counter of limits.
-
-    The library reads the time to live of its two keys, by Redis's own clock. So the keys never expire between requests,
-    and before each request they get the time that is left in compressed time. This upkeep is not counted.
-    """
-
-    strategy = SlidingWindowCounterRateLimiter
-
-    def __init__(self, load: Load, instance_count: int) -> None:
-        super().__init__(load, instance_count)
-        self._end_s: dict[str, float] = {}  # when the newer counter of a key expires
-
-    def hit(self, key: str) -> bool:
-        """Ask Redis, with the time that has passed in compressed time."""
-        newer = self.storage.prefixed_key(f"{{{self.item.key_for(key)}}}")
-        older = f"{newer}/-1"
-        left_ms = round(1000 * (self._end_s.get(key, self.now_s) - self.now_s))
-        with self.storage.storage.pipeline() as redis:
-            # The older counter expires a window earlier. A time that is over removes a key.
-            redis.pexpire(newer, left_ms).pexpire(older, left_ms - 1000 * WINDOW_S).execute()
-            is_allowed = super().hit(key)
-            found_ms, *_ = redis.pttl(newer).persist(newer).persist(older).execute()
-        if found_ms > left_ms:  # a window began; otherwise only the milliseconds of the request have passed
-            self._end_s[key] = self.now_s + found_ms / 1000
-        return is_allowed
 
 
 class Periodic(Way):
@@ -126,7 +89,6 @@ class Periodic(Way):
         self.used_s: list[dict[str, float]] = [{} for _ in range(instance_count)]  # last request by key
 
     def check(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Way``."""
         while self._due and self._due[0][0] <= at_s:
             self._run(*heapq.heappop(self._due))
         self.used_s[instance][key] = at_s
@@ -182,7 +144,6 @@ class Gubernator(Periodic):
         return crc32(key.encode()) % self.instance_count
 
     def decide(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Periodic``."""
         left = self._take(key, instance, at_s, 1)
         if left < 0:
             return False
@@ -201,7 +162,6 @@ class Gubernator(Periodic):
         return left - hits
 
     def tick(self, instance: int, at_s: float) -> None:
-        """See ``Periodic``."""
         reports, self._reports[instance] = self._reports[instance], defaultdict(int)
         reached = set()
         for key, hits in reports.items():
@@ -244,7 +204,6 @@ class Kong(Periodic):
         self._fresh: list[defaultdict[tuple[str, int], int]] = [defaultdict(int) for _ in range(instance_count)]
 
     def decide(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Periodic``."""
         window, passed_s = divmod(at_s, WINDOW_S)
         before, now = (self._count(instance, (key, int(window) - age)) for age in (1, 0))
         if before * (1 - passed_s / WINDOW_S) + now + 1 > self.limit:
@@ -256,7 +215,6 @@ class Kong(Periodic):
         return self._known[instance].get(entry, 0) + self._fresh[instance].get(entry, 0)
 
     def tick(self, instance: int, at_s: float) -> None:
-        """See ``Periodic``."""
         fresh, self._fresh[instance] = self._fresh[instance], defaultdict(int)
         for entry, hits in fresh.items():
             self._totals[entry] += hits
@@ -275,109 +233,12 @@ class KongFast(Kong):
     interval_s = 0.1
 
 
-class Databricks(Periodic):
-    """Written after Databricks' batch reports: instances admit, report every 100 ms, and are told until when to reject.
-
-    The server has a token bucket that can fall below zero. Its rejection rate is left out: measured over moments, it
-    denies the bursts that a limit per minute allows.
-    """
-
-    def __init__(self, load: Load, instance_count: int) -> None:
-        super().__init__(load, instance_count)
-        self._tokens: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
-        self._reject_s: list[dict[str, float]] = [{} for _ in range(instance_count)]
-        self._admitted: list[defaultdict[str, int]] = [defaultdict(int) for _ in range(instance_count)]
-
-    def decide(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Periodic``."""
-        is_allowed = at_s >= self._reject_s[instance].get(key, 0.0)
-        self._admitted[instance][key] += is_allowed
-        return is_allowed
-
-    def tick(self, instance: int, at_s: float) -> None:
-        """See ``Periodic``."""
-        reports, self._admitted[instance] = self._admitted[instance], defaultdict(int)
-        self.trips += bool(reports)
-        self.operations += len(reports)
-        rate = self.limit / WINDOW_S
-        for key, hits in reports.items():
-            tokens, counted_s = self._tokens.get(key, (float(self.limit), at_s))
-            tokens = min(self.limit, tokens + (at_s - counted_s) * rate) - hits
-            self._tokens[key] = tokens, at_s
-            self._reject_s[instance][key] = at_s + max(0.0, 1 - tokens) / rate
-
-
-class Demand(Periodic):
-    """Instances that tell each other how much is asked of them, every 100 ms; each sends three messages.
-
-    The rate is measured over a quarter of a window. Over the moments of the paper a single request is above any limit,
-    and over a window a flood is noticed late.
-    """
-
-    memory_s = WINDOW_S / 4
-
-    def __init__(self, load: Load, instance_count: int) -> None:
-        super().__init__(load, instance_count)
-        self._own: list[dict[str, tuple[float, float]]] = [{} for _ in range(instance_count)]  # demand, at a time
-        self._told: list[dict[str, tuple[float, float]]] = [{} for _ in range(instance_count)]
-
-    def ask(self, key: str, instance: int, at_s: float) -> tuple[float, float]:
-        """Note a request. Return the requests per window at this instance and at the others, as far as it knows."""
-        own = self._decayed(self._own[instance].get(key), at_s) + WINDOW_S / self.memory_s
-        self._own[instance][key] = own, at_s
-        others = (self._told[peer].get(key) for peer in range(self.instance_count) if peer != instance)
-        return own, sum(self._decayed(told, at_s) for told in others)
-
-    def _decayed(self, demand: tuple[float, float] | None, at_s: float) -> float:
-        return demand[0] * math.exp((demand[1] - at_s) / self.memory_s) if demand else 0.0
-
-    def tick(self, instance: int, at_s: float) -> None:
-        """See ``Periodic``."""
-        wanted = self.recent(instance, at_s)
-        self._told[instance].update((key, self._own[instance][key]) for key in wanted)
-        messages = min(3, self.instance_count - 1)
-        self.trips += messages * bool(wanted)
-        self.operations += messages * len(wanted)
-
-
-class GlobalRandomDrop(Demand):
-    """Written after GRD of Raghavan et al., SIGCOMM 2007: drop at random what is asked above the limit in all."""
-
-    def decide(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Periodic``."""
-        return self.random.random() >= 1 - self.limit / sum(self.ask(key, instance, at_s))
-
-
-class FlowProportionalShare(Demand):
-    """Written after FPS of the same paper: a token bucket on each instance, with its share of the demand.
-
-    The weight of an instance is what is asked of it. Its bucket holds at least one token.
-    """
-
-    def __init__(self, load: Load, instance_count: int) -> None:
-        super().__init__(load, instance_count)
-        self._buckets: list[dict[str, tuple[float, float]]] = [{} for _ in range(instance_count)]
-
-    def decide(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Periodic``."""
-        own, others = self.ask(key, instance, at_s)
-        part = self.limit * own / (own + others)
-        tokens, counted_s = self._buckets[instance].get(key, (part, at_s))
-        tokens = min(max(1.0, part), tokens + (at_s - counted_s) * part / WINDOW_S)
-        self._buckets[instance][key] = tokens - (tokens >= 1), at_s
-        return tokens >= 1
-
-
 ON_REDIS: dict[str, Callable[[Load, int], Way]] = {
     "limits, moving window": Central,
-    "limits, sliding counter": CentralCounter,
 }
 RIVALS: dict[str, Callable[[Load, int], Way]] = {
     **ON_REDIS,
     "after gubernator, GLOBAL": Gubernator,
     "after Kong, sync_rate 1 s": Kong,
     "after Kong, sync_rate 0.1 s": KongFast,
-    "after Databricks, reports": Databricks,
-    "after GRD": GlobalRandomDrop,
-    "after FPS": FlowProportionalShare,
 }

@@ -5,26 +5,25 @@ The workers have connected before, and no key is known to them.
 """
 
 import statistics
-from itertools import product
 
-from tests.support.mongod import running_mongodb
-from tests.support.sequence import KEY_COUNT, LIMITS, running_sequence
+from testbed.mongod import running_mongodb
+from testbed.sequence import KEY_COUNT, LIMITS, running_sequence
 
 WORKERS = (2, 3)
 
 
 def main() -> None:
     """Print the table."""
-    print("| near_limit | workers | limit | admitted: least | median | most |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| workers | limit | admitted: least | median | most |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
     with running_mongodb() as mongo_uri:
-        for near_limit, worker_count in product(("flush", "reserve"), WORKERS):
-            uri = mongo_uri.replace("/?", f"/oauth_{near_limit}_{worker_count}?")
-            with running_sequence(uri, worker_count, near_limit=near_limit) as sequence:
+        for worker_count in WORKERS:
+            uri = mongo_uri.replace("/?", f"/oauth_{worker_count}?")
+            with running_sequence(uri, worker_count) as sequence:
                 for limit in LIMITS:
                     counts = [sequence.admitted(limit, number) for number in range(KEY_COUNT)]
                     low, middle, most = min(counts), statistics.median(counts), max(counts)
-                    print(f"| {near_limit} | {worker_count} | {limit} | {low} | {middle:g} | {most} |", flush=True)
+                    print(f"| {worker_count} | {limit} | {low} | {middle:g} | {most} |", flush=True)
 
 
 if __name__ == "__main__":

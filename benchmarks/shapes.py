@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from benchmarks.traces import traces
+from benchmarks.traces import Trace, traces
 
 SEED = 2007
 BEGIN_S = 1_700_000_040  # the start of a minute
@@ -34,12 +34,14 @@ class Load:
         limit: Requests per minute.
         requests: The requests.
         cut: Instances that reach neither each other nor a store between the two times of ``PARTITION_S``.
+        window_s: Length of the window.
     """
 
     name: str
     limit: int
     requests: list[Request]
-    cut: frozenset[int] = field(default=frozenset())
+    cut: frozenset[int] = frozenset()
+    window_s: int = WINDOW_S
 
     def is_cut(self, instance: int, at_s: float) -> bool:
         """Return whether an instance reaches nobody."""
@@ -50,9 +52,7 @@ def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
     """Yield the traces on this machine and the shapes, spread over instances."""
     rng = random.Random(SEED)
     for trace in traces():
-        rows = busiest(trace.requests(), 500 if short else RECORDED)
-        requests = [Request(*row, rng.randrange(instance_count)) for row in rows]
-        yield Load(trace.name, trace.limit, requests)
+        yield spread(trace.name, trace.limit, busiest(trace, 500 if short else RECORDED), instance_count, rng)
     half = frozenset(range(max(1, instance_count // 2)))
     for name, arrivals in SHAPES.items():
         rows = sorted(arrivals(rng))[: 500 if short else None]
@@ -61,8 +61,14 @@ def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
         yield Load(name, LIMIT, requests, half if name == "partition" else frozenset())
 
 
-def busiest(rows: Sequence[tuple[float, str]], most: int) -> Sequence[tuple[float, str]]:
-    """Return this many consecutive requests, those that came within the shortest time."""
+def spread(name: str, limit: int, rows: Sequence[tuple[float, str]], instance_count: int, rng: random.Random) -> Load:
+    """Return requests at random instances, the worst case for sharing."""
+    return Load(name, limit, [Request(*row, rng.randrange(instance_count)) for row in rows])
+
+
+def busiest(trace: Trace, most: int) -> Sequence[tuple[float, str]]:
+    """Return this many consecutive requests of a trace, those that came within the shortest time."""
+    rows = trace.requests()
     begins = range(max(1, len(rows) - most))
     begin = min(begins, key=lambda index: rows[min(index + most, len(rows) - 1)][0] - rows[index][0])
     return rows[begin : begin + most]

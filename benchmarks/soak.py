@@ -1,4 +1,6 @@
-"""A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
+"""A long load at saturation, beside the same server without the limiter.
+
+``python -m benchmarks.soak`` takes ten minutes for each server, ``SOAK=60`` before it one.
 
 Gunicorn servers take turns under wrk, a real MongoDB holds the counters, and one client in fifty exceeds its limit.
 Measured are the growth of memory, the lag of the synchronisation, and the slowest request in a hundred.
@@ -30,8 +32,8 @@ from pathlib import Path
 from benchmarks.measuring import resident_bytes, servers_of, take_turns
 from benchmarks.results import Result, line, median_of, save, spread
 from benchmarks.soak_server import BASE, BASE_AGAIN, IN_MEMORY, IS_PLAIN, OURS, ROLE_VARIABLE, URI_VARIABLE
-from tests.support.gunicorn import Gunicorn
-from tests.support.mongod import Mongod
+from testbed.gunicorn import Gunicorn
+from testbed.mongod import Mongod
 
 DURATION_S = float(os.environ.get("SOAK", "600"))
 TWIN_TURNS = 12
@@ -85,7 +87,8 @@ def main() -> int:
         results += ratios_of(load(TWIN_TURNS, (BASE, IN_MEMORY, BASE_AGAIN)))
     print(*map(line, results), sep="\n")
     if DURATION_S >= 180:
-        save(results, command=f"SOAK={DURATION_S:g} {'SOAK_SECRETS=plain ' if IS_PLAIN else ''}make soak")
+        variables = f"SOAK={DURATION_S:g}{' SOAK_SECRETS=plain' if IS_PLAIN else ''}"
+        save(results, command=f"{variables} python -m benchmarks.soak")
     return 1 if any(result.met is False for result in results) else 0
 
 

@@ -6,16 +6,13 @@ week. None of the services was looked at while the rules of the proposal were ma
 recorded traces, where nobody knows who is wasteful, the first half proposes and the second half is published.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.results import Result
-from benchmarks.synthetic import BEGIN_S, DAY_S, Request, Size, requests, statistics
 from benchmarks.traces import traces
-from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
-from oauth_ratelimit.operations.suggest import Proposal, configuration, suggest
-from tests.support.helpers import Clock
+from oauth_ratelimit.operations.profiles import Traffic
+from oauth_ratelimit.operations.suggest import suggest
+from testbed.synthetic import Size, Verdict, decide, judge, requests
 
 SEEDS = range(1001, 1025)
 SHORT_FIT_SEEDS = SEEDS[:6]
@@ -26,28 +23,7 @@ SHORT_FITS = {  # hours from the midnight before Monday
     "one day": (24, 48),
     "three days": (24, 96),
 }
-CYCLE_S = 60.0
 GOALS = {"harmed": "<= 0.1", "stopped": ">= 95"}
-
-
-@dataclass(slots=True)
-class Verdict:
-    """Decisions about the requests after the fit."""
-
-    well_behaved: int = 0
-    harmed: int = 0
-    needless: int = 0
-    stopped: int = 0
-
-    @property
-    def harmed_percent(self) -> float:
-        """Denied requests of well-behaved clients, in percent of theirs."""
-        return 100 * self.harmed / max(1, self.well_behaved)
-
-    @property
-    def stopped_percent(self) -> float:
-        """Denied needless requests of wasteful clients, in percent of those."""
-        return 100 * self.stopped / max(1, self.needless)
 
 
 def run(*, short: bool) -> Iterator[Result]:
@@ -82,38 +58,3 @@ def run(*, short: bool) -> Iterator[Result]:
 def _worst(name: str, verdicts: Sequence[Verdict], goals: Mapping[str, str]) -> Iterator[Result]:
     yield Result(f"suggest/{name}/harmed", max(one.harmed_percent for one in verdicts), "%", goals.get("harmed"))
     yield Result(f"suggest/{name}/stopped", min(one.stopped_percent for one in verdicts), "%", goals.get("stopped"))
-
-
-def judge(found: Sequence[Request], *, fit_days: int = 7, fit_hours: tuple[float, float] | None = None) -> Verdict:
-    """Propose limits from the first days, or from some hours of them, and decide the rest under them."""
-    middle_s = BEGIN_S + fit_days * DAY_S
-    first_h, last_h = fit_hours or (0, 24 * fit_days)
-    traffic = Traffic()
-    for minute in statistics(one for one in found if first_h * HOUR_S <= one.at_s - BEGIN_S < last_h * HOUR_S):
-        traffic.add_minute(minute)
-    rest = [request for request in found if request.at_s >= middle_s]
-    denied = decide(suggest(traffic), ((one.at_s, one.client_id, one.username) for one in rest))
-    verdict = Verdict()
-    for request, is_denied in zip(rest, denied, strict=True):
-        if not request.is_culprit:
-            verdict.well_behaved += 1
-            verdict.harmed += is_denied
-        elif request.is_needless:
-            verdict.needless += 1
-            verdict.stopped += is_denied
-    return verdict
-
-
-def decide(proposal: Proposal, asked: Iterable[tuple[float, str, str | None]]) -> list[bool]:
-    """Return for each request whether the limiter denies it under the proposed limits."""
-    clock = Clock(0.0)
-    limiter = Limiter(load_config({"mode": "enforce", **configuration(proposal)}), clock=clock)
-    denied, cycle_s = [], 0.0
-    for at_s, client_id, username in asked:
-        clock.now_s = at_s
-        if at_s >= cycle_s:
-            limiter.sync()
-            cycle_s = at_s + CYCLE_S
-        denied.append(not limiter.check(client_id, username).allowed)
-    limiter.close()
-    return denied

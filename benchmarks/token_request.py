@@ -14,9 +14,9 @@ from flask_limiter.util import get_remote_address
 from werkzeug.test import EnvironBuilder
 
 from benchmarks.subjects import silence_log
-from demo.database import BATCH_JOBS, DEMO_USERS, WEB_SHOP
-from demo.models import Client, User
-from demo.server import create_app
+from testbed.oauth_server.app import create_app
+from testbed.oauth_server.database import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from testbed.oauth_server.models import Client, User
 
 BASE, BASE_AGAIN = "unprotected", "unprotected again"
 OURS, SHARED, GUARDED = "ours", "ours shared through MongoDB", "ours with the guard"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.replay.source import Recording
+from testbed.trace import SHIPPED as NASA
 
 LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz
 
@@ -30,7 +31,7 @@ class Trace:
             return [(row.at_us / SECOND_US, row.client) for batch in rows.batches() for row in batch]
 
 
-SHIPPED = Trace("nasa19950801", Path(__file__).parents[1] / "demo" / "nasa19950801.csv.gz", 10)
+SHIPPED = Trace("nasa19950801", NASA, 10)
 
 
 def traces() -> list[Trace]:

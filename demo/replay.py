@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
-from demo.deployment import Instance
-from demo.models import Client, User
-from demo.tally import WOULD_DENY_HEADER, Outcome, Tally
-from demo.trace import TRUSTED, Call, Caller, assign, hits_from, schedule
+from demo.tally import Outcome, Tally
 from oauth_ratelimit.errors import RateLimitError
+from testbed.deployment import WOULD_DENY_HEADER, Instance
+from testbed.oauth_server.models import Client, User
+from testbed.trace import TRUSTED, Call, Caller, assign, hits_from, schedule
 
 SENDERS = 16  # more than the servers answer at a time, so that a slow answer delays no other request
 REFRESH_S = 0.1

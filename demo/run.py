@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
-from demo.deployment import Deployment, Instance, deploy
 from demo.display import Display
 from demo.replay import Replay, TokenClient
 from demo.tally import Key, Outcome, Tally, read_counts
-from demo.trace import APPS, LATECOMER, MACHINES, TRUSTED, Caller, Hit, assign, hits_from, schedule
+from testbed.deployment import Deployment, Instance, deploy
+from testbed.trace import APPS, LATECOMER, MACHINES, TRUSTED, Caller, Hit, assign, hits_from, schedule
 
 FIRST_HIT = 6000  # a busy hour with a few hosts that exceed the limit
 SERVER_COUNT = 3
@@ -34,7 +34,7 @@ class Demo:
         self._callers = assign(self._hits)
         self._calls = schedule(self._hits, self._callers, speed=speed)
         self._speed = speed
-        self._tallies: list[Tally] = []
+        self.tallies: list[Tally] = []
 
     def run(self) -> bool:
         """Run it, and return whether every check passed."""
@@ -47,7 +47,7 @@ class Demo:
             self._enforce(deployment)
             is_admitted_again = self._show_denial(deployment)
             deployment.stop()
-            return self._check(deployment, is_admitted_again=is_admitted_again)
+            return self.check(deployment, is_admitted_again=is_admitted_again)
 
     def _introduce(self, deployment: Deployment) -> None:
         first, last = (datetime.fromtimestamp(hit.at_s, _FLORIDA) for hit in (self._hits[0], self._hits[-1]))
@@ -116,10 +116,11 @@ class Demo:
         self._display.line(f"... and tries again: {answer.status} {answer.reason}")
         return answer.outcome is Outcome.ALLOWED
 
-    def _check(self, deployment: Deployment, *, is_admitted_again: bool) -> bool:
-        counted: Counter[Key] = sum((tally.counted() for tally in self._tallies), Counter())
+    def check(self, deployment: Deployment, *, is_admitted_again: bool) -> bool:
+        """Compare the answers with MongoDB, show the result, and return whether every promise was kept."""
+        counted: Counter[Key] = sum((tally.counted() for tally in self.tallies), Counter())
         stored = read_counts(deployment.counters)
-        trusted = [client for tally in self._tallies for client in tally.clients() if client.client_id == TRUSTED]
+        trusted = [client for tally in self.tallies for client in tally.clients() if client.client_id == TRUSTED]
         trusted_count = sum(client.request_count for client in trusted)
         trusted_over_count = sum(client.over_count for client in trusted)
         self._display.section(
@@ -153,7 +154,7 @@ class Demo:
 
     def _open_tally(self) -> Tally:
         tally = Tally()
-        self._tallies.append(tally)
+        self.tallies.append(tally)
         return tally
 
 

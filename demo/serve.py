@@ -9,11 +9,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from demo.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
-from demo.deployment import Deployment, Instance, deploy, exit_on_sigterm
 from demo.replay import BACKGROUND_SPEED, BackgroundTraffic
 from oauth_ratelimit.errors import RateLimitError
-from tests.support.mongod_program import MongodUnavailable
+from testbed.deployment import Deployment, Instance, deploy, exit_on_sigterm
+from testbed.mongod_program import MongodUnavailable
+from testbed.oauth_server.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
 
 _POLL_S = 0.2
 _WITH_TRAFFIC = f"""\

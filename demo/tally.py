@@ -2,25 +2,15 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pymongo.collection import Collection
-from pymongo.errors import PyMongoError
 
-from demo.trace import TRUSTED, Caller
-from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.store.mongo.client import connect, database_of
-from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable
-
-WOULD_DENY_HEADER = "Demo-Would-Deny"  # on answers that would have been denied under enforce
+from testbed.trace import TRUSTED, Caller
 
 Key = tuple[str, str | None]
-
-_TIMEOUT_S = 10.0
 
 
 class Outcome(StrEnum):
@@ -107,30 +97,6 @@ def _summary(client_id: str, entries: list[tuple[Caller, Outcome, int]]) -> Clie
         over_users=len({caller.user for caller, outcome, _ in entries if caller.user and outcome.is_over}),
         is_trusted=client_id == TRUSTED,
     )
-
-
-@contextmanager
-def open_counters(uri: str, namespace: str) -> Iterator["Collection[dict[str, Any]]"]:
-    """Yield the collection of counters in a namespace, and drop all collections of the namespace afterwards.
-
-    Raises:
-        MongodUnavailable: The URI is malformed, or no server answers there.
-    """
-    try:
-        connected = connect(uri, timeout_s=_TIMEOUT_S)
-    except StoreRejected as exc:
-        raise MongodUnavailable(f"in {MONGO_URI_VARIABLE}, {exc}") from exc
-    with connected as client:
-        try:
-            client.admin.command("ping")
-        except PyMongoError as exc:
-            raise MongodUnavailable(f"the server in {MONGO_URI_VARIABLE} does not answer") from exc
-        database = database_of(client)
-        try:
-            yield database[f"{namespace}_ratelimits"]
-        finally:
-            for name in database.list_collection_names(filter={"name": {"$regex": f"^{namespace}_"}}):
-                database.drop_collection(name)
 
 
 def read_counts(documents: "Collection[dict[str, Any]]") -> Counter[Key]:

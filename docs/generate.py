@@ -1,10 +1,13 @@
-"""
-Writes the page of the reference that comes from the code, into ``docs/reference``. The site's build does it each time.
+"""What comes from the code: pages of the reference, and the JSON Schema of the configuration file.
+
+``python docs/generate.py`` writes it, as the site's build does each time. Tests fail if that was forgotten.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +15,14 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
 from oauth_ratelimit.cli import command  # noqa: E402  # the sources beside this file, not what is installed
+from oauth_ratelimit.config.notation import RATES_NOTATION  # noqa: E402
+from oauth_ratelimit.config.settings import FILE  # noqa: E402
+from oauth_ratelimit.config.types import NULL, ConfigKey, Section  # noqa: E402
 
+CONFIGURATION = DOCS / "configuration.md"
+SCHEMA = DOCS.parent / "oauth_ratelimit" / "config.schema.json"
+BEGIN = "<!-- The reference is generated: python docs/generate.py -->"
+END = "<!-- End of the generated reference. -->"
 WIDTH = 100  # characters of a line of help
 PROGRAM = "flask oauth-ratelimit"
 
@@ -41,17 +51,72 @@ def help_of(found: click.Command, names: tuple[str, ...]) -> str:
     return "\n".join(line.rstrip() for line in found.get_help(context).splitlines())
 
 
-PAGES = {"cli.md": cli_page}
+def schema() -> str:
+    """Return the JSON Schema of the configuration file."""
+    definitions = {section.anchor: definition(section) for section in FILE.sections[1:]}
+    version = "https://json-schema.org/draft/2020-12/schema"
+    whole = {"$schema": version, **definition(FILE.sections[0]), "title": "oauth_ratelimit", "$defs": definitions}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def definition(section: Section) -> dict[str, Any]:
+    """Return the JSON Schema that the schemas of keys refer to."""
+    required = [name for name, key in section.keys.items() if key.is_required]
+    return {
+        "title": section.title,
+        "description": section.doc,
+        "type": "object",
+        "properties": {name: schema_of(key) for name, key in section.keys.items()},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def schema_of(key: ConfigKey) -> dict[str, Any]:
+    """Return the JSON Schema of a key's value, with default and description."""
+    is_shown = NULL in key.kind.schema.get("anyOf", ()) if key.default is None else key.default not in ([], {})
+    return {**key.kind.schema, **({"default": key.default} if is_shown else {}), "description": key.doc}
+
+
+def configuration_page() -> str:
+    """Return the page about the configuration with an up-to-date reference: a table for each section of the file."""
+    head, _, rest = CONFIGURATION.read_text(encoding="utf-8").partition(BEGIN)
+    described: dict[str, str] = {}
+    lines = [line for section in dict.fromkeys(FILE.sections) for line in table_of(section, described)]
+    return "\n".join([head + BEGIN, "", *lines, END + rest.partition(END)[2]])
+
+
+def table_of(section: Section, described: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a section. What an earlier one has described is not repeated: ``described`` has its title."""
+    yield from (f"### {section.title}", "", section.doc, "")
+    yield from ("| key | value | default | description |", "| --- | --- | --- | --- |")
+    for key in section.keys.values():
+        doc = key.doc.replace("|", "\\|").replace("*", "\\*")
+        title = described.setdefault(doc, section.title)
+        doc = doc if title is section.title else f"as in *{title}*"
+        words = key.kind.words.replace(RATES_NOTATION, "[text](#durations-and-limits)")
+        yield f"| `{key.name}` | {words} | {default_of(key)} | {doc} |"
+    yield ""
+
+
+def default_of(key: ConfigKey) -> str:
+    """Return the default of a key as it is written in the file."""
+    if key.is_required:
+        return "required"
+    if key.default in (None, [], {}):
+        return ""
+    return f"`{(isinstance(key.default, str) and key.default) or json.dumps(key.default)}`"
+
+
+WRITTEN = {DOCS / "reference" / "cli.md": cli_page, CONFIGURATION: configuration_page, SCHEMA: schema}
 
 
 def main() -> None:
-    """Write the pages."""
-    folder = DOCS / "reference"
-    folder.mkdir(exist_ok=True)
-    for name, page in PAGES.items():
-        text = page()
-        path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
+    """Write what has changed: an unchanged page is not built again."""
+    (DOCS / "reference").mkdir(exist_ok=True)
+    for path, make in WRITTEN.items():
+        text = make()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 

@@ -10,19 +10,7 @@ A token request goes through::
     sync/             background cycle: flush hits, pull totals            flush
     store/            compare-and-set in MongoDB, or in memory             MongoDB
 
-``background/`` runs what each process needs: the sync cycle, health, changed settings and overrides. ``guard`` counts
-failed authentications. ``process/`` has what every background part needs.
-
-For operators::
-
-    observe/          log events, metrics, statistics
-    operations/       state and changes, for the command line and the page
-    cli/              flask oauth-ratelimit
-    admin/            the admin page
-    blueprints        pages for metrics and health
-    report/           clients that create tokens instead of reusing them
-    replay/           recorded traffic against other limits
-    testing           a frozen clock and counters in memory, for tests of your own server
+CONTRIBUTING.md has the map of all folders.
 
 Import ``oauth_ratelimit.admin``, ``oauth_ratelimit.blueprints`` and ``oauth_ratelimit.testing`` by name.
 """

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.observe.prometheus import IS_AVAILABLE
+from oauth_ratelimit.observe.metrics import IS_AVAILABLE
 
 if IS_AVAILABLE:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -68,6 +68,8 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             instance=found.instance,
             version=package_version(),
             mode=app_limiter.settings.policies.mode.value,
+            config_valid=found.rejection is None,
+            config_invalid_since_s=found.rejection and round(found.rejection.since_s, 3),
             is_shared=app_limiter.settings.store.uri is not None,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,

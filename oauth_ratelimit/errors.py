@@ -12,6 +12,7 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class RateLimitError(Exception):
@@ -24,19 +25,26 @@ class ConfigError(RateLimitError, ValueError):
     Attributes:
         problems: One line per bad value, such as ``limits.client: got 0, allowed: ... (line 7)``.
         source: Path of the file, else a word for where the values come from.
-        store: ``StoreSettings``, as far as they can be read all the same; None if there is no address. Commands for
-            emergencies need no more.
+        valid_parts: ``Settings`` with limits off and the sections that are valid alone; None if nothing can be read.
     """
 
-    def __init__(self, problems: Sequence[str], *, source: str = "configuration", store: object = None) -> None:
+    def __init__(self, problems: Sequence[str], *, source: str = "configuration", valid_parts: Any = None) -> None:
         self.source = source
-        self.store = store
+        self.valid_parts = valid_parts
         self.problems = tuple(problems)
         super().__init__(f"{source}: " + "; ".join(self.problems))
 
 
 class StoreError(RateLimitError):
-    """An operation of the shared store failed."""
+    """An operation of the shared store failed.
+
+    Attributes:
+        code: Name of the reason, such as ``Unauthorized (13)``.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or type(self).__name__
 
 
 class StoreUnavailable(StoreError):

@@ -9,11 +9,12 @@ tokens, and a flood of failures takes no memory from the keys of tokens.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
-from oauth_ratelimit.core.decision import FullDecision
+from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.failed_auth import (
     ANYONE,
     FAILURE_SCOPES,
@@ -24,38 +25,36 @@ from oauth_ratelimit.core.failed_auth import (
 )
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
+RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repeated
+WAITING_PART = 4  # one of so many threads may wait, at least one; for the same key half of those
+MAX_THREADS = 1000  # that are remembered; with gevent each request has one of its own
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
-    """An attempt after too many failures.
-
-    Attributes:
-        key: The key whose limit is exceeded; of several, the one that denies longest.
-        decision: Whether the attempt is denied, and for how long.
-    """
+class Lockout:
+    """An attempt after too many failures. Of several keys it has the one that denies longest."""
 
     key: FailureKey
-    decision: FullDecision
+    decision: Decision
 
 
 @dataclass(eq=False, slots=True)
 class Guess:
     """A password, or one or more secrets of a client, that are being checked.
 
-    Attributes:
-        keys: Keys that it counts against if it is wrong; none after too many failures, in a dry run.
-        cost: Failures that it counts as.
-        begun_s: Time at which it was reserved, by the monotonic clock.
+    It counts against ``keys`` if it is wrong: none after too many failures, in a dry run.
     """
 
     keys: Sequence[FailureKey]
@@ -66,17 +65,9 @@ class Guess:
 class Guard:
     """Counts failed authentications and denies attempts that come after too many. Costs nothing while it is off.
 
-    Its owner calls ``run`` after each sync cycle of the token counters.
-
-    Args:
-        settings: The settings that apply.
-        store: The shared counters of failures; None counts in this process only.
-        clock: Returns the time in seconds since the epoch.
-        events: Logs alarms, together with the denials of tokens; None creates one.
-        metrics: Counts failures and alarms.
-
-    Attributes:
-        limiter: Counts the failures; None until the guard is on for the first time.
+    Its owner calls ``run`` after each sync cycle of the token counters. Without a store it counts in this process only.
+    ``is_on`` is True if failures are counted. ``limiter`` counts them; it is None until the guard is on for the first
+    time.
     """
 
     def __init__(
@@ -87,55 +78,52 @@ class Guard:
         clock: Callable[[], float] = time.time,
         events: DenialEvents | None = None,
         metrics: Metrics | None = None,
+        statistics: StatisticsRecorder | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metrics = metrics
+        self._statistics = statistics
         self._events = events
         self.limiter: Limiter | None = None
         self._guesses: dict[FailureKey, set[Guess]] = {}
-        self._settled = threading.Condition()  # guards _guesses; held while a guess is reserved or counted
+        self._waiting: Counter[FailureKey] = Counter()  # attempts, by the key they wait for
+        self._threads: set[int] = set()  # that have asked: the server's
+        self._settled = threading.Condition()  # guards those three; held while a guess is reserved or counted
         self.reconfigure(settings)
-
-    @property
-    def is_on(self) -> bool:
-        """True if failures are counted."""
-        return self._mode is not Mode.OFF
 
     def is_watching(self, remote_addr: str) -> bool:
         """Return whether failures from an address are counted."""
         return self.is_on and not is_within(remote_addr, self._settings.guard.trusted_addresses)
 
-    def trusts(self, client_id: str) -> bool:
-        """Return whether a client is trusted, if it has proven that it is this client."""
-        return self._settings.policies.trusts(client_id)
+    def reserve(
+        self, keys: Sequence[FailureKey], *, cost: int = 1, is_exempt: bool = False, waits: bool = True
+    ) -> Guess | Lockout:
+        """Return a guess that may be checked, or the lockout that denies it.
 
-    def reserve(self, keys: Sequence[FailureKey], *, cost: int = 1, is_exempt: bool = False) -> Guess | Alarm:
-        """Return a guess that may be checked, or the alarm that denies it.
+        If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right,
+        unless it may not, or a share of the server's threads waits already: others need the rest. The answer does not
+        depend on whether the user exists or the password is right, so a guesser learns nothing from it.
 
-        If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right.
-        The answer does not depend on whether the user exists or the password is right, so a guesser learns nothing
-        from it.
-
-        Args:
-            keys: Keys that the guess counts against if it is wrong.
-            cost: Failures that it counts as: the number of secrets that may be tried.
-            is_exempt: True to report a denial as a dry run does, for a trusted client that has proven itself.
+        The cost is the number of secrets that may be tried. A denial of an exempt attempt, of a trusted client that has
+        proven itself, is reported as a dry run does.
         """
         with self._settled:
-            alarm = self._look(keys, cost)
+            if len(self._threads) < MAX_THREADS:
+                self._threads.add(threading.get_ident())
+            lockout = self._look(keys, cost)
             if not is_exempt:
-                alarm = self._wait_for_room(keys, cost, alarm)
-            if alarm is None:
-                return self._begin(keys, cost)
-            if alarm.decision.allowed and any(key.scope in self._enforced for key in keys):
-                guess = self._begin(keys, cost)
+                lockout = self._wait_for_room(keys, cost, lockout, wait_s=WAIT_S if waits else 0.0)
+            if lockout is None:
+                return self._register(keys, cost)
+            if lockout.decision.allowed and any(key.scope in self._enforced for key in keys):
+                guess = self._register(keys, cost)
             else:
                 guess = Guess(())  # as if it were denied, so it does not count
         if is_exempt:
-            alarm = replace(alarm, decision=replace(alarm.decision, allowed=True, mode=Mode.DRY_RUN))
-        self._report(alarm)
-        return guess if alarm.decision.allowed else alarm
+            lockout = replace(lockout, decision=lockout.decision.as_dry_run())
+        self._report(lockout)
+        return guess if lockout.decision.allowed else lockout
 
     def settle(self, guess: Guess, *, failed: Collection[FailureKey] = ()) -> None:
         """Count a guess against the keys for which it was wrong, and release it for the others."""
@@ -152,12 +140,11 @@ class Guard:
         """Apply new limits and modes; counts stay."""
         policies = settings.policies
         self._settings = settings
-        mode = Mode.OFF if policies.mode is Mode.OFF else settings.guard.mode
+        mode = settings.guard.mode if settings.is_guarded else Mode.OFF
         own = replace(
             settings,
             policies=failure_policies(settings.guard.limits, mode, ceiling=policies.ceiling),
             store=replace(settings.store, uri=None),
-            sync=replace(settings.sync, near_limit="flush"),
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
             max_keys=settings.guard.max_keys,
         )
@@ -172,82 +159,106 @@ class Guard:
                 denial_events=self._events,
                 follows_store_clock=self._clock is time.time,  # an injected clock is right by definition
             )
-        self._mode = mode  # last, because a guard that is on counts
+        self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
     def preload(self, count: int) -> None:
         """Read the keys that failed last. Blocks."""
         if self.limiter is not None:
             self.limiter.preload(count, scopes=FAILURE_SCOPES)
 
-    def run(self, *, is_reachable: bool = True) -> None:
-        """Run one sync cycle. See ``Limiter.sync``."""
+    def run(self, *, error: StoreError | None = None) -> None:
         if self.limiter is not None:
-            self.limiter.sync(is_reachable=is_reachable, is_scheduled=True)
+            self.limiter.sync(error=error, is_scheduled=True)
+
+    def erase(self, marks: Collection[str]) -> None:
+        """Drop the failures in the names of erased users."""
+        if self.limiter is not None:
+            self.limiter.erase(marks)
 
     def close(self, deadline: Deadline | None = None) -> None:
-        """Flush once more and release everything. See ``Limiter.close``."""
+        """Flush once more and release everything."""
         if self.limiter is not None:
             self.limiter.close(deadline)
 
-    def _look(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
-        """Return an alarm if an attempt comes after too many failures. Counts nothing."""
-        limiter = self.limiter
-        if limiter is None or not self.is_on:
-            return None
-        alarms = []
+    def _look(self, keys: Sequence[FailureKey], cost: int) -> Lockout | None:
+        """Return a lockout if an attempt comes after too many failures. Counts nothing."""
+        lockouts = []
         for key in keys:
             policy = self._enforced.get(key.scope)
             if policy is not None and cost > policy.limit:
-                alarms.append(_busy(key, policy))
-            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
+                lockouts.append(_busy(key, policy))
+            decision = self._peek(key, cost)
             if decision is not None and decision.would_deny:
-                alarms.append(Alarm(key, decision))
-        return max(alarms, key=lambda alarm: (not alarm.decision.allowed, alarm.decision.retry_after_s), default=None)
+                lockouts.append(Lockout(key, decision))
+        return max(
+            lockouts, key=lambda lockout: (not lockout.decision.allowed, lockout.decision.retry_after_s), default=None
+        )
 
-    def _wait_for_room(self, keys: Sequence[FailureKey], cost: int, alarm: Alarm | None) -> Alarm | None:
-        """Return the alarm once guesses that are being checked do not matter any more. The condition is held.
+    def _wait_for_room(
+        self, keys: Sequence[FailureKey], cost: int, lockout: Lockout | None, *, wait_s: float
+    ) -> Lockout | None:
+        """Return the lockout once guesses that are being checked do not matter any more. The condition is held.
 
         Passwords of one user wait for each other, so that all processes know of a wrong one before the next is checked.
         """
-        deadline_s = time.monotonic() + WAIT_S
-        while alarm is None or alarm.decision.allowed:
+        deadline_s = time.monotonic() + wait_s
+        has_waited = False
+        while lockout is None or lockout.decision.allowed:
             left_s = deadline_s - time.monotonic()
-            crowded = self._crowded(keys, cost, one_at_a_time=left_s > 0)
+            crowded = self._crowded(keys, cost, one_at_a_time=left_s > 0, has_waited=has_waited)
             if crowded is None or left_s <= 0:
-                return crowded or alarm
-            self._settled.wait(left_s)
-            alarm = self._look(keys, cost)
-        return alarm
+                return crowded or lockout
+            if not has_waited and not self._has_place_for(crowded.key):
+                return crowded
+            self._waiting[crowded.key] += 1
+            try:
+                self._settled.wait(left_s)
+            finally:
+                self._waiting[crowded.key] -= 1
+                self._waiting += Counter()  # drops zeros
+            has_waited = True
+            lockout = self._look(keys, cost)
+        return lockout
 
-    def _crowded(self, keys: Sequence[FailureKey], cost: int, *, one_at_a_time: bool) -> Alarm | None:
-        """Return an alarm if a key would be over its limit if all guesses that are being checked were wrong.
+    def _has_place_for(self, key: FailureKey) -> bool:
+        """Return True if one more attempt may wait for a key."""
+        place_count = max(1, len(self._threads) // WAITING_PART)
+        return self._waiting.total() < place_count and self._waiting[key] < max(1, place_count // 2)
 
-        Args:
-            keys: Keys of a guess.
-            cost: Failures that it counts as.
-            one_at_a_time: True to return one also if a password of the same user is being checked.
+    def _crowded(
+        self, keys: Sequence[FailureKey], cost: int, *, one_at_a_time: bool, has_waited: bool
+    ) -> Lockout | None:
+        """Return a lockout if a key would be over its limit if all guesses that are being checked were wrong.
+
+        ``one_at_a_time`` returns one also if a password of the same user is being checked, or is to be before this one.
         """
-        limiter = self.limiter
         for key in keys:
-            policy, guesses = self._enforced.get(key.scope), self._guesses.get(key)
-            if limiter is None or policy is None or not guesses or self._forget_lost(key, guesses):
+            policy, guesses = self._enforced.get(key.scope), self._guesses.get(key, set())
+            is_alone = one_at_a_time and key.scope in NAMING_SCOPES
+            if policy is not None and is_alone and not has_waited and self._waiting[key]:
+                return _busy(key, policy)
+            if policy is None or not guesses or self._forget_lost(key, guesses):
                 continue
             total = cost + sum(guess.cost for guess in guesses)
-            if total > policy.limit or (one_at_a_time and key.scope in NAMING_SCOPES):
+            if total > policy.limit or is_alone:
                 return _busy(key, policy)
-            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
+            decision = self._peek(key, total)
             if decision is not None and not decision.allowed:
                 return _busy(key, policy)
         return None
 
+    def _peek(self, key: FailureKey, cost: int) -> Decision | None:
+        if self.limiter is None or not self.is_on:
+            return None
+        return self.limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
+
     def _forget_lost(self, key: FailureKey, guesses: set[Guess]) -> bool:
-        """Release the guesses that were lost, and return whether none is left."""
         expired_s = time.monotonic() - CHECK_S
         for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
             self._release(key, lost)
         return not guesses
 
-    def _begin(self, keys: Sequence[FailureKey], cost: int) -> Guess:
+    def _register(self, keys: Sequence[FailureKey], cost: int) -> Guess:
         guess = Guess(tuple(keys), cost)
         for key in keys:
             self._guesses.setdefault(key, set()).add(guess)
@@ -267,37 +278,42 @@ class Guard:
             if self._metrics is not None:
                 self._metrics.record_failure(key.kind.value)
 
-    def _report(self, alarm: Alarm) -> None:
+    def _report(self, lockout: Lockout) -> None:
         if self.limiter is not None:
             self.limiter.denial_events.report(
-                alarm.key.client_id,
-                alarm.key.name,
-                scope=alarm.key.scope,
+                lockout.key.client_id,
+                lockout.key.name,
+                scope=lockout.key.scope,
                 grant_type=None,
-                decision=alarm.decision,
+                decision=lockout.decision,
                 is_canary=False,
                 now_s=self._clock(),
             )
+            if self._statistics is not None:
+                client_id = OTHER_CLIENTS if lockout.key.client_id == ANYONE else lockout.key.client_id
+                self._statistics.count_guard_denial(
+                    lockout.decision, client_id, kind=lockout.key.kind.value, now_s=self.limiter.now_s()
+                )
         if self._metrics is not None:
-            self._metrics.record_alarm(alarm.decision)
+            self._metrics.record_alarm(lockout.decision)
 
 
-def _busy(key: FailureKey, policy: Policy) -> Alarm:
+def _busy(key: FailureKey, policy: Policy) -> Lockout:
     """Return the denial of an attempt that waited too long for others, or that has more secrets than the limit."""
-    decision = FullDecision(
-        allowed=False,
-        would_deny=True,
+    denial = LimitDenial(
+        policy=policy,
         mode=Mode.ENFORCE,
-        rule=policy,
+        is_enforced=True,
         remaining=0,
-        reset_after_s=WAIT_S,
-        retry_after_s=WAIT_S,
+        at_s=0.0,
+        retry_after_s=RETRY_S,
+        reset_after_s=RETRY_S,
     )
-    return Alarm(key, decision)
+    decision = Decision(Mode.ENFORCE, denial=denial)
+    return Lockout(key, decision)
 
 
 def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:
-    """Return the lowest enforced limit of each scope that has one."""
     lowest = {}
     for scope in FAILURE_SCOPES:
         found = policies.matching(ANYONE, endpoint=scope)

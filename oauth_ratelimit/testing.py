@@ -11,6 +11,7 @@ from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 
@@ -51,14 +52,22 @@ class _IdleWorker(Worker):
 
 
 class _FrozenAppLimiter(AppLimiter):
-    """An ``AppLimiter`` with the configuration as it was at the start, except its database."""
+    """An ``AppLimiter`` with the configuration as it was at the start, except its database.
+
+    A file that is not valid fails the test.
+    """
 
     worker_type = _IdleWorker
 
     def __init__(self, live: LiveSettings, **parts: Any) -> None:
         settings = live.current
+        if live.file and live.file.rejection:
+            raise ConfigError(live.file.rejection.problems, source=live.file.path)
         alone = replace(settings, store=replace(settings.store, uri=None))
         super().__init__(LiveSettings(alone, lambda: None), **parts)
+
+    def report_start(self) -> None:
+        """Log nothing: a test starts many times."""
 
 
 class FrozenRateLimit(OAuthRateLimit):
@@ -73,7 +82,6 @@ class FrozenRateLimit(OAuthRateLimit):
     """
 
     _app_limiter_type = _FrozenAppLimiter
-    _reports_start = False
 
     def __init__(self, clock: FrozenClock, **options: Any) -> None:
         super().__init__(clock=clock, **options)

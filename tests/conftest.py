@@ -3,12 +3,15 @@
 import contextlib
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pymongo.common
 import pytest
+import structlog
 from hypothesis import settings
 from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
@@ -17,24 +20,27 @@ from pymongo.database import Database
 
 from oauth_ratelimit import blueprints
 from oauth_ratelimit.observe import metrics
-from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
-from tests.support.helpers import Clock, patient, with_database
-from tests.support.mongod import Mongod
-from tests.support.mongod_program import MONGO_URI_VARIABLE
-from tests.support.replica_set import ReplicaSet
+from testbed.clock import Clock
+from testbed.mongod import Mongod
+from testbed.mongod_program import MONGO_URI_VARIABLE
+from testbed.oauth_server.database import seed
+from testbed.replica_set import ReplicaSet
+from tests.support.helpers import patient, with_database
 
 _MONGO_FIXTURES = {"mongod", "mongodb", "replica_set"}
 
 
 def pytest_configure() -> None:
-    """Allow plain HTTP for older versions of Authlib, restore SIGINT, and try properties with few examples."""
+    """Allow plain HTTP, restore SIGINT, configure structlog, and try properties with the same few examples."""
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # standard output is for JSON
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("short", deadline=None, max_examples=50)
-    settings.load_profile("short")
+    settings.register_profile("same", deadline=None, max_examples=50, derandomize=True)
+    settings.register_profile("random", deadline=None, max_examples=1000)
+    settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,8 +54,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Clock that the test moves."""
     return Clock()
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Have threads interrupt each other as often as the interpreter can."""
+    former_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(former_s)
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A seeded database. Codes and tokens are random, so tests can share it."""
+    path = tmp_path_factory.mktemp("authserver") / "demo.sqlite3"
+    seed(path)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -71,14 +93,12 @@ def mongodb(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mongo_uri(mongodb: str) -> Iterator[str]:
-    """URI of an empty database for this test."""
     with _own_database(mongodb) as uri:
         yield uri
 
 
 @pytest.fixture
 def mongo_database(mongo_uri: str) -> Iterator[Database[dict[str, Any]]]:
-    """The database of this test, without the package."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, tz_aware=True)
     with client:
         yield client.get_default_database()
@@ -86,13 +106,11 @@ def mongo_database(mongo_uri: str) -> Iterator[Database[dict[str, Any]]]:
 
 @pytest.fixture
 def documents(mongo_database: Database[dict[str, Any]]) -> Collection[dict[str, Any]]:
-    """The collection of counters in that database."""
     return mongo_database["ratelimits"]
 
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """The package's connection to that database."""
     with contextlib.closing(Connection(mongo_uri)) as opened:
         yield opened
 
@@ -108,8 +126,9 @@ def replica_set() -> Iterator[ReplicaSet]:
 def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
     """URI of an empty database for this test, on a replica set with all members running."""
     replica_set.heal()
-    with _own_database(replica_set.uri, heal=replica_set) as uri:
+    with _own_database(replica_set.uri) as uri:
         yield uri
+        replica_set.heal()
 
 
 @pytest.fixture(autouse=True)
@@ -125,11 +144,9 @@ def quick_ending(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def _own_database(uri: str, *, heal: ReplicaSet | None = None) -> Iterator[str]:
+def _own_database(uri: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield patient(with_database(uri, name))
-    if heal is not None:
-        heal.heal()
     client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=30_000)
     with client:
         client.drop_database(name)
@@ -140,4 +157,4 @@ def own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of metrics show what this test counts, and nothing that the process counted before."""
     registry = CollectorRegistry()
     monkeypatch.setattr(blueprints, "REGISTRY", registry)
-    monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(PrometheusMetrics(registry))])
+    monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(registry)])

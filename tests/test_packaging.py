@@ -1,12 +1,13 @@
 """The wheel and the source distribution: contents, metadata, and an installation of the wheel elsewhere."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from email.message import Message
-from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,13 @@ import oauth_ratelimit
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    *(".ci", ".github", "benchmarks", "config", "demo", "docs", "examples"),
+    *(".ci", ".github", "benchmarks", "config", "demo", "docs", "examples", "testbed"),
     *("migrations", "oauth_ratelimit", "requirements", "tests"),
 )
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """Run Python in a folder, without this tree in its path, and return what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=180, check=False
     )
@@ -44,19 +44,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree / "dist"
 
 
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    """The wheel."""
-    (path,) = built.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="module")
-def metadata(wheel: Path) -> Message:
-    """Metadata of the wheel."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return Parser().parsestr(archive.read(name).decode())
+@pytest.fixture
+def installed(built: Path, tmp_path: Path) -> Path:
+    """A folder with nothing but the wheel, installed in ``site``."""
+    (wheel,) = built.glob("*.whl")
+    run(tmp_path, "-m", "pip", "-qq", "install", "--no-deps", "--no-index", "--target", "site", str(wheel))
+    return tmp_path
 
 
 def files_of(folder: str, *, as_folder: str) -> set[str]:
@@ -66,20 +59,18 @@ def files_of(folder: str, *, as_folder: str) -> set[str]:
     return {f"{as_folder}/{path.as_posix()}" for path in kept}
 
 
-def test_wheel_has_every_file_of_the_package(wheel: Path) -> None:
-    """The wheel has every file of the package, data included, and nothing else. Licences are in its metadata only."""
+def test_wheel_has_every_file_of_the_package(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        names = {name.partition(".dist-info/licenses/")[2] or name for name in archive.namelist()}
-        assert len(names) == len(archive.namelist())
-    names = {name for name in names if ".dist-info/" not in name}
+        files = [name.partition(".dist-info/licenses/")[2] or name for name in archive.namelist()]
     package = files_of("oauth_ratelimit", as_folder="oauth_ratelimit")
     migrations = files_of("migrations", as_folder="oauth_ratelimit/migrations")
     assert {"oauth_ratelimit/py.typed", "oauth_ratelimit/config.schema.json"} <= package
-    assert package | migrations | {"pytest_oauth_ratelimit.py", "LICENSE"} == names
+    expected = package | migrations | {"pytest_oauth_ratelimit.py", "LICENSE"}
+    assert sorted(expected) == sorted(name for name in files if ".dist-info/" not in name)
 
 
 def test_source_distribution_has_the_whole_project(built: Path) -> None:
-    """The archive has the whole project: it can be tested and built there, too."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -89,33 +80,28 @@ def test_source_distribution_has_the_whole_project(built: Path) -> None:
     assert set() == {path.relative_to(tree).as_posix() for path in files} - names
 
 
-def test_metadata_names_licence_python_and_extras(metadata: Message) -> None:
-    """The metadata names the licence, the versions of Python and the extras for users, and holds the README."""
-    assert "MIT" == metadata["License-Expression"]
-    assert oauth_ratelimit.__version__ == metadata["Version"]
-    assert {"LICENSE", "oauth_ratelimit/admin/static/vendor/uPlot.LICENSE"} == set(metadata.get_all("License-File", []))
-    assert ">=3.11" == metadata["Requires-Python"]
-    assert "text/markdown" == metadata["Description-Content-Type"]
-    assert {"charts", "cli", "otel", "prometheus"} == set(metadata.get_all("Provides-Extra", []))
-    assert str(metadata.get_payload()).strip().startswith("# oauth_ratelimit")
-
-
-def test_installed_package_finds_its_files_and_entry_points(wheel: Path, tmp_path: Path) -> None:
-    """The installed package has its migrations, its schema, its commands and its plugin for pytest."""
-    run(tmp_path, "-m", "pip", "-qq", "install", "--no-deps", "--no-index", "--target", "site", str(wheel))
-    (tmp_path / "look.py").write_text(
-        "import sys; sys.path.insert(0, 'site')\n"
-        "import oauth_ratelimit, pytest_oauth_ratelimit\n"
-        "from importlib.metadata import distribution\n"
-        "from importlib.resources import files\n"
-        "from oauth_ratelimit.store.mongo.migrations import load_migrations\n"
-        "root = files('oauth_ratelimit')\n"
-        "assert str(root).endswith('/site/oauth_ratelimit'), root\n"
-        "modules = load_migrations()\n"
-        "assert ['0001_indexes', '0002_minutes', '0003_failures'] == list(modules)\n"
-        "assert all('/site/oauth_ratelimit/migrations/' in module.__file__ for module in modules.values())\n"
-        "assert root.joinpath('config.schema.json').is_file()\n"
-        "points = {point.group: point.load() for point in distribution('oauth_ratelimit').entry_points}\n"
-        "print(sorted(points))\n"
+def test_metadata_names_licence_python_and_extras(installed: Path) -> None:
+    (package,) = distributions(path=[str(installed / "site")])
+    metadata = package.metadata
+    assert ("MIT", oauth_ratelimit.__version__, ">=3.11", "text/markdown") == tuple(
+        metadata[name] for name in ("License-Expression", "Version", "Requires-Python", "Description-Content-Type")
     )
-    assert "['flask.commands', 'pytest11']\n" == run(tmp_path, "look.py")
+    assert {"LICENSE", "oauth_ratelimit/admin/static/vendor/uPlot.LICENSE"} == set(metadata.get_all("License-File", []))
+    assert {"otel", "prometheus"} == set(metadata.get_all("Provides-Extra", []))
+    assert str(metadata.get_payload()).strip().startswith("# oauth_ratelimit")
+    assert {"flask.commands", "pytest11"} == {point.group for point in package.entry_points}
+
+
+def test_installed_package_prepares_a_database(installed: Path, mongo_uri: str) -> None:
+    """Elsewhere, with the package's own migrations and schema."""
+    look = (
+        "import sys; sys.path.insert(0, 'site')\n"
+        "from importlib.metadata import distribution\n"
+        "points = {point.group: point.load() for point in distribution('oauth_ratelimit').entry_points}\n"
+        "assert '/site/oauth_ratelimit/' in sys.modules['oauth_ratelimit'].__file__\n"
+        "points['flask.commands'](sys.argv[1:])\n"
+    )
+    (installed / "limits.yaml").write_text("{}")
+    prepared = run(installed, "-c", look, "--config", "limits.yaml", "--mongo-uri", mongo_uri, "init-db")
+    assert [path.stem for path in sorted((ROOT / "migrations").glob("0*.py"))] == re.findall(r"\d{4}_\w+", prepared)
+    assert "$defs" in json.loads(run(installed, "-c", look, "check-config", "--schema"))

@@ -1,6 +1,5 @@
 """The pytest plugin and ``oauth_ratelimit.testing``: frozen clock, counters in memory, nothing left behind."""
 
-import re
 import subprocess
 import sys
 import threading
@@ -8,61 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from demo.database import BATCH_JOBS, seed
-from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.testing import MIDNIGHT_S, FrozenClock, FrozenRateLimit
+from tests.docs.blocks import ROOT, blocks_of
+from tests.support.apps import app_limiter_of, make_app, make_server, token_status
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 LIMITED = {"mode": "enforce", "limits": {"client": ["2/minute"]}, "store": {"uri": "mongodb://127.0.0.1:1/nowhere"}}
 HEAVY = ("oauth_ratelimit", "flask", "authlib", "pymongo", "apscheduler", "structlog")
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """The demo's accounts."""
-    path = tmp_path / "demo.sqlite3"
-    seed(path)
-    return path
-
-
-def status_of(app: object) -> int:
-    """Ask for a token and return the status of the answer."""
-    response = app.test_client().post(  # type: ignore[attr-defined]
-        "/token",
-        base_url="https://localhost",
-        auth=(BATCH_JOBS.client_id, BATCH_JOBS.client_secret),
-        data={"grant_type": "client_credentials"},
+def run_pytest(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    return int(response.status_code)
+    return done.returncode, done.stdout + done.stderr
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder."""
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def test_documented_example_passes(tmp_path: Path) -> None:
-    """pytest finds the plugin without any configuration."""
-    for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
-        (tmp_path / name).write_text(text)
+@pytest.mark.parametrize(("limit", "status", "summary"), [(5, 0, "2 passed"), (6, 1, "1 failed, 1 passed")])
+def test_documented_example_passes_and_fails_with_another_limit(
+    tmp_path: Path, limit: int, status: int, summary: str
+) -> None:
+    """pytest finds the plugin without any configuration, and the example tests the configuration, not itself."""
+    for block in blocks_of(ROOT / "docs" / "testing.md"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text.replace("limit: 5", f"limit: {limit}"))
     assert ["myserver.py", "ratelimit.yaml", "test_limits.py"] == sorted(path.name for path in tmp_path.iterdir())
-    done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error")
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
-
-
-def test_documented_example_fails_with_another_limit(tmp_path: Path) -> None:
-    """The example tests the configuration, not itself."""
-    for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
-        (tmp_path / name).write_text(text.replace("limit: 5", "limit: 6"))
-    done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider")
-    assert 1 == done.returncode, done.stdout + done.stderr
-    assert "1 failed, 1 passed" in done.stdout
+    returned, output = run_pytest(tmp_path, "-W", "error")
+    assert (status, True) == (returned, summary in output), output
 
 
 def test_plugin_imports_nothing_until_a_fixture_is_used(tmp_path: Path) -> None:
@@ -73,38 +51,38 @@ def test_plugin_imports_nothing_until_a_fixture_is_used(tmp_path: Path) -> None:
         "    assert 'pytest_oauth_ratelimit' in sys.modules\n"
         f"    assert [name for name in {HEAVY} if name in sys.modules] == []\n"
     )
-    done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider")
-    assert 0 == done.returncode, done.stdout + done.stderr
+    status, output = run_pytest(tmp_path)
+    assert 0 == status, output
 
 
-def test_protected_application_is_frozen_for_a_test_and_restored(database: Path) -> None:
+def test_protected_application_is_frozen_for_a_test_and_restored() -> None:
     """During the test it uses neither its database nor a thread."""
-    app = create_app(database)
-    server = app.extensions["authorization_server"]
-    app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
+    app = make_app(OAUTH_RATELIMIT_CONFIG=LIMITED)
+    server = make_server(app)
     OAuthRateLimit(app, server)
-    own = app.extensions["oauth_ratelimit"]
+    own = app_limiter_of(app)
     threads = set(threading.enumerate())
     clock = FrozenClock()
     with FrozenRateLimit(clock) as ratelimit:
         ratelimit.init_app(app, server)
-        assert [200, 200, 429] == [status_of(app) for _ in range(3)]
+        assert [200, 200, 429] == [token_status(app) for _ in range(3)]
         clock.advance(120)
-        assert 200 == status_of(app)
+        assert 200 == token_status(app)
         assert threads == set(threading.enumerate())
-    assert own is app.extensions["oauth_ratelimit"]
+    assert own is app_limiter_of(app)
+    own.close()
 
 
-def test_unprotected_application_is_unprotected_after_the_test(database: Path) -> None:
+def test_unprotected_application_is_unprotected_after_the_test() -> None:
     """Protecting it twice starts with nothing counted."""
-    app = create_app(database)
-    app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
+    app = make_app(OAUTH_RATELIMIT_CONFIG=LIMITED)
+    server = make_server(app)
     with FrozenRateLimit(FrozenClock()) as ratelimit:
         for _ in range(2):
-            ratelimit.init_app(app, app.extensions["authorization_server"])
-            assert [200, 200, 429] == [status_of(app) for _ in range(3)]
+            ratelimit.init_app(app, server)
+            assert [200, 200, 429] == [token_status(app) for _ in range(3)]
     assert "oauth_ratelimit" not in app.extensions
-    assert [200] * 3 == [status_of(app) for _ in range(3)]
+    assert [200] * 3 == [token_status(app) for _ in range(3)]
 
 
 def test_frozen_clock_starts_at_midnight_and_never_goes_back() -> None:

@@ -1,32 +1,21 @@
 """The check before a release, and the README for readers outside the repository."""
 
 import datetime
-import importlib.util
 import re
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = ROOT / ".github" / "workflows"
 HOME = "https://example.org/owner/oauth_ratelimit"
-
-
-@pytest.fixture(scope="module")
-def release() -> ModuleType:
-    """The program."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+release = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "release.py")))
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree that is ready."""
     (tmp_path / "oauth_ratelimit").mkdir()
     (tmp_path / "oauth_ratelimit" / "__init__.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n\n## [1.2.0] - 2026-11-22\n")
@@ -37,15 +26,14 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ready_tree_gets_links_into_the_repository(release: ModuleType, tree: Path) -> None:
+def test_ready_tree_gets_links_into_the_repository(tree: Path) -> None:
     """Links that are absolute, or stay on the page, do not change."""
     assert 0 == release.main(["v1.2.0", HOME], tree)
     links = [f"[docs]({HOME}/blob/v1.2.0/docs/a.md#b)", f"![]({HOME}/raw/v1.2.0/docs/c.png)"]
     assert ", ".join([*links, "[site](https://example.org)", "[up](#top)"]) == (tree / "README.md").read_text()
 
 
-def test_everything_that_is_missing_is_named_at_once(release: ModuleType, tree: Path) -> None:
-    """The tree has another version, the owner has filled in nothing, and the README installs from a clone."""
+def test_everything_that_is_missing_is_named_at_once(tree: Path) -> None:
     (tree / "setup.cfg").write_text("[metadata]\n")
     (tree / "README.md").write_text("`pip install .` in a clone; there is no release on a package index yet.")
     assert [
@@ -57,8 +45,7 @@ def test_everything_that_is_missing_is_named_at_once(release: ModuleType, tree: 
     ] == release.missing("1.3.0", tree, today=datetime.date(2026, 12, 1))
 
 
-def test_readme_has_no_link_that_breaks_elsewhere(release: ModuleType) -> None:
-    """After the rewriting, every link of the README is absolute or stays on the page; nested pictures, too."""
+def test_readme_has_no_link_that_breaks_elsewhere() -> None:
     text = release.with_absolute_links((ROOT / "README.md").read_text(), HOME, "v1")
     assert f"({HOME}/raw/v1/docs/flow.svg)" in text
     assert [] == release.RELATIVE_LINK.findall(text)

@@ -1,15 +1,35 @@
-"""The file of results: entries that a run replaces, and entries that stay."""
+"""The results of benchmarks that are kept, and the pages on accuracy and performance that show them."""
 
 from pathlib import Path
 
-from benchmarks.results import Result, load, save
+import pytest
+
+from benchmarks import accuracy_page, performance_page
+from benchmarks.instructions import compare
+from benchmarks.results import load
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.core.window import MAX_DEFAULT_FRAMES, default_frame_count
 
 
-def test_run_replaces_what_it_measured_and_names_what_it_did_not(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    old = {"decision/on Redis": 1.0, "decision/one key": 2.0, "flush/one": 4.0}
-    assert [] == save([Result(*each, "ns") for each in old.items()], command="first", path=path)
-    assert ["decision/on Redis"] == save([Result("decision/one key", 3.0, "ns")], command="second", path=path)
-    assert {"decision/on Redis": (1.0, "first"), "decision/one key": (3.0, "second"), "flush/one": (4.0, "first")} == {
-        entry["name"]: (entry["value"], entry["command"]) for entry in load(path)
-    }
+def test_tables_of_accuracy_are_up_to_date() -> None:
+    text = accuracy_page.PATH.read_text(encoding="utf-8")
+    assert text == accuracy_page.with_tables(text, accuracy_page.Kept(load()))
+
+
+def test_table_of_performance_is_up_to_date() -> None:
+    text = performance_page.PATH.read_text(encoding="utf-8")
+    assert text == performance_page.with_table(text, load())
+
+
+def test_defaults_on_the_page_are_those_of_the_code() -> None:
+    assert 10 == MAX_DEFAULT_FRAMES == default_frame_count(60)
+    assert 1.0 == load_config({}).sync.interval_s
+
+
+@pytest.mark.parametrize(("factor", "status"), [(0.5, 0), (1.09, 0), (1.11, 1)], ids=["faster", "9 %", "11 %"])
+def test_more_than_a_tenth_more_instructions_than_the_baseline_fail(tmp_path: Path, factor: float, status: int) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text("{}")
+    assert 0 == compare({"ours": 2.0, "ours, two tiers": 3.0}, keep=True, path=path)
+    assert status == compare({"ours": 2.0, "ours, two tiers": 3.0 * factor}, keep=False, path=path)
+    assert 1 == compare({"new": 1.0}, keep=False, path=path)

@@ -7,18 +7,16 @@ MongoDB is unreachable, one request tries it and the others fail at once. Answer
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
-from oauth_ratelimit.admin.history import TrafficHistory
-from oauth_ratelimit.config import Settings
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.status import is_lagging
 
 RETRY_AFTER_S = 3.0  # between two attempts to reach MongoDB
-SYNC_IS_LATE_CYCLES = 5  # intervals without a successful cycle
-MAX_ANSWERS = 20  # recorded traffic of a week takes some megabytes
+MAX_ANSWERS = 40  # recorded traffic of a week takes some megabytes
+WAIT_S = 5.0  # for another request that reads the same
 
 Params = Mapping[str, str]
 """The arguments of a request."""
@@ -36,37 +34,15 @@ class NothingShared(Exception):
     """There is no shared database to read; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """Failure of the database, for people.
-
-    Args:
-        since_s: Time of the last answer, seconds since the epoch; None if only the page cannot read.
-        text: What fails, and what goes on.
-    """
-
-    since_s: float | None
-    text: str
-
-
 class ReadCache:
-    """Reads for the page of one application, and their recent answers. Thread-safe.
-
-    Args:
-        app_limiter: The extension's part of the application.
-
-    Attributes:
-        history: Requests of all clients over time.
-    """
+    """Reads for the page of one application, and their recent answers. Thread-safe."""
 
     def __init__(self, app_limiter: AppLimiter) -> None:
-        self.history = TrafficHistory()
-        self._app_limiter = app_limiter
-        self._lock = threading.Lock()  # guards the three below
+        self.app_limiter = app_limiter
+        self._lock = threading.Lock()  # guards the four below
         self._answers: dict[Hashable, tuple[float, object]] = {}  # with their end, by the monotonic clock
-        self._outage: tuple[float, StoreUnavailable] | None = (
-            None  # next attempt, by the monotonic clock, and the error
-        )
+        self._reading: dict[Hashable, threading.Lock] = {}  # each is held while its answer is read
+        self._outage: tuple[float, StoreUnavailable] | None = None  # next attempt, by that clock, and the error
         self._last_answer_s: float | None = None  # before the present outage, seconds since the epoch
 
     def read(self, query: Callable[[OperatorContext], Answer]) -> Answer:
@@ -80,7 +56,7 @@ class ReadCache:
         try:
             answer = query(self._context())
         except StoreUnavailable as exc:
-            last_answer_s = self.now_s() - self._app_limiter.health().lag_s
+            last_answer_s = self.app_limiter.now_s() - self.app_limiter.health().lag_s
             with self._lock:
                 self._last_answer_s = self._last_answer_s or last_answer_s
                 self._outage = (time.monotonic() + RETRY_AFTER_S, type(exc)(_reason(exc)))
@@ -89,37 +65,38 @@ class ReadCache:
             self._outage = self._last_answer_s = None
         return answer
 
-    def read_cached(self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float) -> Answer:
-        """Return the answer to a query, or a recent answer under the same key."""
+    def read_cached(
+        self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float | Callable[[Answer], float]
+    ) -> Answer:
+        """Return the answer to a query, or a recent one under the same key. Only one request at a time reads it."""
         with self._lock:
-            end_s, answer = self._answers.get(key, (0.0, None))
-        if time.monotonic() < end_s:
-            return answer  # type: ignore[return-value]  # a key belongs to one query
-        fresh = self.read(query)
-        with self._lock:
-            if len(self._answers) >= MAX_ANSWERS:
-                self._answers.clear()
-            self._answers[key] = (time.monotonic() + ttl_s, fresh)
-        return fresh
+            reading = self._reading.setdefault(key, threading.Lock())
+        if not reading.acquire(timeout=WAIT_S):
+            raise StoreUnavailable("another request has been reading this for seconds")
+        try:
+            with self._lock:
+                end_s, answer = self._answers.get(key, (0.0, None))
+            if time.monotonic() < end_s:
+                return answer  # type: ignore[return-value]  # a key belongs to one query
+            fresh = self.read(query)
+            with self._lock:
+                if len(self._answers) >= MAX_ANSWERS:
+                    self._answers.clear()
+                    self._reading = {key: reading}
+                self._answers[key] = (time.monotonic() + (ttl_s(fresh) if callable(ttl_s) else ttl_s), fresh)
+            return fresh
+        finally:
+            reading.release()
 
-    def now_s(self) -> float:
-        """Return the time, seconds since the epoch."""
-        return self._app_limiter.now_s()
-
-    def settings_in_memory(self) -> Settings:
-        """Return the settings that this process applies, also while MongoDB is unreachable."""
-        return self._app_limiter.settings
-
-    def outage(self, error: StoreError) -> Outage:
-        """Return what a failed read means: since when nothing is shared, and that limits go on being enforced."""
-        lag_s = self._app_limiter.health().lag_s
-        is_synchronised = lag_s <= SYNC_IS_LATE_CYCLES * self.settings_in_memory().sync.interval_s
-        if is_synchronised and not isinstance(error, StoreUnreachable):
-            return Outage(None, f"{_reason(error)}. {ONLY_THE_PAGE}")
+    def outage(self, error: StoreError) -> tuple[str, float | None]:
+        """Return what a failed read means for people, and since when nothing is shared, unless only the page fails."""
+        lag_s = self.app_limiter.health().lag_s
+        if not is_lagging(lag_s, self.app_limiter.settings.sync.interval_s) and not isinstance(error, StoreUnreachable):
+            return f"{_reason(error)}. {ONLY_THE_PAGE}", None
         # An idle process has nothing to synchronise, so its lag stays short; the first failed read counts.
         with self._lock:
             last_answer_s = self._last_answer_s
-        return Outage(last_answer_s or self.now_s() - lag_s, f"{_reason(error)}. {MEANWHILE}")
+        return f"{_reason(error)}. {MEANWHILE}", last_answer_s or self.app_limiter.now_s() - lag_s
 
     def clear(self) -> None:
         """Drop all answers."""
@@ -131,14 +108,14 @@ class ReadCache:
             if self._outage is not None:
                 retry_s, error = self._outage
                 if time.monotonic() < retry_s:
-                    raise type(error)(str(error))  # a raised exception would keep its tracebacks
+                    raise type(error)(str(error), code=error.code)  # a raised exception would keep its tracebacks
                 # This request tries; the others keep failing at once in the meantime.
                 self._outage = (time.monotonic() + RETRY_AFTER_S, error)
 
     def _context(self) -> OperatorContext:
-        if self._app_limiter.is_switched_off:
+        if self.app_limiter.is_switched_off:
             raise NothingShared("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
-        context = self._app_limiter.context()
+        context = self.app_limiter.context()
         if context is None:
             raise NothingShared(
                 "Counters are not shared: the configuration has no store.uri. This page shows what is in MongoDB."
@@ -148,8 +125,5 @@ class ReadCache:
 
 def _reason(error: StoreError) -> str:
     """Return an error without the names of the driver's classes."""
-    text = str(error)
-    if error.__cause__ is not None:
-        name = type(error.__cause__).__name__
-        text = text.replace(f": {name}, ", ": ").removesuffix(f": {name}")
-    return text
+    name = "" if "(" in error.code else error.code  # a code of MongoDB is worth showing
+    return str(error).replace(f": {name}, ", ": ").removesuffix(f": {name}")

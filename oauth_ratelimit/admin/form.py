@@ -1,231 +1,154 @@
 """The form of an override: its present values, and what an operator sent, with all errors at once."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.config.errors import Problems, show
+from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.config.policies import CLIENT_ID
+from oauth_ratelimit.config.types import choice, map_of, or_null, text, whole
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import LimitKind, PolicySet
+from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
+    amount_overrides,
     checked_client_id,
     end_after,
-    end_at,
-    limit_overrides,
-    limit_texts,
-    storable_text,
+    limits_of,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, origin_data
+from oauth_ratelimit.operations.format import policy_text
+from oauth_ratelimit.operations.serialize import Record, override_data
 
-MAX_LIMITS = 20  # of one kind
 EXAMPLE = "; for example "  # a line of a configuration file, which would be wrong in a field
-UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
+REPEATED_S = 60.0  # the same form so soon afterwards is a second click
 
 Body = Mapping[str, Any]
-Value = TypeVar("Value")
-Word = TypeVar("Word", bound=StrEnum)
+
+FIELDS = {
+    "kind": choice(OverrideKind),
+    "client_id": or_null(CLIENT_ID),  # null is everybody
+    "limit_kind": choice(LimitKind),
+    "limits": map_of(choice(LimitKind), map_of(text(), whole(1, MAX_LIMIT))),  # amounts by name
+    "reason": text(
+        f"1 to {MAX_TEXT_LENGTH} characters, which the history keeps", pattern=r"\S", longest=MAX_TEXT_LENGTH
+    ),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
-    """Error of one field.
-
-    Args:
-        field: Name of the field, such as ``reason`` or ``limits.user``; empty for the whole form.
-        text: What is wrong, and what is allowed.
-    """
-
-    field: str
-    text: str
-
-
-class FormError(ValueError):
-    """The form is not valid.
-
-    Args:
-        errors: All errors.
-    """
-
-    def __init__(self, errors: list[FieldError]) -> None:
-        self.errors = errors
-        super().__init__("; ".join(f"{error.field}: {error.text}" if error.field else error.text for error in errors))
-
-    def data(self) -> list[Record]:
-        """Return the errors as records."""
-        return [{"field": error.field, "text": error.text} for error in self.errors]
-
-
-class FormReader:
-    """Reads fields one by one and collects errors.
-
-    Args:
-        body: The form.
-    """
+class Form:
+    """What an operator sent, parsed field by field as values of a configuration are."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
-        self._errors: list[FieldError] = []
+        self.problems = Problems()
+        self.kind = self.field("kind")
+        self.client_id = self.field("client_id")
+        if self.kind is OverrideKind.TRUSTED and body.get("client_id") is None:
+            self.problems.add("client_id", "name a client: trusting everybody is mode off")
+        self.reason = (self.field("reason") or "").strip()
 
-    def field(self, name: str, parse: Callable[[Any], Value]) -> Value | None:
+    def field(self, name: str) -> Any:
         """Return the parsed value of a field; None after an error, which is kept."""
+        return FIELDS[name].parse(self._body.get(name), name, self.problems)
+
+    def end_s(self, now_s: float) -> float | None:
+        """Return the end; None for an override without one."""
         try:
-            return parse(self._body.get(name))
+            return end_after(str(self._body["for"]), now_s=now_s) if self._body.get("for") else None
         except ValueError as exc:
-            self._errors.append(FieldError(name, str(exc)))
-        return None
-
-    def limits(self) -> dict[LimitKind, list[str]]:
-        """Return the texts of the limits by kind."""
-        given = self._body.get("limits")
-        if not isinstance(given, dict) or not given:
-            self._errors.append(FieldError("limits", "name at least one"))
-            return {}
-        limits = {}
-        for name, texts in given.items():
-            if name not in list(LimitKind):
-                self._errors.append(FieldError("limits", f"expected one of {', '.join(LimitKind)}"))
-            elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                self._errors.append(FieldError(f"limits.{name}", "expected a list of texts"))
-            elif not 1 <= len(texts) <= MAX_LIMITS:
-                problem = f"got {len(texts)}, expected 1 to {MAX_LIMITS}; none lifts the limit"
-                self._errors.append(FieldError(f"limits.{name}", problem))
-            else:
-                limits[LimitKind(name)] = texts
-        return limits
-
-    def parsed_limits(self, parse: Callable[[], list[Override]]) -> list[Override]:
-        """Return overrides of limits; none after an error, which is kept at its field."""
-        try:
-            return parse()
-        except ConfigError as exc:
-            for problem in exc.problems:
-                path, separator, text = problem.partition(EXAMPLE)[0].partition(": ")
-                is_field = bool(separator) and path.startswith("limits.")
-                self._errors.append(FieldError(path, text) if is_field else FieldError("limits", problem))
-        return []
-
-    def add(self, field: str, text: str) -> None:
-        """Add an error."""
-        self._errors.append(FieldError(field, text))
+            self.problems.add("for", str(exc))
+            return None
 
     def raise_errors(self) -> None:
-        """Raise all errors, if there are any.
+        """Raise ``ConfigError`` if there are errors."""
+        if self.problems:
+            raise self.problems.error(source="form")
 
-        Raises:
-            FormError: There are.
-        """
-        if self._errors:
-            raise FormError(self._errors)
+
+def errors_by_field(error: ConfigError) -> list[dict[str, str]]:
+    """Return what is wrong with fields such as ``reason`` or ``limits.user.burst``, and what is allowed."""
+    errors = []
+    for problem in error.problems:
+        path, _, allowed = problem.partition(EXAMPLE)[0].partition(": ")
+        errors.append({"field": path, "text": allowed})
+    return errors
 
 
 def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> list[Override]:
-    """Return the overrides that a form describes.
+    """Return the overrides that a form describes, or raise ``ConfigError`` with all errors.
 
-    Raises:
-        FormError: The form is not valid; it has all errors.
+    If the operator has sent the same form a moment ago, they are those that it has made.
     """
-    form = FormReader(body)
-    kind = form.field("kind", _word(OverrideKind))
-    client_id = form.field("client_id", _client_id)
-    if kind is OverrideKind.TRUSTED and body.get("client_id") is None:
-        form.add("client_id", "name a client: trusting everybody is mode off")
-    mode = form.field("mode", _word(Mode)) if kind is OverrideKind.MODE else None
-    limits = form.limits() if kind is OverrideKind.LIMIT else {}
-    reason = form.field("reason", read_reason)
-    ends = [form.field(name, _end(parse, context.now_s)) for name, parse in (("for", end_after), ("until", end_at))]
-    template = Override(Target(OverrideKind.TRUSTED, ""), operator, reason or "", context.now_s, _first(ends))
-    found: list[Override] = []
-    if limits:
-        template = replace(template, target=Target(OverrideKind.LIMIT, client_id, LimitKind.USER))
-        found = form.parsed_limits(lambda: limit_overrides(context.policies, client_id, limits, template=template))
+    form, found = Form(body), list[Override]()
+    made = (operator, form.reason, context.now_s, form.end_s(context.now_s))
+    targets = set()
+    if form.kind is OverrideKind.LIMIT:
+        limits, present = form.field("limits") or {}, limits_of(context.policies, form.client_id)
+        targets = {Target(form.kind, form.client_id, kind) for kind in limits}
+        for kind, amounts in limits.items():
+            for name in amounts.keys() - {policy.name for policy in getattr(present, kind)}:
+                form.problems.add(f"limits.{kind}", f"got {show(name)}, allowed: the name of a limit that applies now")
+        template = Override(Target(form.kind, form.client_id, LimitKind.USER), *made)
+        found = amount_overrides(context.policies, form.client_id, limits, template)
+    elif form.kind is OverrideKind.MODE and body.get("mode") != Mode.DRY_RUN:
+        form.problems.add("mode", f"got {show(body.get('mode'))}, allowed: dry-run; others by mode set in the terminal")
     form.raise_errors()
-    if kind is None or limits:
-        return found
-    return [replace(template, target=Target(kind, client_id), mode=mode)]
+    if form.kind is not OverrideKind.LIMIT:
+        mode = Mode.DRY_RUN if form.kind is OverrideKind.MODE else None
+        found = [Override(Target(form.kind, form.client_id), *made, mode=mode)]
+        targets = {each.target for each in found}
+    known = [
+        each
+        for each in context.overrides
+        if each.target in targets
+        and (each.author, each.reason) == (operator, form.reason)
+        and context.now_s - each.made_at_s < REPEATED_S
+    ]
+    if known and (not found or (form.kind is not OverrideKind.LIMIT and known[0].mode is found[0].mode)):
+        return known
+    if not found:
+        form.problems.add("limits", "enter another amount: these apply already")
+        form.raise_errors()
+    return found
 
 
 def read_target(body: Body) -> tuple[Target, str]:
-    """Return the override to remove, and the reason.
-
-    Raises:
-        FormError: The form is not valid; it has all errors.
-    """
-    form = FormReader(body)
-    kind = form.field("kind", _word(OverrideKind)) or OverrideKind.MODE
-    limit_kind = form.field("limit_kind", _word(LimitKind)) if kind is OverrideKind.LIMIT else None
-    client_id = form.field("client_id", _client_id)
-    if kind is OverrideKind.TRUSTED and body.get("client_id") is None:
-        form.add("client_id", "name the client that is no longer trusted")
-    reason = form.field("reason", read_reason)
+    """Return the override to remove and the reason, or raise ``ConfigError`` with all errors."""
+    form = Form(body)
+    limit_kind = form.field("limit_kind") if form.kind is OverrideKind.LIMIT else None
     form.raise_errors()
-    return Target(kind, client_id, limit_kind), reason or ""
+    return Target(form.kind, form.client_id, limit_kind), form.reason
 
 
-def _word(words: type[Word]) -> Callable[[Any], Word]:
-    def parse(value: Any) -> Word:
-        if value not in list(words):
-            raise ValueError(f"expected one of {', '.join(words)}")
-        return words(value)
-
-    return parse
-
-
-def _client_id(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ValueError("expected a text, or null for everybody")
-    return checked_client_id(value)
-
-
-def read_reason(value: Any) -> str:
-    """Return the reason for a change.
-
-    Raises:
-        ValueError: There is none, or it is too long.
-    """
-    if not isinstance(value, str) or not 1 <= len(value.strip()) <= MAX_TEXT_LENGTH:
-        raise ValueError(f"expected 1 to {MAX_TEXT_LENGTH} characters, which the history keeps")
-    return storable_text(value)
-
-
-def _end(parse: Callable[..., float], now_s: float) -> Callable[[Any], float | None]:
-    return lambda text: parse(str(text), now_s=now_s) if text else None
-
-
-def _first(ends: Sequence[float | None]) -> float | None:
-    return next((end for end in ends if end is not None), None)
-
-
-def current(cache: ReadCache, params: Params) -> object:
+def current(cache: ReadCache, params: Params) -> Record:
     """Return what applies now to a client, or to everybody, as the form holds it."""
     client_id = params.get("id") or None
     if client_id is not None:
         checked_client_id(client_id)
-    return cache.read(lambda context: current_values(context, client_id))
+    return cache.read(lambda context: {"now_s": context.now_s, **current_values(context, client_id)})
 
 
 def current_values(context: OperatorContext, client_id: str | None) -> Record:
-    """Return mode, trust and limits that apply now to a client, or to everybody for None, at the token endpoint."""
-    name = UNCONFIGURED_CLIENT if client_id is None else client_id
-    policies: PolicySet = context.policies
-    limits = policies.limits_at(name)[1]
+    """Return mode, limits and overrides that a client has now, or everybody for None, at the token endpoint."""
+    policies, limits = context.policies, limits_of(context.policies, client_id)
     return {
         "client_id": client_id,
-        "mode": policies.mode.value if client_id is None else policies.matching(name).mode.value,
-        "mode_origin": origin_data(context.origins.of_mode(name)),
-        "trusted": policies.trusts(name),
+        "mode": policies.mode if client_id is None else policies.matching(client_id).mode,
+        "trusted": client_id is not None and policies.trusts(client_id),
         "limits": {
             kind.value: {
-                "texts": limit_texts(kind, getattr(limits, kind.value)),
-                "names": [policy.name for policy in getattr(limits, kind.value)],
-                "origin": origin_data(context.origins.of_limits(name, kind)),
+                "texts": list(map(policy_text, getattr(limits, kind))),
+                "amounts": {policy.name: policy.limit for policy in getattr(limits, kind)},
+                "rates": [
+                    rate_text(policy.limit, policy.window.window_s).partition("/")[2]
+                    for policy in getattr(limits, kind)
+                ],
             }
             for kind in LimitKind
         },
+        "overrides": [override_data(each) for each in context.overrides if each.target.client_id == client_id],
     }

@@ -72,12 +72,7 @@ def add_security_headers(response: Response, *, is_static: bool) -> Response:
 
 
 class CsrfTokens:
-    """CSRF tokens, signed and bound to an operator.
-
-    Args:
-        secret_key: The application's secret key, the same on all instances.
-        clock: Returns the time in seconds since the epoch.
-    """
+    """CSRF tokens, signed with the application's secret key and bound to an operator."""
 
     def __init__(self, secret_key: str | bytes, *, clock: Callable[[], float]) -> None:
         secret = secret_key.encode() if isinstance(secret_key, str) else secret_key

@@ -1,89 +1,337 @@
-"""Query for the first line of the overview: requests over limits in the last minutes, and the state of the whole."""
+"""Verdict on a client: who denies it and since when, how unusual that is, whom else it concerns, what was changed.
 
-from collections.abc import Sequence
+Plain functions on plain values. Times in a text are those of ``utc_time``; the page shows them in the operator's zone.
+"""
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.history import SpanTraffic
-from oauth_ratelimit.admin.sums import Step
-from oauth_ratelimit.admin.traffic import over_share, span_traffic
-from oauth_ratelimit.core.mode import Canary, Mode
-from oauth_ratelimit.core.statistics import MINUTE_S, Tally
-from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.operations.status import Status
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-MINUTES = 5
-WRITTEN_S = 20  # after the end of a minute all instances have written it
-TTL_S = 8.0
+from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
+from oauth_ratelimit.operations.format import counted, duration, percent_text, utc_time
+
+ACTIVE_S = 60  # after the last denial, as long as "now" is
+PAUSE_S = 600  # between denials that belong together
+CAUSE_S = 600  # a change so long before the first denial may be its cause
+NEAR = 0.8  # share of a limit
+UNUSUAL = 2.0  # times the usual requests
+MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
+NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
+MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
+MOST, SOME = 0.5, 0.05  # shares of the requests
+UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+RULE = (
+    "Worst first: clients that get nothing, then those of whose requests most, some or few are denied, each by number; "
+    "after them what a dry run would deny, then attempts that the guard denied, which anybody can make."
+)
+
+Kind = Literal["denied", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
 
 
-def verdict(cache: ReadCache, params: Params) -> object:
-    """Return what is denied per minute, the clients over a limit, and mode, canary, instances and store.
+class Change(NamedTuple):
+    """A change of the configuration or of an override. Without a text, the first configuration that is known."""
 
-    While MongoDB is unreachable the numbers are None, and ``store`` says since when.
+    at_s: float
+    text: str
+
+
+class Verdict(NamedTuple):
+    """Judgement in sentences, the most important one first."""
+
+    kind: Kind
+    sentences: tuple[str, ...]
+
+
+class Run(NamedTuple):
+    """Denials of a client, each less than ten minutes after the one before, by policy and ``Source.grant``."""
+
+    denials: Mapping[tuple[str, str], Denials]
+    first_s: int
+    last_s: int
+    is_real: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a verdict on a client needs.
+
+    Args:
+        minutes: Its minutes of the last hour or day, in order of time.
+        is_beyond: True if denials may have begun before them.
+        usual: Its usual requests per minute at this hour; None if no earlier day is recorded.
+        others_active: Number of other clients with requests lately.
+        others_over: Number of them that are denied, or would be.
+        changes: Changes of the configuration that concern it, in order of time.
+        totals: Names of the policies that count all its requests together.
+        owns: Names of the policies that count its requests without a user.
+        nearest: The highest present use of a limit, and in words.
+        is_alone: False where the other clients are counted elsewhere.
     """
-    try:
-        found = span_traffic(cache, "15m")
-        state = cache.read_cached("state", _state, ttl_s=TTL_S)
-    except StoreError as exc:
-        outage = cache.outage(exc)
-        policies = cache.settings_in_memory().policies
-        return {
-            "now_s": cache.now_s(),
-            **dict.fromkeys(("denied_per_minute", "would_deny_per_minute", "allowed_per_minute")),
-            **dict.fromkeys(("clients_over", "worst", "instances")),
-            **_mode_data(policies.mode, policies.canary),
-            "store": {"is_reachable": False, "since_s": outage.since_s, "error": outage.text},
-        }
-    return {
-        **_numbers(found),
-        **state,
-        "store": {"is_reachable": True, "since_s": None, "error": None},
-    }
+
+    now_s: float
+    minutes: Sequence[ClientMinute] = ()
+    is_beyond: bool = False
+    usual: float | None = None
+    others_active: int = 0
+    others_over: int = 0
+    changes: Sequence[Change] = ()
+    totals: frozenset[str] = frozenset()
+    owns: frozenset[str] = frozenset()
+    nearest: tuple[float, str] | None = None
+    is_trusted: bool = False
+    is_unknown: bool = False
+    is_alone: bool = True
 
 
-def _numbers(found: SpanTraffic) -> Record:
-    timeline = found.timeline
-    until_s = int((timeline.now_s - WRITTEN_S) // MINUTE_S) * MINUTE_S
-    since_s = until_s - MINUTES * MINUTE_S
-    steps = found.between(since_s, until_s)
-    now, before = _total(steps), _total(found.between(since_s - MINUTES * MINUTE_S, since_s))
-    over_count, worst = found.over_limit(steps)
-    return {
-        "now_s": timeline.now_s,
-        "since_s": since_s,
-        "until_s": until_s,
-        "denied_per_minute": _pair(now.denied, before.denied),
-        "would_deny_per_minute": _pair(now.would_deny, before.would_deny),
-        "allowed_per_minute": _pair(now.allowed + now.trusted, before.allowed + before.trusted),
-        "clients_over": over_count,
-        "worst": worst
-        and {
-            "client_id": worst.client_id,
-            "share": over_share(worst.tally),
-            "denied": worst.tally.denied,
-            "would_deny": worst.tally.would_deny,
-        },
-    }
+def judge(case: Case) -> Verdict:
+    """Return the verdict on a client."""
+    if case.is_unknown:
+        return Verdict("unknown", ("Unknown: no counters, statistics or configuration for this id.",))
+    runs = [run for is_real in (True, False) if (run := last_run(case.minutes, is_real=is_real))]
+    for run in runs:
+        if case.now_s - run.last_s <= ACTIVE_S:
+            return _active(case, run)
+    if case.is_trusted:
+        return Verdict("trusted", (f"Trusted: never denied. {_requests_text(case)}",))
+    for run in runs:
+        return _recovered(case, run)
+    return _quiet(case)
 
 
-def _total(steps: Sequence[Step]) -> Tally:
-    return sum((Tally(*step.totals) for step in steps), Tally())
+def last_run(minutes: Sequence[ClientMinute], *, is_real: bool) -> Run | None:
+    """Return the latest denials that belong together, real ones or those of a dry run; None if there are none."""
+    run: Run | None = None
+    for minute in reversed(minutes):
+        found = {key: each for key, each in minute.denials.items() if (each.denied if is_real else each.would_deny)}
+        if not found:
+            continue
+        first_s, last_s = min(each.first_s for each in found.values()), max(each.last_s for each in found.values())
+        if run is None:
+            run = Run(found, first_s, last_s, is_real)
+        elif run.first_s - last_s <= PAUSE_S:
+            merged = {key: _merged(each, run.denials.get(key)) for key, each in found.items()}
+            run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), is_real)
+        else:
+            break
+    return run
 
 
-def _pair(now: int, before: int) -> Record:
-    return {"value": now / MINUTES, "before": before / MINUTES}
+def _merged(older: Denials, newer: Denials | None) -> Denials:
+    """Return the sum, with the limit that applied last."""
+    if newer is None:
+        return older
+    denied, would_deny = older.denied + newer.denied, older.would_deny + newer.would_deny
+    return newer._replace(denied=denied, would_deny=would_deny, first_s=min(older.first_s, newer.first_s))
 
 
-def _state(context: OperatorContext) -> Record:
-    policies = context.policies
-    found = Status(context)
-    return {
-        **_mode_data(policies.mode, policies.canary),
-        "instances": {"count": len(found.heartbeats), "late": found.late_count},
-    }
+def _active(case: Case, run: Run) -> Verdict:
+    begun = f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
+    word = "Denied" if run.is_real else "Would be denied (dry run)"
+    compared = [part for part in (_of_limit(case, run), _of_usual(case)) if part]
+    lead = f"{word} since {begun} by {_limits_text(run)}{': ' if compared else ''}{', '.join(compared)}."
+    others = [_others_text(case, run)] if case.is_alone else []
+    more = (_share_text(case, run), *others, _changes_text(case, run), *_conclusion(case, run))
+    return Verdict("denied" if run.is_real else "dry-run", (lead, *more))
 
 
-def _mode_data(mode: Mode, canary: Canary | None) -> Record:
-    return {"mode": mode.value, "canary": canary and {"percent": canary.percent, "instances": canary.instances}}
+def _recovered(case: Case, run: Run) -> Verdict:
+    since = [minute for minute in case.minutes if minute.minute_s > run.last_s]
+    later = sum((tally for minute in since for tally in minute.tallies.values()), Tally())
+    until = utc_time(run.last_s)
+    word = "Denied" if run.is_real else "Would have been denied (dry run)"
+    begun = f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
+    if later.offered:
+        first = f"Not denied any more: {counted(later.offered, 'request')} since {until}, none over a limit."
+    else:
+        first = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
+    return Verdict(
+        "recovered", (first, f"{word} from {begun} to {until} by {_limits_text(run)}.", _changes_text(case, run))
+    )
+
+
+def _quiet(case: Case) -> Verdict:
+    share, text = case.nearest or (0.0, "")
+    if share >= 1:
+        return Verdict("near", (f"At its limit now: {text}. The next request over it is denied.",))
+    if not any(tally.offered for minute in case.minutes for tally in minute.tallies.values()):
+        return Verdict("idle", ("No requests are recorded in the last hour.",))
+    peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
+    if not peaks:
+        return Verdict("ok", (f"Within its limits. {_requests_text(case)}",))
+    share, name, peak = max(peaks)
+    used = f"Highest use in the last hour: {percent_text(share)} of {name} ({limit_text(peak.limit, peak.window_s)})."
+    is_near = share >= NEAR
+    return Verdict("near" if is_near else "ok", (f"{'Near its limit' if is_near else 'Within its limits'}. {used}",))
+
+
+def _requests_text(case: Case) -> str:
+    offered = sum(minute.tally().offered for minute in case.minutes)
+    return f"{counted(offered, 'request')} in the last hour."
+
+
+def limit_text(limit: int, window_s: int) -> str:
+    """Return a limit such as ``6,000/h`` or ``50/10 s``."""
+    unit_s, unit = next(each for each in UNITS if window_s % each[0] == 0)
+    count = window_s // unit_s
+    return f"{limit:,}/{unit if count == 1 else f'{count} {unit}'}"
+
+
+def _limits_text(run: Run) -> str:
+    """Return the limits with most denials, each with its grant types or endpoint."""
+    policies: dict[tuple[str, int, int], dict[str, int]] = {}
+    for (policy, grant), each in run.denials.items():
+        count = each.denied if run.is_real else each.would_deny
+        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = count
+    total = sum(sum(grants.values()) for grants in policies.values())
+    ordered = sorted(policies.items(), key=lambda item: -sum(item[1].values()))
+    named = [item for item in ordered if sum(item[1].values()) >= NOTED_SHARE * total]
+    texts = []
+    for (policy, limit, window_s), grants in named:
+        rate = f" ({limit_text(limit, window_s)})" if limit and window_s else ""
+        texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
+    return " and by ".join(texts)
+
+
+def source_text(grant: str) -> str:
+    """Return a ``Source.grant`` in words."""
+    if grant.startswith(ENDPOINT):
+        return f"at {grant.removeprefix(ENDPOINT)}"
+    return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
+
+
+def per_minute(
+    minutes: Sequence[ClientMinute], now_s: float, wanted: Callable[[Source], bool], count: Callable[[Tally], int]
+) -> float:
+    """Return requests in the last sixty seconds: the present minute, and the part of the last one that is within."""
+    start_s = now_s // MINUTE_S * MINUTE_S
+    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (now_s - start_s) / MINUTE_S}
+    return sum(
+        weights.get(minute.minute_s, 0.0) * count(tally)
+        for minute in minutes
+        for source, tally in minute.tallies.items()
+        if wanted(source)
+    )
+
+
+def _main(run: Run) -> tuple[tuple[str, str], Denials]:
+    return max(run.denials.items(), key=lambda item: (item[1].denied if run.is_real else item[1].would_deny, item[0]))
+
+
+def _of_limit(case: Case, run: Run) -> str:
+    """Return how many times the limit the client requests; empty for limits per user and of the guard."""
+    (policy, grant), denials = _main(run)
+    if grant.startswith(GUARD) or not denials.limit:
+        return ""
+    if grant.startswith(ENDPOINT):
+        offered = per_minute(case.minutes, case.now_s, lambda source: source.grant == grant, _offered)
+    elif policy in case.totals:
+        offered = per_minute(case.minutes, case.now_s, lambda source: source.is_token, _offered)
+    elif policy in case.owns:
+        offered = per_minute(
+            case.minutes, case.now_s, lambda source: source.is_token and source.kind == "client", _offered
+        )
+    else:
+        return ""
+    ratio = offered * denials.window_s / MINUTE_S / denials.limit
+    return f"{_times(ratio)} the limit" if ratio >= 1.05 else ""
+
+
+def _of_usual(case: Case) -> str:
+    ratio = _unusual(case)
+    if ratio is None:
+        return ""
+    return f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
+
+
+def _unusual(case: Case) -> float | None:
+    """Return the present requests, in times of the usual ones; None if those are not known."""
+    now = per_minute(case.minutes, case.now_s, lambda source: source.is_token, _offered)
+    return now / case.usual if case.usual and now else None
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times".replace(".0 ", " ")
+
+
+def _offered(tally: Tally) -> int:
+    return tally.offered
+
+
+def _share_text(case: Case, run: Run) -> str:
+    offered, over = (
+        round(per_minute(case.minutes, case.now_s, lambda source: True, count))
+        for count in (_offered, lambda tally: tally.denied if run.is_real else tally.would_deny)
+    )
+    would = "were denied" if run.is_real else "would have been denied"
+    if not over:
+        return "Its last denial is less than a minute ago."
+    if over >= offered:
+        return f"In the last minute all {counted(over, 'request')} {would}."
+    return f"In the last minute {over:,} of {counted(offered, 'request')} {would}."
+
+
+def _others_text(case: Case, run: Run) -> str:
+    if not case.others_active:
+        return "No other client sends requests."
+    others = counted(case.others_active, "other client")
+    word = "denied" if run.is_real else "over a limit"
+    if not case.others_over:
+        return f"Nobody else is affected ({others} with requests)."
+    return f"{case.others_over:,} of {others} {'is' if case.others_over == 1 else 'are'} {word}, too."
+
+
+def _changes_text(case: Case, run: Run) -> str:
+    """Return the last change, and whether it may be the cause or the remedy."""
+    before = next((each for each in reversed(case.changes) if each.at_s <= run.first_s), None)
+    after = [each for each in case.changes if each.at_s > run.first_s and each.text]
+    if after:
+        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].text}."
+    if before is None:
+        return "No change of the configuration is recorded."
+    if before.text and run.first_s - before.at_s <= CAUSE_S:
+        return f"Changed {duration(run.first_s - before.at_s)} before it began: {before.text}."
+    return f"The configuration has not changed since {utc_time(before.at_s)}."
+
+
+def _conclusion(case: Case, run: Run) -> list[str]:
+    """Return whether the cause is on the operator's side or the client's, as far as the numbers say so."""
+    last = max((each.at_s for each in case.changes if each.text and each.at_s <= run.first_s), default=None)
+    ratio = _unusual(case)
+    if all(grant.startswith(GUARD) for _, grant in run.denials):
+        return ["Somebody tries passwords or secrets under this id; it need not be this client."]
+    if last is not None and run.first_s - last <= CAUSE_S:
+        return ["The cause may be on our side: look at that change first."]
+    if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
+        return ["Most clients are affected: look for the cause on our side."]
+    if ratio is not None and ratio >= UNUSUAL:
+        return ["The cause is the client's load."]
+    return ["The client sends what it usually does: the limit may be too low for it."] if ratio is not None else []
+
+
+def judge_all(active_count: int, denied_count: int, over_count: int) -> Verdict:
+    """Return the verdict on the clients with requests in the last minute: how many of them are over a limit."""
+    clients = counted(active_count, "client")
+    would = over_count - denied_count
+    if not active_count:
+        return Verdict("idle", ("No requests are recorded in the last minute.",))
+    if denied_count:
+        who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
+        more = f" {would:,} more would be, in a dry run." if would else ""
+        return Verdict("denied", (f"{who} {'is' if denied_count == 1 else 'are'} denied now.{more}",))
+    if would:
+        return Verdict("dry-run", (f"Nobody is denied. {would:,} of {clients} would be, in a dry run.",))
+    return Verdict("ok", (f"Nobody is denied, of {clients} with requests in the last minute.",))
+
+
+def severity(total: ClientTotal) -> tuple[int, int, int]:
+    """Return the key by which clients are sorted, the worst first; ``RULE`` says it in words."""
+    denied = total.tally.denied + total.elsewhere.denied
+    would_deny = total.tally.would_deny + total.elsewhere.would_deny
+    offered = total.tally.offered + total.elsewhere.offered
+    rank, count = (0, denied) if denied else (4, would_deny)
+    if not count:
+        return (9 if total.guard.denied else 10 if total.guard.over else 11, -total.guard.over, -offered)
+    share = count / offered
+    is_entire = count == offered and count >= MIN_ENTIRE
+    return (rank + (0 if is_entire else 1 if share >= MOST else 2 if share >= SOME else 3), -count, -offered)

@@ -4,14 +4,18 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config.diff import values_of
+from oauth_ratelimit.config.source import ConfigFile, Rejection
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.sync.flusher import CycleReport
 
 BEAT_INTERVAL_S = 10.0
@@ -19,39 +23,23 @@ BEAT_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of the synchronisation of one process.
+    """Health of the synchronisation of one process."""
 
-    Attributes:
-        instance: Name of the process; None if nothing was started.
-        lag_s: Seconds since the last successful full sync cycle, or since the start.
-        in_flight_hits: Hits that the last full cycle could not send.
-        key_count: Keys in memory.
-        quarantined_count: Keys whose hits wait until a damaged document is repaired or removed.
-        last_error: Error of the last failed cycle; None if no cycle has failed.
-        last_error_ago_s: Seconds since that cycle.
-    """
-
-    instance: str | None = None
-    lag_s: float = 0.0
-    in_flight_hits: int = 0
+    instance: str | None = None  # name of the process; None if nothing was started
+    lag_s: float = 0.0  # seconds since the last successful full sync cycle, or since the start
+    in_flight_hits: int = 0  # hits that the last full cycle could not send
     key_count: int = 0
-    quarantined_count: int = 0
-    last_error: str | None = None
-    last_error_ago_s: float | None = None
+    quarantined_count: int = 0  # keys whose hits wait until a damaged document is repaired or removed
+    last_error: str | None = None  # code of the last failed cycle's error; None if no cycle has failed
+    last_error_ago_s: float | None = None  # seconds since that cycle
+    rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
 
 
 class HealthMonitor:
     """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
 
-    Args:
-        limiter: The limiter.
-        store: The shared heartbeats; None without ``store.uri``.
-        clock: Returns the time in seconds since the epoch.
-        metrics: Metrics of the cycles.
-
-    Attributes:
-        instance: Name of the process.
-        is_failing: True if the last access to MongoDB failed.
+    ``before_cycle`` is called before each full cycle and returns an error if nothing may be sent in it. ``is_failing``
+    is True if the last access to MongoDB failed.
     """
 
     def __init__(
@@ -61,27 +49,33 @@ class HealthMonitor:
         *,
         clock: Callable[[], float],
         metrics: Metrics | None = None,
+        before_cycle: Callable[[], StoreError | None] = lambda: None,
+        file: ConfigFile | None = None,
     ) -> None:
+        self._before_cycle = before_cycle
+        self._file = file
         self._limiter = limiter
+        self.wait_for_urgent, self.wake = limiter.wait_for_urgent, limiter.wake
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._lock = threading.Lock()  # guards the sums, which the threads of full and urgent cycles change
         self._last_success_s = time.monotonic()
         self._longest_lag_s = 0.0  # since the last heartbeat
-        self._last_error: tuple[str, float] | None = None  # message and monotonic time
+        self._last_error: tuple[str, float] | None = None  # code and monotonic time
         self._last_full = CycleReport()
         self._started_at_s = clock()
         self._next_beat_s = 0.0
-        self._reported: tuple[str, int] | None = None  # mode and number of overrides in the last heartbeat
+        self._reported: tuple[object, ...] = ()  # what the last heartbeat said of settings
+        self._noted: Settings | None = None  # configuration in the history
         self.is_failing = False
-        self._flushed_count = self._conflict_count = self._failure_count = self._over_admitted_count = 0
+        self._totals = Counter(flushed_count=0, conflict_count=0, failure_count=0, over_admitted_count=0)
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
     def sync(self) -> CycleReport:
         """Run a full sync cycle."""
         started_s = time.monotonic()
-        report = self._limiter.sync(is_scheduled=True)
+        report = self._limiter.sync(error=self._before_cycle(), is_scheduled=True)
         self._last_full = report
         if report.error is None:
             now_s = time.monotonic()
@@ -99,30 +93,19 @@ class HealthMonitor:
             self._record(report, started_s)
         return report
 
-    def wait_for_urgent(self) -> None:
-        """Block until a key is urgent."""
-        self._limiter.wait_for_urgent()
-
-    def wait_for_critical(self, timeout_s: float) -> None:
-        """Block until a key is critical, or until the time is over."""
-        self._limiter.wait_for_critical(timeout_s)
-
-    def wake(self) -> None:
-        """End the waiting of another thread."""
-        self._limiter.wake()
-
     def health(self) -> Health:
         """Return the health of the synchronisation."""
         now_s = time.monotonic()
-        message, failed_at_s = self._last_error or (None, None)
+        code, failed_at_s = self._last_error or (None, None)
         return Health(
             instance=self.instance,
             lag_s=now_s - self._last_success_s,
             in_flight_hits=self._last_full.in_flight_hits,
             key_count=self._last_full.key_count,
             quarantined_count=self._last_full.quarantined_count,
-            last_error=message,
+            last_error=code,
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
+            rejection=self._file.rejection if self._file else None,
         )
 
     def note_state(self) -> None:
@@ -130,20 +113,24 @@ class HealthMonitor:
         if self._metrics is not None:
             health = self.health()
             self._metrics.record_state(
-                in_flight_hits=health.in_flight_hits, key_count=health.key_count, lag_s=health.lag_s
+                in_flight_hits=health.in_flight_hits,
+                key_count=health.key_count,
+                lag_s=health.lag_s,
+                is_config_valid=health.rejection is None,
+                mode=self._limiter.settings.policies.mode,
             )
 
-    def beat(self, *, override_count: int) -> None:
-        """Store a heartbeat, if it is due or if the mode or the overrides have changed.
+    def beat(self, *, override_count: int, revision: str | None = None, base: Settings | None = None) -> None:
+        """Store a heartbeat, if it is due or if the mode, the overrides or the file have changed, and note what is new.
 
         If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
-
-        Args:
-            override_count: Active overrides.
+        ``base`` is the configuration without overrides.
         """
         now_s = self._clock()
         settings = self._limiter.settings
-        reported = (settings.policies.mode.value, override_count)
+        rejection = self._file and self._file.rejection
+        digest = self._file.digest if self._file else None
+        reported = (settings.policies.mode.value, override_count, revision, digest, rejection is None)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -158,13 +145,20 @@ class HealthMonitor:
                     interval_s=settings.sync.interval_s,
                     lag_s=self._longest_lag_s,
                     override_count=override_count,
-                    flushed_count=self._flushed_count,
-                    conflict_count=self._conflict_count,
-                    failure_count=self._failure_count,
-                    over_admitted_count=self._over_admitted_count,
                     clock_offset_s=self._limiter.clock_offset_s,
+                    revision=revision,
+                    config_digest=digest,
+                    config_invalid_since_s=rejection.since_s if rejection else None,
+                    **self._totals,
                 )
             )
+            base = base or settings
+            is_noted = base is self._noted or base.is_rejected
+            if not is_noted and self._store.note_configuration(self.instance, values_of(base), at_s=now_s):
+                if self._noted is None:
+                    started = InstanceEvent(self.instance, self._started_at_s, "started", package_version())
+                    self._store.note_event(started)
+                self._noted = base
         except StoreUnavailable:
             return
         except StoreRejected:
@@ -174,10 +168,11 @@ class HealthMonitor:
     def stop(self) -> None:
         """Remove the heartbeat, unless MongoDB is unreachable. Updates ``is_failing``."""
         if self._metrics is not None:
-            self._metrics.record_state(in_flight_hits=0, key_count=0, lag_s=0.0)
+            self._metrics.record_state(in_flight_hits=0, key_count=0, lag_s=0.0, is_config_valid=True, mode=None)
         if self._store is None or self.is_failing or not self._next_beat_s:
             return
         try:
+            self._store.note_event(InstanceEvent(self.instance, self._clock(), "ended", package_version()))
             self._store.remove(self.instance)
         except StoreUnavailable:
             self.is_failing = True  # the heartbeat expires by itself
@@ -191,11 +186,13 @@ class HealthMonitor:
         with self._lock:
             self.is_failing = report.error is not None
             if report.error is not None:
-                self._last_error = (str(report.error), now_s)
-            self._flushed_count += report.flushed_count
-            self._conflict_count += report.conflict_count
-            self._over_admitted_count += report.over_admitted.total()
-            self._failure_count += self.is_failing
+                self._last_error = (report.error.code, now_s)
+            self._totals.update(
+                flushed_count=report.flushed_count,
+                conflict_count=report.conflict_count,
+                over_admitted_count=report.over_admitted.total(),
+                failure_count=self.is_failing,
+            )
 
 
 def package_version() -> str:

@@ -5,106 +5,113 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
 from oauth_ratelimit.config import Settings, describe_changes
-from oauth_ratelimit.core.overrides import Override, active, apply_overrides
-from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.summary import warnings_of
+from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.core.overrides import Override, apply_overrides
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import Erased, OverrideStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
+RETRY_INTERVAL_S = 10.0  # overrides that take too long to read delay one sync cycle in this time
 LOG_INTERVAL_S = 60.0
+CLOCKS_DIFFER_S = 60.0  # one server may have dated an erasure, and another one answer now
+RESTART_NEEDED = "store, sync or privacy has changed in the file; this process goes on with the former ones"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
 
 class OverrideCache:
-    """The overrides as last read, kept while MongoDB is unreachable. The background thread alone uses it.
+    """The overrides as last read, kept while MongoDB is unreachable, and the erasures that their revision announces.
 
-    Args:
-        store: The stored overrides; None without shared counters.
-        clock: Returns monotonic time in seconds.
+    The background thread alone uses it. ``overrides`` has also those that have ended since they were read.
     """
 
     def __init__(self, store: OverrideStore | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._overrides: tuple[Override, ...] = ()
-        self._revision: str | None = None
+        self.overrides: tuple[Override, ...] = ()
+        self.revision: str | None = None
         self._reread_at_s = -math.inf
+        self._retry_at_s = -math.inf
+        self._erasures: set[str] = set()  # ids of the last read
+        self._started_s = clock()
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
-    def refresh(self) -> None:
-        """Read the revision, and the overrides if it has changed. A failure is logged and keeps the overrides."""
+    def refresh(self) -> frozenset[str]:
+        """Read the revision, and the overrides and erasures if it has changed. A failure keeps the overrides.
+
+        Returns the marks of users who were erased since the last call, or since the start of this process. Raises
+        ``StoreUnavailable`` if MongoDB did not answer: users may have been erased who are not known here.
+        """
         if self._store is None:
-            return
+            return frozenset()
+        marks: frozenset[str] | None = None
         try:
             revision = self._store.revision()
-            if revision != self._revision or self._clock() >= self._reread_at_s:
-                self._overrides = self._store.read()
-                self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
+            if revision != self.revision or self._clock() >= self._reread_at_s:
+                marks = self._new_marks(self._store.erasures())
+                if self._clock() >= self._retry_at_s:
+                    self._retry_at_s = self._clock() + RETRY_INTERVAL_S
+                    self.overrides = self._store.read()
+                    self.revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
+                    self._retry_at_s = -math.inf
         except StoreError as exc:
-            self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self._overrides))
+            self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
+            if marks is None and isinstance(exc, StoreUnavailable):
+                raise
+        return marks or frozenset()
 
-    def active(self, now_s: float) -> tuple[Override, ...]:
-        """Return the overrides that have not ended."""
-        return active(self._overrides, now_s)
+    def _new_marks(self, erasures: list[Erased]) -> frozenset[str]:
+        """Return the marks that were not read before. What is older than this process concerns no hit of it."""
+        uptime_s = self._clock() - self._started_s
+        known, self._erasures = self._erasures, {erased.id for erased in erasures}
+        new = [each for each in erasures if each.id not in known and each.age_s <= uptime_s + CLOCKS_DIFFER_S]
+        return frozenset(mark for erased in new for mark in erased.marks)
 
 
 class LiveSettings:
     """The current settings of one application. A forked child can go on using them.
 
-    Args:
-        settings: The configuration.
-        poll: Returns a changed configuration, or None.
-
-    Attributes:
-        current: The configuration with overrides applied.
+    ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
+    configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
     """
 
-    def __init__(self, settings: Settings, poll: Callable[[], Settings | None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        poll: Callable[[], Settings | None],
+        *,
+        file: ConfigFile | None = None,
+        warn: Callable[[Settings, Settings], None] = lambda new, former: None,
+    ) -> None:
         self.current = settings
-        self._base = settings
+        self.file = file
+        self.base = settings
+        self.overrides: tuple[Override, ...] = ()
+        self._warn = warn
         self._poll = poll
         self._applied_base = settings
-        self._overrides: tuple[Override, ...] = ()
 
-    @property
-    def base(self) -> Settings:
-        """The configuration without overrides."""
-        return self._base
-
-    @property
-    def override_count(self) -> int:
-        """The number of active overrides."""
-        return len(self._overrides)
-
-    def update(self, overrides: tuple[Override, ...]) -> bool:
-        """Apply a changed configuration, if any, and these overrides. Logs the changes.
-
-        Returns:
-            Whether anything has changed.
-        """
-        self._base = self._poll() or self._base  # a change is polled once, so it is kept if the rest fails
-        is_same_base = self._base is self._applied_base
-        if is_same_base and overrides == self._overrides:
-            return False
-        old, new = self.current, replace(self._base, policies=apply_overrides(self._base.policies, overrides))
-        mode, former_mode = self._base.policies.mode, self._applied_base.policies.mode
-        self.current, self._applied_base, self._overrides = new, self._base, overrides
-        log.info(
-            "config_reloaded",
-            origin="overrides" if is_same_base else "file",
-            changes=describe_changes(old, new),
-            restart_needed=(old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy),
-        )
-        for warning in set(warnings_of(new)) - set(warnings_of(old)):
-            log.warning("counters_not_shared", hint=warning)
+    def update(self, overrides: tuple[Override, ...]) -> None:
+        """Apply a changed configuration, if any, and these overrides. Logs the changes."""
+        self.base = self._poll() or self.base  # a change is polled once, so it is kept if the rest fails
+        is_same_base = self.base is self._applied_base
+        if is_same_base and overrides == self.overrides:
+            return
+        old, new = self.current, replace(self.base, policies=apply_overrides(self.base.policies, overrides))
+        mode, former_mode = self.base.policies.mode, self._applied_base.policies.mode
+        self.current, self._applied_base, self.overrides = new, self.base, overrides
+        restart_needed = (old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy)
+        changes = describe_changes(old, new)
+        origin = "overrides" if is_same_base else "file"
+        log.info("config_reloaded", origin=origin, changes=changes, restart_needed=restart_needed)
+        if restart_needed:
+            log.warning("restart_needed", hint=RESTART_NEEDED)
+        self._warn(new, old)
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
         if mode is not former_mode and mode is not new.policies.mode:
             log.warning("mode_overridden", mode=new.policies.mode.value, file=mode.value, hint=OVERRIDDEN)
-        return True

@@ -1,40 +1,22 @@
-"""Command line: ``flask oauth-ratelimit``.
-
-::
-
-  context.py      configuration and database of a command
-  options.py      options that several commands share, and their values
-  output.py       JSON for programs, tables for people
-  config.py       check-config, schema
-  database.py     init-db, db upgrade, db status, erase
-  status.py       status, top, show, export
-  explain.py      explain
-  overrides.py    limit, mode, trust, reset, overrides
-  statistics.py   what-if, report
-  replay.py       replay; recording.py, denials.py, comparison.py: its input and output
-  suggest.py      suggest
-  rollout.py      rollout
-"""
+"""Command line: ``flask oauth-ratelimit``."""
 
 import os
-import sys
 from typing import Any
 
 import click
-import structlog
 from flask.cli import ScriptInfo
 
-from oauth_ratelimit.cli.config import check_config, schema
+from oauth_ratelimit.cli.config import check_config
 from oauth_ratelimit.cli.context import CliContext
-from oauth_ratelimit.cli.database import db, erase, init_db
+from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
+from oauth_ratelimit.cli.denials import denials_command
 from oauth_ratelimit.cli.explain import explain_command
+from oauth_ratelimit.cli.mode import mode
 from oauth_ratelimit.cli.output import visible
-from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, reset, trust
+from oauth_ratelimit.cli.overrides import limit, list_overrides, trust
 from oauth_ratelimit.cli.replay import replay_command
-from oauth_ratelimit.cli.rollout import rollout_command
-from oauth_ratelimit.cli.statistics import report, what_if
-from oauth_ratelimit.cli.status import export, show, status_command, top
-from oauth_ratelimit.cli.suggest import suggest_command
+from oauth_ratelimit.cli.statistics import report, suggest_command, what_if
+from oauth_ratelimit.cli.status import rollout_command, show, status_command
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -42,29 +24,44 @@ BAD_CONFIGURATION = 1
 NO_DATABASE = 3
 NEEDS_CONFIGURATION = (
     "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
-    "Running instances keep the last valid one; new workers do not start."
+    "Running instances keep the last valid one; those that start now have limits off."
 )
 MODE_WITHOUT_MONGODB = (
     "Without MongoDB: mode: off in the file of each instance takes effect within seconds, whatever overrides say; "
     "OAUTH_RATELIMIT_MODE=off in its environment does with a restart."
 )
+REMOVED = {
+    "db": "init-db applies migrations, and init-db --check lists those that are pending",
+    "export": "commands that list have --format json, jsonl and csv",
+    "schema": "check-config --schema prints it",
+    "top": "show without a CLIENT lists who is nearest to a limit",
+    "--compare": "docs/accuracy.md compares the algorithms",
+    "--near-limit": "keys near a limit are synchronised at once, so leave it out",
+    "--picture": "draw the JSON of replay, or see the admin page",
+}
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
 
 
 class Commands(click.Group):
     """Group that turns errors of this package into messages and exit codes."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in REMOVED:
+            raise click.UsageError(f"{cmd_name} was removed: {REMOVED[cmd_name]}.", ctx)
+        return super().get_command(ctx, cmd_name)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except ConfigError as exc:
             for problem in exc.problems:
                 click.echo(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
-            advice = NEEDS_STORE if ctx.obj.needs_store_alone else NEEDS_CONFIGURATION
+            advice = NEEDS_STORE if ctx.obj.allows_invalid_config else NEEDS_CONFIGURATION
             click.secho(advice.format(command=ctx.invoked_subcommand), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
+            if exc.option_name in REMOVED:
+                raise click.UsageError(f"{exc.option_name} was removed: {REMOVED[exc.option_name]}.", exc.ctx) from None
             option = next((each for each in self.params if exc.option_name in each.opts), None)
             if option is None or exc.ctx is None:
                 raise
@@ -79,17 +76,44 @@ class Commands(click.Group):
             ctx.exit(NO_DATABASE)
 
 
-@click.group("oauth-ratelimit", cls=Commands)
+@click.group(
+    "oauth-ratelimit",
+    cls=Commands,
+    commands=[
+        check_config,
+        denials_command,
+        erase,
+        explain_command,
+        forget_tokens,
+        init_db,
+        limit,
+        list_overrides,
+        mode,
+        replay_command,
+        report,
+        reset,
+        rollout_command,
+        show,
+        status_command,
+        suggest_command,
+        trust,
+        what_if,
+    ],
+)
 @click.option("--config", "config_path", metavar="FILE", help="A configuration file, instead of the application's.")
 @click.option(
-    "--mongo-uri", metavar="URI", help="Replaces store.uri of the configuration, such as for a user with more rights."
+    "--mongo-uri",
+    envvar="OAUTH_RATELIMIT_MONGO_URI",
+    metavar="URI",
+    help="Replaces store.uri of the configuration, such as for a user with more rights. The list of processes shows "
+    "it with its password; OAUTH_RATELIMIT_MONGO_URI in the environment is not shown.",
 )
 @click.pass_context
 def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) -> None:
     """Inspect and change the rate limits of an OAuth server while it runs.
 
     Works from MongoDB alone; no instance needs to be running. Changes take effect on every instance within two sync
-    intervals. Commands that need no limits or modes of the configuration work while it is broken, too.
+    intervals. Commands that need no limits or modes of the configuration work while it is invalid, too.
 
     \b
     Exit codes:
@@ -98,34 +122,6 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
       2  wrong usage
       3  MongoDB is unreachable or rejects the command
     """
-    if not structlog.is_configured():
-        # The standard output is for JSON. Looked up for each event, because sys.stderr may be replaced.
-        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
         ctx.color = False
     ctx.obj = CliContext(config_path, mongo_uri, ctx.find_object(ScriptInfo))
-
-
-for _command in (
-    check_config,
-    db,
-    erase,
-    explain_command,
-    export,
-    init_db,
-    limit,
-    list_overrides,
-    mode,
-    replay_command,
-    report,
-    reset,
-    rollout_command,
-    schema,
-    show,
-    status_command,
-    suggest_command,
-    top,
-    trust,
-    what_if,
-):
-    command.add_command(_command)

@@ -1,4 +1,6 @@
-"""Commands about the configuration file: check-config, schema. They need no database, and no application."""
+"""Command about the configuration file. It needs no database, and no application."""
+
+from importlib.resources import files
 
 import click
 from flask.cli import ScriptInfo
@@ -6,47 +8,55 @@ from flask.cli import ScriptInfo
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
-from oauth_ratelimit.config.reference import schema_text
+from oauth_ratelimit.config.document import permission_warning
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.flask_authlib.extension import START
-from oauth_ratelimit.operations.format import canary_text, counted
-from oauth_ratelimit.operations.summary import (
-    NO_LIMIT,
-    guard_warnings_of,
-    limits_by_kind,
-    names_text,
-    store_text,
-    summary_data,
-    warnings_of,
-)
-from oauth_ratelimit.store.mongo.client import problem_of
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
+from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.summary import NO_LIMIT, guard_warnings_of, summary_data, trust_warnings_of, warnings_of
 
+EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (
     "the application cannot be loaded ({error}), so grant types and endpoints are not compared with those that it has"
 )
 
 
 @click.command("check-config")
-@click.argument("file", type=click.Path())
+@click.argument("file", required=False, type=click.Path())
+@click.option("--schema", "is_schema", is_flag=True, help="Print the JSON Schema of the file, for editors.")
 @json_option
 @click.pass_context
-def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
+def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json: bool) -> None:
     """Check a configuration FILE.
 
     Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
     A worker logs the same as ratelimit_started when it starts. If flask finds the application, grant types and
     endpoints that it does not have are warnings. Exits with 1 if the file is not valid.
+
+    \b
+    Examples:
+      check-config ratelimit.yaml
+      check-config --schema > ratelimit.schema.json
     """
+    if (file is None) != is_schema:
+        raise click.UsageError("name either a FILE or --schema")
+    if file is None:
+        click.echo(files("oauth_ratelimit").joinpath("config.schema.json").read_text("utf-8"), nl=False)
+        return
     problems: tuple[str, ...] = ()
     settings = None
     warnings = []
     try:
         settings = load_config(file)
-        problem = settings.store.uri and problem_of(settings.store.uri)
-        problems = (f"store.uri: {problem}",) if problem else ()
-        warnings = [*warnings_of(settings), *guard_warnings_of(settings), *_unknown_names(ctx, settings.policies)]
+        warnings = [
+            *filter(None, (permission_warning(file),)),
+            *settings.warnings,
+            *warnings_of(settings),
+            *trust_warnings_of(settings),
+            *guard_warnings_of(settings),
+            *_unknown_names(ctx, settings.policies),
+        ]
     except ConfigError as exc:
         problems = exc.problems
     if as_json:
@@ -70,13 +80,14 @@ def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
     if script is None:
         return []
     try:
-        start = script.load_app().extensions.get(START)
+        app_limiter = script.load_app().extensions.get(EXTENSION)
     except Exception as exc:  # noqa: BLE001  # the file can be checked all the same
         is_named = script.app_import_path is not None or script.create_app is not None
         reason = next(iter(str(exc).splitlines()), "no message")
         return [NOT_COMPARED.format(error=f"{type(exc).__name__}: {reason}")] if is_named else []
-    if start is None:
+    if app_limiter is None:
         return []
+    start = app_limiter.start_report
     return [
         *(f"grant type {name}: {hint}" for name, hint in start.unknown_grants(policies)),
         *(f"endpoint {name}: {hint}" for name, hint in start.unknown_endpoints(policies)),
@@ -84,33 +95,12 @@ def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
 
 
 def _print_summary(settings: Settings) -> None:
-    """Print what applies to whom, as ``ratelimit_started`` logs it."""
-    policies, privacy = settings.policies, settings.privacy
-    former = ", ".join(map(str, privacy.former_keys))
-    names = f"hashed under {privacy.key}" if privacy.key is not None else "plain"
-    facts: list[tuple[str, str | Cell]] = [
-        ("mode", mode_cell(policies.mode.value)),
-        ("canary", canary_text(policies.canary)),
-    ]
-    for kind, text in limits_by_kind(policies).items():
-        facts.append((f"limit of {kind}", Cell(text, "yellow") if text == NO_LIMIT else text))
-    facts += [
-        ("store", store_text(settings.store)),
-        ("trusted clients", ", ".join((*policies.trusted, *policies.trusted_ids)) or "none"),
-        ("clients", ", ".join(names_text(list(policies.clients))) or "none with own rules"),
-        ("grants", ", ".join(policies.grants) or "none with own rules"),
-        ("endpoints", ", ".join(policies.endpoints) or "token only"),
-        ("guard", mode_cell(settings.guard.mode.value)),
-        ("user names", f"{names}, former keys {former}" if former else names),
-    ]
+    facts: list[tuple[str, str | Cell]] = []
+    for name, value in summary_data(settings).items():
+        if isinstance(value, dict):
+            limits = ((f"limit of {kind}", text) for kind, text in value.items())
+            facts += [(kind, Cell(text, "yellow") if text == NO_LIMIT else text) for kind, text in limits]
+        else:
+            text = ", ".join(value) or EMPTY.get(name, "none") if isinstance(value, list) else str(value)
+            facts.append((name.replace("_", " "), mode_cell(text) if name in ("mode", "guard") else text))
     print_facts(facts)
-
-
-@click.command()
-@json_option
-def schema(as_json: bool) -> None:
-    """Print the JSON Schema of the file.
-
-    Editors use it to complete and to check the configuration. It is JSON with and without --json.
-    """
-    click.echo(schema_text(), nl=False)

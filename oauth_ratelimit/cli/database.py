@@ -1,16 +1,43 @@
-"""Commands about the database: init-db, db upgrade, db status, erase."""
+"""Commands that prepare the database, and that remove counts and records: init-db, reset, erase."""
+
+from typing import Any
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import confirm, json_option, yes_option
-from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table, visible
+from oauth_ratelimit.cli.options import (
+    confirm,
+    format_option,
+    json_option,
+    name_argument,
+    operator_option,
+    text,
+    yes_option,
+)
+from oauth_ratelimit.cli.output import (
+    Cell,
+    Column,
+    Number,
+    print_json,
+    print_records,
+    print_table,
+    print_unknown_client_hint,
+    records_text,
+    visible,
+)
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.overrides import Counters
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.operations.format import utc_time
-from oauth_ratelimit.store.mongo.erasure import Person
+from oauth_ratelimit.operations.format import counted, utc_time
+from oauth_ratelimit.store.mongo.erasure import PARTS, Person
 
+PENDING = Cell("pending", "yellow")
+MIGRATION_COLUMNS: list[Column[Any]] = [
+    Column("migration", lambda each: each["name"]),
+    Column("applied", lambda each: each["applied"] or (PENDING if each["is_pending"] else "by instances")),
+    Column("description", lambda each: each["description"]),
+]
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
 COLLECTIONS = {
     "counters": "ratelimits",
@@ -23,100 +50,125 @@ NOT_ERASED = (
     "log files",
     "backups of the database",
     "what hooks and traces have passed on",
-    "memory of running instances, until the next document that they read",
+    "memory of instances that have not confirmed it",
 )
 
 
 @click.command("init-db")
-@json_option
+@click.option("--check", "is_check", is_flag=True, help="Change nothing; exit with 1 if something is pending.")
+@format_option()
 @pass_context
-def init_db(context: CliContext, as_json: bool) -> None:
-    """Create collections and indexes.
+@click.pass_context
+def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) -> None:
+    """Create collections and indexes, migrate.
 
-    For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
-    then need to read and write only. It can be run again at any time.
+    For a new release, and for instances that may not create indexes: run it with --mongo-uri and a user that may.
+    Instances then need to read and write only. Any number of processes may run it at once, and again.
+
+    \b
+    Examples:
+      init-db
+      init-db --check
     """
-    context.accept_broken()
+    context.allow_invalid_config()
+    if is_check:
+        ctx.exit(_check(context, form))
     created, applied = context.stores.migrations.create_collections(), context.stores.migrations.upgrade()
-    if as_json:
-        print_json({"created_collections": created, "applied_migrations": applied})
+    if form != "table":
+        done = {"created_collections": created, "applied_migrations": applied}
+        click.echo(records_text(form, [done], whole=done), nl=False)
         return
     for name in created:
         click.echo(f"created collection {name}")
-    _print_applied(applied)
-
-
-@click.group()
-@pass_context
-def db(context: CliContext) -> None:
-    """Keep the database's format up to date."""
-    context.accept_broken()
-
-
-@db.command()
-@json_option
-@pass_context
-def upgrade(context: CliContext, as_json: bool) -> None:
-    """Apply the pending migrations.
-
-    Any number of processes may call this at once, such as all instances when they start: each migration can run
-    twice or in parallel without harm.
-    """
-    applied = context.stores.migrations.upgrade()
-    if as_json:
-        print_json({"applied_migrations": applied})
-    else:
-        _print_applied(applied)
-
-
-@db.command("status")
-@json_option
-@pass_context
-@click.pass_context
-def list_migrations(ctx: click.Context, context: CliContext, as_json: bool) -> None:
-    """List the migrations.
-
-    Exits with 1 if some are pending. Instances make the same indexes where their rights allow: then there is nothing
-    to apply, and no time of it.
-    """
-    states = context.stores.migrations.states()
-    times = [None if state.applied_at_s is None else utc_time(state.applied_at_s) for state in states]
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": state.name,
-                    "description": state.description,
-                    "applied": applied,
-                    "is_pending": state.is_pending,
-                }
-                for state, applied in zip(states, times, strict=True)
-            ]
-        )
-    else:
-        print_table(
-            [Column("migration"), Column("applied"), Column("description")],
-            [
-                (
-                    state.name,
-                    applied or (Cell("pending", "yellow") if state.is_pending else "by instances"),
-                    state.description,
-                )
-                for state, applied in zip(states, times, strict=True)
-            ],
-        )
-    ctx.exit(1 if any(state.is_pending for state in states) else 0)
-
-
-def _print_applied(names: list[str]) -> None:
-    for name in names:
+    for name in applied:
         click.echo(f"applied {name}")
-    if not names:
+    if not applied:
         click.echo("The database is up to date.")
 
 
+def _check(context: CliContext, form: str) -> int:
+    records: list[dict[str, Any]] = [
+        {
+            "name": state.name,
+            "description": state.description,
+            "applied": None if state.applied_at_s is None else utc_time(state.applied_at_s),
+            "is_pending": state.is_pending,
+        }
+        for state in context.stores.migrations.states()
+    ]
+    print_records(form, records, dict, MIGRATION_COLUMNS, empty="No migrations.")
+    return 1 if any(each["is_pending"] for each in records) else 0
+
+
 @click.command()
-@click.argument("user")
+@name_argument("client", is_required=True)
+@name_argument("user")
+@operator_option
+@click.option("--reason", default="", metavar="TEXT", type=text, help="Why; kept in the history.")
+@yes_option
+@json_option
+@pass_context
+def reset(
+    context: CliContext,
+    client: str,
+    user: str | None,
+    author: str,
+    reason: str,
+    is_confirmed: bool,
+    as_json: bool,
+) -> None:
+    """Set counters to zero on all instances.
+
+    Those of a CLIENT and all its users, or of one USER. An instance applies it in the next sync cycle in which the
+    client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
+    overrides --history. Asks first on a terminal.
+
+    \b
+    Examples:
+      reset partner-app --reason "ticket 4711"
+      reset partner-app alice --yes
+    """
+    if user is None:  # else the configuration says how names are stored
+        context.allow_invalid_config()
+    whose = f"{client} and all its users" if user is None else f"{user} at {client}"
+    confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
+    counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
+    # Recorded first: a reset that cannot be recorded is not made.
+    context.stores.overrides.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
+    count = context.stores.documents.reset(counters.client_id, counters.username)
+    if as_json:
+        print_json({"reset_count": count})
+    else:
+        click.echo(f"{counted(count, 'counter document')} set to zero")
+        print_unknown_client_hint(context, client)
+
+
+@click.command("forget-tokens")
+@name_argument("client", is_required=True)
+@json_option
+@pass_context
+def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
+    """Have all instances drop the tokens that they keep of a CLIENT.
+
+    Limits with on_limit: reuse give out a token again. Use this after tokens of the client were revoked otherwise than
+    by the client itself. It asks for nothing: the next requests over a limit get a new token, or are denied.
+
+    \b
+    Examples:
+      forget-tokens partner-app
+      forget-tokens --client partner-app --json
+    """
+    context.allow_invalid_config()
+    context.stores.revocations.announce([storable_name(client)])
+    if as_json:
+        print_json({"client_id": client})
+    else:
+        click.echo("Takes effect on every instance within two sync intervals.")
+        print_unknown_client_hint(context, client)
+
+
+@click.command()
+@name_argument("user", is_required=True)
 @click.option("--client", metavar="CLIENT", help="Only at this client.")
 @click.option("--dry-run", is_flag=True, help="Only count the records.")
 @yes_option
@@ -129,20 +181,32 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     Counters of the user start at zero on all instances. Overrides and resets stay in the history; the name is blanked
     where it is the author, part of the reason or the user of the reset.
 
-    Instances may still send hits that they have counted before: run it again two minutes later. Log files, backups
-    and what was passed on to others stay untouched. Asks first on a terminal.
+    Waits until the running instances have dropped the user, at most half a minute. They may still send statistics of
+    the present minute: run it again two minutes later. Log files, backups and what was passed on to others stay
+    untouched. Asks first on a terminal.
+
+    \b
+    Examples:
+      erase alice --dry-run
+      erase alice --client partner-app --yes
     """
     if not user.strip():
-        raise click.UsageError("name a user")
+        raise click.UsageError("name a USER")
     if not dry_run:
         where = "at all clients" if client is None else f"at {client}"
         confirm(f"Remove all records of {user} {where}? There is no way back.", is_confirmed=is_confirmed)
     erasure = context.stores.erasure_of(_person(context, user, client))
     counts: dict[str, int] = {}
     rejected: dict[str, str] = {}
-    for name, part in erasure.parts.items():
+    unconfirmed: list[str] = []
+    if not dry_run:
         try:
-            counts[name] = part(not dry_run)
+            unconfirmed = erasure.announce(interval_s=context.settings.sync.interval_s)
+        except StoreRejected as exc:
+            rejected["instances"] = str(exc)
+    for name in PARTS:
+        try:
+            counts[name] = erasure.count(name, remove=not dry_run)
         except StoreRejected as exc:
             rejected[name] = str(exc)
     if as_json:
@@ -151,37 +215,38 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
                 "is_dry_run": dry_run,
                 "found" if dry_run else "removed": counts,
                 "refused": rejected,
+                "unconfirmed": unconfirmed,
                 "outside": NOT_ERASED,
                 "again_after_s": RUN_AGAIN_AFTER_S,
             }
         )
     else:
         _print_erasure(counts, rejected, is_dry_run=dry_run)
+        for instance in unconfirmed:
+            click.echo(f"{visible(instance)} has not confirmed it: run it again when it has ended or is back.")
     if rejected:
         raise StoreRejected(f"not all records could be read: {', '.join(rejected)}")
 
 
-def _person(context: CliContext, user: str, client: str | None) -> Person:
+def _person(context: CliContext, user: str, client_id: str | None) -> Person:
     names = context.pseudonyms.all_of(user)
     return Person(
         names=names,
         failed_auth_names=context.pseudonyms.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
-        client_id=None if client is None else storable_name(client),
+        client_id=None if client_id is None else storable_name(client_id),
     )
 
 
 def _print_erasure(counts: dict[str, int], rejected: dict[str, str], *, is_dry_run: bool) -> None:
-    columns = [Column("what"), Column("found" if is_dry_run else "removed", is_number=True), Column("where")]
-    print_table(
-        columns,
-        [
-            (name, str(counts[name]) if name in counts else Cell("rejected", "bold red"), where)
-            for name, where in COLLECTIONS.items()
-        ],
-    )
+    table: list[Column[tuple[str, str]]] = [
+        Column("what", lambda part: part[0]),
+        Number("found" if is_dry_run else "removed", lambda part: counts.get(part[0], Cell("rejected", "bold red"))),
+        Column("where", lambda part: part[1]),
+    ]
+    print_table(table, list(COLLECTIONS.items()))
     for name, reason in rejected.items():
         click.echo(f"{name}: {visible(reason)}", err=True)
     click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
     if not is_dry_run:
-        click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send what they have counted.")
+        click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")

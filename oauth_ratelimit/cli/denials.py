@@ -1,168 +1,121 @@
-"""Output of ``replay``: the denials that a configuration would have caused."""
+"""Command that lists recorded denials."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
 
 import click
 
-from oauth_ratelimit.cli.output import Cell, Column, print_facts, print_table, user_cell
-from oauth_ratelimit.cli.recording import RecordingFacts
-from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.replay.configured import Outcomes
+from oauth_ratelimit.cli.context import CliContext, pass_context
+from oauth_ratelimit.cli.options import count_option, format_option, invalid, name_argument
+from oauth_ratelimit.cli.output import Column, Number, print_records, print_unknown_client_hint
+from oauth_ratelimit.core.denial_record import DenialRecord, Where
+from oauth_ratelimit.core.failed_auth import folded
+from oauth_ratelimit.operations.format import utc_time
+from oauth_ratelimit.operations.serialize import denial_data
+from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
-ROWS, RECORDS = 10, 100
-INSTANCE_COLUMNS = (
-    Column("instances", is_number=True),
-    Column("over a limit", is_number=True),
-    Column("share", is_number=True),
-    Column("clients", is_number=True),
-    Column("users", is_number=True),
-    Column("busiest minute"),
+DEFAULT_S = 3600.0  # without --from
+DAY = timedelta(days=1)
+NO_DENIALS = (
+    "No denial is recorded in that time. A dry run denies nobody (see what-if), and instances send records every ten "
+    "seconds."
 )
-CLIENT_COLUMNS = (
-    Column("client"),
-    Column("requests", is_number=True),
-    Column("over a limit", is_number=True),
-    Column("share", is_number=True),
-    Column("users", is_number=True),
-)
-USER_COLUMNS = (Column("client"), Column("user"), Column("over a limit", is_number=True))
-LIMIT_COLUMNS = (Column("limit"), Column("over it", is_number=True))
+KEEPS_NONE = "events.keep_denials is 0, so denials are not recorded."
+MORE = "Only the last {count}. More: -n, or a shorter time."
+COLUMNS: list[Column[DenialRecord]] = [
+    Column("UTC", lambda record: f"{datetime.fromtimestamp(record.denial.at_s, UTC):%m-%d %H:%M:%S}"),
+    Column("client", lambda record: record.denial.client_id),
+    Column("user", lambda record: record.denial.username),
+    Column("where", lambda record: _where(record)),
+    Column("policy", lambda record: record.denial.policy),
+    Column("grant", lambda record: record.denial.grant_type),
+    Number("requests", lambda record: record.request_count),
+    Column("instance", lambda record: record.instance),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Denials:
-    """Denials of one recording under one configuration.
+def _where(record: DenialRecord) -> str:
+    where = record.denial.where
+    return str(record.denial.scope) if where is Where.ENDPOINT else where.value
 
-    Args:
-        facts: The recording.
-        limits: Origin of the limits.
-        mode: Mode of the configuration.
-        outcomes: Counts with one instance, then with several.
+
+def moment(value: str) -> datetime | time:
+    """Return a date with its time, or a time of the day; in UTC if it names no zone."""
+    for parse in (time.fromisoformat, datetime.fromisoformat):
+        try:
+            found: datetime | time = parse(value)
+        except ValueError:
+            continue
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    raise invalid(value, "is neither 14:05 nor such as 2026-12-01T14:05:00Z")
+
+
+def period(since: datetime | time | None, until: datetime | time | None, *, now_s: float) -> tuple[float, float]:
+    """Return the seconds since the epoch of two moments.
+
+    A time of the day is the last one before now, or the first one after the beginning of the period.
     """
-
-    facts: RecordingFacts
-    limits: str
-    mode: Mode
-    outcomes: Sequence[Outcomes]
-
-    def data(self) -> Mapping[str, object]:
-        """Return the denials as a record."""
-        first = self.outcomes[0]
-        return {
-            **self.facts.data(),
-            "limits_from": self.limits,
-            "mode": self.mode.value,
-            "notes": self.facts.notes,
-            "trusted": first.trusted,
-            "unlimited": first.unlimited,
-            "replays": [_replay_data(outcomes) for outcomes in self.outcomes],
-            "by_limit": [
-                {"policy": name, "limit": limit, "window_s": window_s, "over": count}
-                for (name, limit, window_s), count in _by_limit(first)
-            ],
-            "clients": [
-                {"client_id": client_id, "requests": first.by_client[client_id], "over": count, "user_count": users}
-                for client_id, count, users in _clients(first, RECORDS)
-            ],
-            "users": [
-                {"client_id": client_id, "username": user, "over": count}
-                for (client_id, user), count in first.over_users.most_common(RECORDS)
-            ],
-        }
-
-    def print(self) -> None:
-        """Print the denials; problems of the file go to the standard error."""
-        self.facts.print_problems()
-        facts = self.facts.table()
-        if not facts:
-            return
-        for note in self.facts.notes:
-            click.secho(note, fg="yellow", err=True)
-        first = self.outcomes[0]
-        print_facts([*facts, ("limits", f"{self.limits}, mode {self.mode.value}"), ("answer", self._answer())])
-        click.echo()
-        print_table(INSTANCE_COLUMNS, list(map(_instances_row, self.outcomes)))
-        if not first.over_count:
-            return
-        click.echo()
-        limits = [
-            (f"{name}: {limit} in {duration(window_s)}", f"{n:,}") for (name, limit, window_s), n in _by_limit(first)
-        ]
-        print_table(LIMIT_COLUMNS, limits, title="By limit, one instance")
-        click.echo()
-        rows = [
-            (
-                client_id,
-                f"{first.by_client[client_id]:,}",
-                f"{n:,}",
-                f"{n / first.by_client[client_id]:.1%}",
-                f"{users:,}",
-            )
-            for client_id, n, users in _clients(first, ROWS)
-        ]
-        print_table(CLIENT_COLUMNS, rows, title="Clients")
-        users = first.over_users.most_common(ROWS)
-        if users:
-            click.echo()
-            print_table(
-                USER_COLUMNS, [(client, user_cell(user), f"{n:,}") for (client, user), n in users], title="Users"
-            )
-
-    def _answer(self) -> str | Cell:
-        """Return what would happen with this configuration, and if all of it were enforced."""
-        first = self.outcomes[0]
-        if self.mode is Mode.OFF:
-            return Cell("nothing is denied: the mode is off", "yellow")
-        if not first.over_count:
-            return Cell("no request is over a limit", "green")
-        over = f"{counted(first.over_count, 'request')} over a limit, of {counted(len(first.over_clients), 'client')}"
-        if first.denied == first.over_count:
-            return Cell(f"denies {over}", "bold red")
-        return f"denies {first.denied:,}; would deny {over}, if all of it were enforced"
+    now = datetime.fromtimestamp(now_s, UTC)
+    if isinstance(since, time):
+        since = _last_before(now, since)
+    if isinstance(until, time):
+        until = _last_before(now if since is None else since + DAY, until)
+    until_s = now_s if until is None else until.timestamp()
+    since_s = until_s - DEFAULT_S if since is None else since.timestamp()
+    if since_s >= until_s:
+        raise click.UsageError("--from is not before --to")
+    return since_s, until_s
 
 
-def _replay_data(outcomes: Outcomes) -> Mapping[str, object]:
-    minute_s, count = outcomes.busiest or (None, 0)
-    return {
-        "instances": outcomes.instance_count,
-        "denied": outcomes.denied,
-        "over": outcomes.over_count,
-        "client_count": len(outcomes.over_clients),
-        "user_count": len(outcomes.over_users),
-        "busiest_minute": None if minute_s is None else utc_time(minute_s),
-        "busiest_minute_over": count,
-    }
+def _last_before(end: datetime, moment: time) -> datetime:
+    found = datetime.combine(end.astimezone(moment.tzinfo).date(), moment)
+    return found - DAY if found > end else found
 
 
-def _instances_row(outcomes: Outcomes) -> Sequence[str | Cell]:
-    busiest = outcomes.busiest
-    return (
-        str(outcomes.instance_count),
-        Cell(f"{outcomes.over_count:,}", "bold red" if outcomes.over_count else ""),
-        f"{outcomes.over_count / outcomes.requests:.3%}",
-        f"{len(outcomes.over_clients):,}",
-        f"{len(outcomes.over_users):,}",
-        Cell("–", "dim") if busiest is None else f"{busiest[1]:,} at {utc_time(busiest[0])}",
+@click.command("denials")
+@name_argument("client")
+@name_argument("user")
+@click.option("--from", "since", metavar="TIME", type=moment, help="Begin, in UTC: 14:00.  [default: an hour before]")
+@click.option("--to", "until", metavar="TIME", type=moment, help="End: 14:10 or 2026-12-01T14:10Z.  [default: now]")
+@click.option("--where", type=click.Choice([each.value for each in Where]), help="Only those of this part.")
+@count_option
+@format_option()
+@pass_context
+def denials_command(
+    context: CliContext,
+    client: str | None,
+    user: str | None,
+    since: datetime | time | None,
+    until: datetime | time | None,
+    where: str | None,
+    count: int,
+    form: str,
+) -> None:
+    """List who was denied, and when.
+
+    All denials, those of a CLIENT, or those of one USER of it, the last one first. A record stands for all denials of
+    one client and user within a minute: "requests" is their number. The guard records guesses by what the request
+    claimed: the client, and the address with the name. JSON and CSV have more of each record, such as the id for
+    explain --id. Dry runs deny nothing, so they are not listed.
+
+    \b
+    Examples:
+      denials partner-app --from 14:00 --to 14:10
+      denials --where guard --from 2026-12-01T00:00Z --format csv
+    """
+    if user is None:  # else the configuration says how names are stored
+        context.allow_invalid_config()
+    since_s, until_s = period(since, until, now_s=context.now_s)
+    conditions = [] if client is None else [of_client(client)]
+    if user is not None:
+        conditions.append(of_user(context.pseudonyms.all_of(user), context.pseudonyms.all_of(folded(user))))
+    found = context.stores.denials.between(
+        since_s, until_s, *conditions, where=None if where is None else Where(where), at_most=count + 1
     )
-
-
-def _clients(outcomes: Outcomes, count: int) -> list[tuple[str, int, int]]:
-    """Return the clients with most requests over a limit: id, requests over it, users over it."""
-    user_counts: dict[str, int] = {}
-    for client_id, _ in outcomes.over_users:
-        user_counts[client_id] = user_counts.get(client_id, 0) + 1
-    return [
-        (client_id, over, user_counts.get(client_id, 0)) for client_id, over in outcomes.over_clients.most_common(count)
-    ]
-
-
-def _by_limit(outcomes: Outcomes) -> list[tuple[tuple[str, int, int], int]]:
-    """Return name, limit and window of each policy that denies, with its denials."""
-    counts: dict[tuple[str, int, int], int] = {}
-    for policy, count in outcomes.by_policy.most_common():
-        if policy is not None:
-            limit = (policy.name, policy.limit, policy.window.window_s)
-            counts[limit] = counts.get(limit, 0) + count
-    return sorted(counts.items(), key=lambda item: -item[1])
+    if form == "table":
+        click.secho(f"Denials from {utc_time(since_s)} to {utc_time(until_s)}", bold=True)
+    keeps_none = context.invalid is None and not context.settings.events.keep_denials_s
+    print_records(form, found[:count], denial_data, COLUMNS, empty=KEEPS_NONE if keeps_none else NO_DENIALS)
+    if len(found) > count:
+        click.secho(MORE.format(count=count), fg="yellow", err=True)
+    if client is not None and not found:
+        print_unknown_client_hint(context, client)

@@ -1,32 +1,33 @@
 """Command that explains a decision or a recorded denial."""
 
-import math
+from dataclasses import replace
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import json_option
+from oauth_ratelimit.cli.options import json_option, name_argument
 from oauth_ratelimit.cli.output import (
     Cell,
     Column,
-    Row,
+    Number,
     mode_cell,
+    next_cell,
     print_facts,
     print_hint,
     print_json,
     print_table,
     print_unknown_client_hint,
-    user_cell,
     visible,
 )
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.config.policies import GRANT_TYPES, STANDARD_GRANTS, full_grant_type
-from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
+from oauth_ratelimit.core.denial_record import DenialRecord, parse_decision_id
+from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
+from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.explain import LimitExplanation, OutcomeKind
-from oauth_ratelimit.operations.format import counted, duration, origin_text, utc_time
+from oauth_ratelimit.operations.explain import Forecast, LimitExplanation
+from oauth_ratelimit.operations.format import counted, duration, origin_text, policy_text, utc_time
 from oauth_ratelimit.operations.serialize import denial_data, usage_data
 
 NOT_FOUND = 1
@@ -34,21 +35,34 @@ DENIAL_NOT_FOUND = (
     "No denial with the id {id} is recorded. It is older than events.keep_denials{kept}, or events.per_minute left it "
     "out, or its instance has not sent it yet, which takes ten seconds."
 )
-OUTCOME_STYLES = {
-    OutcomeKind.ADMITTED: "green",
-    OutcomeKind.WOULD_BE_DENIED: "yellow",
-    OutcomeKind.DENIED: "bold red",
-}
+FORECAST_STYLES = {Forecast.ADMITTED: "green", Forecast.WOULD_BE_DENIED: "yellow", Forecast.DENIED: "bold red"}
 NO_USER = Cell("none: a grant without a user", "dim")
 UNKNOWN = Cell("unknown", "dim")
+LIMIT_COLUMNS: list[Column[tuple[LimitUsage, Origin]]] = [
+    Column("policy", lambda limit: limit[0].policy.name),
+    Column("from", lambda limit: origin_text(limit[1])),
+    Column("mode", lambda limit: mode_cell(limit[0].mode)),
+    Number("limit", lambda limit: limit[0].policy.limit),
+    Number("window", lambda limit: duration(limit[0].policy.window.window_s)),
+    Number("hits", lambda limit: f"{limit[0].estimate:.1f}"),
+    Number("left", lambda limit: limit[0].remaining),
+    Number("next in", lambda limit: next_cell(limit[0].retry_after_s)),
+    Number("reset in", lambda limit: duration(limit[0].reset_after_s)),
+]
+MEASURED = ("hits", "left", "next in", "reset in")  # unknown without shared counters
+OTHER_COLUMNS: list[Column[LimitUsage]] = [
+    Column("user", lambda usage: usage.key.username),
+    Column("limit", lambda usage: policy_text(usage.policy)),
+    Number("hits", lambda usage: f"{usage.estimate:.1f}"),
+]
 NO_LIMIT_WITHOUT_USER = (
     "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
 )
 
 
 @click.command("explain")
-@click.argument("client", required=False)
-@click.argument("user", required=False)
+@name_argument("client")
+@name_argument("user")
 @click.option("--id", "decision_id", metavar="ID", help="A past denial: the decision_id in its response.")
 @click.option("--grant", metavar="G", help="The grant type, such as refresh_token.")
 @click.option("--endpoint", default=TOKEN_ENDPOINT, show_default=True, help="The configured endpoint.")
@@ -66,11 +80,16 @@ def explain_command(
     """Explain a decision, or a denial by its id.
 
     For a CLIENT, with a USER or without one: each limit that applies, the part of the configuration or the override
-    that it comes from, how much of it is used, and when the next request is admitted. Without store.uri each process
-    counts alone, so the use is unknown.
+    that it comes from, how much of it is used, and when the next request is admitted. Use far below a limit is up to
+    10 s old (sync.max_interval). Without store.uri each process counts alone, so the use is unknown.
 
     With --id a denial of the last weeks, by the decision_id in its response: client, policy, time, instance. Exits
     with 1 if there is none.
+
+    \b
+    Examples:
+      explain partner-app alice
+      explain --id 5f2b8c1d9e3a4b6c
     """
     if (client is None) == (decision_id is None):
         raise click.UsageError("name either a CLIENT or a denial with --id")
@@ -95,7 +114,7 @@ def explain_command(
 
 
 def _unknown_grant_hint(context: CliContext, grant_type: str) -> str | None:
-    known = {*STANDARD_GRANTS, *GRANT_TYPES, *GRANT_TYPES.values(), *context.policies.grants}
+    known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.grants}
     if grant_type in known:
         return None
     name = visible(grant_type)
@@ -103,9 +122,8 @@ def _unknown_grant_hint(context: CliContext, grant_type: str) -> str | None:
 
 
 def _print_explanation(explanation: LimitExplanation) -> None:
-    usages = list(explanation.usages())
     trust = explanation.trust_origin
-    expected = explanation.expected_outcome(usage for usage, _ in usages)
+    forecast, text = explanation.forecast()
     is_shared = explanation.context.is_shared
     is_known = is_shared or trust is not None
     print_facts(
@@ -117,80 +135,47 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             ("mode", mode_cell(explanation.matched.mode.value)),
             ("mode from", origin_text(explanation.mode_origin)),
             ("canary", explanation.canary),
-            ("forecast", Cell(expected.text, OUTCOME_STYLES[expected.kind]) if is_known else UNKNOWN),
+            ("forecast", Cell(text, FORECAST_STYLES[forecast]) if is_known else UNKNOWN),
             ("sent by", f"{counted(explanation.instance_count(), 'instance')} lately" if is_shared else UNKNOWN),
         ]
     )
-    columns = ("policy", "from", "mode", "hits", "limit", "window", "left", "next in", "reset in")
     click.echo()
-    print_table(
-        [Column(name, is_number=name not in columns[:3]) for name in columns],
-        [
-            (
-                usage.policy.name,
-                origin_text(origin),
-                mode_cell(usage.mode.value),
-                f"{usage.estimate:.1f}" if is_shared else UNKNOWN,
-                str(usage.policy.limit),
-                duration(usage.policy.window.window_s),
-                *(_measured_cells(usage) if is_shared else (UNKNOWN,) * 3),
-            )
-            for usage, origin in usages
-        ],
-        empty=NO_LIMIT_WITHOUT_USER if explanation.has_user_limits else "No limit applies.",
-    )
+    columns = [
+        column if is_shared or column.title not in MEASURED else replace(column, value=lambda _: UNKNOWN)
+        for column in LIMIT_COLUMNS
+    ]
+    empty = NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else "No limit applies."
+    print_table(columns, explanation.usages, empty=empty)
     if others := explanation.other_users():
         click.echo()
-        print_table(
-            [Column("user"), Column("policy"), *(Column(name, is_number=True) for name in ("hits", "limit", "window"))],
-            [
-                (
-                    user_cell(usage.key.username),
-                    usage.policy.name,
-                    f"{usage.estimate:.1f}",
-                    str(usage.policy.limit),
-                    duration(usage.policy.window.window_s),
-                )
-                for usage in others
-            ],
-            title="Other users of the client's total",
-        )
-
-
-def _measured_cells(usage: LimitUsage) -> Row:
-    return (
-        str(usage.remaining),
-        duration(usage.retry_after_s) if usage.retry_after_s else Cell("now", "dim"),
-        duration(usage.reset_after_s),
-    )
+        print_table(OTHER_COLUMNS, others, title="Other users of the client's total")
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
-    context.accept_broken()
+    context.allow_invalid_config()
     try:
-        number = parse_decision_id(decision_id.strip().lower())
+        decision_id = parse_decision_id(decision_id)
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--id") from None
-    record = context.stores.denials.find(number)
+    record = context.stores.denials.find(decision_id)
     if record is None:
-        kept = "" if context.broken else f" ({duration(context.settings.events.keep_denials_s)})"
-        click.echo(DENIAL_NOT_FOUND.format(id=decision_id_of(number), kept=kept), err=True)
+        kept = "" if context.invalid else f" ({duration(context.settings.events.keep_denials_s)})"
+        click.echo(DENIAL_NOT_FOUND.format(id=decision_id, kept=kept), err=True)
         click.get_current_context().exit(NOT_FOUND)
-    position = number - record.denial.first_id
     if as_json:
-        print_json(denial_data(record, position))
+        print_json(denial_data(record))
     else:
-        _print_denial(record, position)
+        _print_denial(record)
 
 
-def _print_denial(record: DenialRecord, position: int) -> None:
+def _print_denial(record: DenialRecord) -> None:
     denial = record.denial
     has_limit = denial.limit and denial.window_s
-    retry_after = "never" if math.isinf(denial.retry_after_s) else duration(denial.retry_after_s)
+    none = Cell("none", "dim")
     print_facts(
         [
-            ("denial", decision_id_of(denial.first_id + position)),
-            ("position", _position_text(record, position)),
+            ("denial", denial.decision_id or none),
+            ("repeats", f"{record.suppressed_count} within a minute" if record.suppressed_count else none),
             ("client", denial.client_id),
             ("user", NO_USER if denial.username is None else denial.username),
             ("grant type", denial.grant_type or UNKNOWN),
@@ -201,25 +186,9 @@ def _print_denial(record: DenialRecord, position: int) -> None:
             ("canary", "yes" if denial.is_canary else "no"),
             ("first", utc_time(denial.at_s)),
             ("last", utc_time(record.last_at_s) if record.suppressed_count else "the same"),
-            ("retry after", retry_after),
+            ("retry after", duration(denial.retry_after_s)),
             ("instance", record.instance),
-            ("trace id", _request_cell(denial.trace.trace_id, position)),
-            ("request id", _request_cell(denial.trace.request_id, position)),
+            ("trace id", denial.trace.trace_id or none),
+            ("request id", denial.trace.request_id or none),
         ]
     )
-
-
-def _position_text(record: DenialRecord, position: int) -> str:
-    first = f"the first denial, {decision_id_of(record.denial.first_id)}"
-    count = record.suppressed_count
-    if position == 0:
-        return f"the first; {count} more within a minute" if count else "the first and only one"
-    if position > count:
-        return f"after {first}; its instance has reported {count} more so far"
-    return f"number {position} of {count} after {first}"
-
-
-def _request_cell(name: str | None, position: int) -> str | Cell:
-    if name is None:
-        return Cell("none", "dim")
-    return f"{name}, of the first denial" if position else name

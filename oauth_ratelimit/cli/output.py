@@ -1,258 +1,210 @@
-"""Output of the commands: JSON for programs, tables for people.
+"""Output of the commands: JSON and CSV for programs, tables for people.
 
-Tables have colours if rich is installed and the output is a terminal. Clients choose their own names, so control
-characters are escaped.
+Clients choose their own names, so control characters are escaped. On a terminal a table folds long cells until it fits;
+elsewhere each row is one line.
 """
 
+import csv
+import io
 import json
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import ClassVar, Generic, TypeVar
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.format import duration, policy_text, utc_time
-from oauth_ratelimit.operations.serialize import finite
+from oauth_ratelimit.operations.format import duration
+from oauth_ratelimit.operations.serialize import json_safe
 
-BAR_WIDTH = 12
+Item = TypeVar("Item")
+
+GAP = "  "
+MIN_WIDTH = 8  # of a column with folded text
+NEAR_LIMIT_RATIO = 0.8
+# Spreadsheets take cells that start with these for formulas, also their full-width forms in East Asian languages.
+FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STATISTICS_LAG = (
     "Instances send statistics every ten seconds, and users when their minute is over, so the last requests may be "
     "missing."
 )
-NEAR_LIMIT_RATIO = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
-
-    Args:
-        title: The heading.
-        is_number: True to align the cells to the right.
-    """
-
-    title: str
-    is_number: bool = False
-
-
-def columns(*titles: str, numbers: Sequence[str] = ()) -> list[Column]:
-    """Return columns with these titles, those of numbers after the others."""
-    return [*map(Column, titles), *(Column(title, is_number=True) for title in numbers)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table with a style.
-
-    Args:
-        text: The text.
-        style: A style of rich, such as ``bold red``.
-    """
-
     text: str
-    style: str = ""
+    style: str = ""  # such as ``bold red``
 
+
+Value = Cell | str | int | None
+"""Value to print: a number gets separators of thousands, None becomes a dash."""
 
 NO_VALUE = Cell("–", "dim")
 
-Row = Sequence[str | Cell]
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Item]):
+    """Column of a table: its title, and what it shows of an item."""
+
+    title: str
+    value: Callable[[Item], Value]
+    is_number: ClassVar[bool] = False
+
+
+class Number(Column[Item]):
+    """Column of numbers, aligned to the right and not folded."""
+
+    is_number = True
 
 
 def visible(text: str) -> str:
-    """Return a text with control characters and direction marks escaped."""
-    shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text.replace("\\", "\\\\"))
+    """Return a text with escapes for invisible characters and for those that the output cannot encode."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return visible_name(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON in ASCII."""
     click.echo(json_text(value))
 
 
-def json_text(value: object) -> str:
-    """Return a value as indented JSON in ASCII; infinity and NaN become null."""
-    return json.dumps(finite(value), indent=2, allow_nan=False)
+def json_text(value: object, *, indent: int | None = 2) -> str:
+    """Return a value as JSON in ASCII; infinity and NaN become null."""
+    return json.dumps(json_safe(value), indent=indent, allow_nan=False)
 
 
-def json_line(value: Mapping[str, object]) -> str:
-    """Return a record as one line of JSON in ASCII."""
-    return json.dumps(finite(value), allow_nan=False)
+def print_records(
+    form: str,
+    items: Sequence[Item],
+    record_of: Callable[[Item], Mapping[str, object]],
+    columns: Sequence[Column[Item]],
+    *,
+    empty: str,
+) -> None:
+    """Print the records of items as ``json``, ``jsonl`` or ``csv``, or a ``table`` of the items."""
+    if form == "table":
+        print_table(columns, items, empty=empty)
+    else:
+        click.echo(records_text(form, list(map(record_of, items))), nl=False)
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Row], *, title: str = "", empty: str = "nothing") -> None:
-    """Print a table, or a text if there are no rows."""
+def records_text(form: str, records: Sequence[Mapping[str, object]], *, whole: object = None) -> str:
+    """Return records as ``json``, as ``jsonl`` with a line for each, or as ``csv``.
+
+    The JSON is ``whole`` if that is named: an object that holds the records.
+    """
+    if form == "csv":
+        return csv_text(records)
+    if form == "jsonl":
+        return "".join(f"{json_text(record, indent=None)}\n" for record in records)
+    return f"{json_text(records if whole is None else whole)}\n"
+
+
+def csv_text(records: Sequence[Mapping[str, object]]) -> str:
+    """Return records as CSV that is safe to open in a spreadsheet and to print in a terminal."""
+    text = io.StringIO()
+    if records:
+        writer = csv.DictWriter(text, list(records[0]))
+        writer.writeheader()
+        writer.writerows({name: _csv_cell(json_safe(value)) for name, value in record.items()} for record in records)
+    return text.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Return a value with control characters escaped, and an apostrophe before what looks like a formula."""
+    if isinstance(value, list):
+        value = "; ".join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    value = "\n".join(map(visible_name, value.split("\n")))
+    return f"'{value}" if value.lstrip(" \u3000").startswith(FORMULA_STARTS) else value
+
+
+def print_table(
+    columns: Sequence[Column[Item]], items: Sequence[Item], *, title: str = "", empty: str = "nothing"
+) -> None:
+    """Print a table with a row for each item, or a text if there are none."""
     if title:
         click.secho(title, bold=True)
-    if not rows:
+    if not items:
         click.echo(empty)
         return
-    cells = [[_cell(value) for value in row] for row in rows]
-    if not is_terminal() or not _print_rich(columns, cells):
-        _print_plain(columns, cells)
+    cells = [[_cell(column.value(item)) for column in columns] for item in items]
+    widths = _widths(columns, cells)
+    for row in ([Cell(column.title) for column in columns], *cells):
+        folded = [textwrap.wrap(cell.text, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*folded, fillvalue=""):
+            texts = []
+            for text, cell, width, column in zip(line, row, widths, columns, strict=True):
+                padding, styled = " " * (width - len(text)), _styled(Cell(text, cell.style))
+                texts.append(padding + styled if column.is_number else styled + padding)
+            click.echo(GAP.join(texts).rstrip())
 
 
-def print_facts(facts: Sequence[tuple[str, str | Cell]]) -> None:
-    """Print names and values, one pair per line."""
+def _widths(columns: Sequence[Column[Item]], rows: Sequence[Sequence[Cell]]) -> list[int]:
+    """Return the width of each column; on a terminal those of text shrink until the table fits."""
+    longest = [max(len(row[number].text) for row in rows) for number in range(len(columns))]
+    widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
+    if not sys.stdout.isatty():
+        return widths
+    least = [
+        max(longest[number] if column.is_number else MIN_WIDTH, *map(len, column.title.split()))
+        for number, column in enumerate(columns)
+    ]
+    room = shutil.get_terminal_size().columns - len(GAP) * (len(columns) - 1)
+    while sum(widths) > room and (wide := [number for number, width in enumerate(widths) if width > least[number]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def print_facts(facts: Sequence[tuple[str, Value]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        cell = _cell(value)
-        click.echo(f"{click.style(name.ljust(width), dim=True)}  {_styled(cell)}")
+        click.echo(f"{click.style(name.ljust(width), dim=True)}{GAP}{_styled(_cell(value))}")
 
 
-def is_terminal() -> bool:
-    """Return True if the standard output is a terminal."""
-    return sys.stdout.isatty()
-
-
-def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> bool:
-    """Print a table with rich; return False if rich is not installed."""
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
-    return True
-
-
-def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    widths = [max([len(column.title), *(len(row[index].text) for row in rows)]) for index, column in enumerate(columns)]
-    for texts in ([column.title for column in columns], *([cell.text for cell in row] for row in rows)):
-        line = "  ".join(
-            text.rjust(width) if column.is_number else text.ljust(width)
-            for text, width, column in zip(texts, widths, columns, strict=True)
-        )
-        click.echo(line.rstrip())
-
-
-def _cell(value: str | Cell) -> Cell:
+def _cell(value: Value) -> Cell:
+    if value is None:
+        return NO_VALUE
+    if isinstance(value, int):
+        return Cell(f"{value:,}")
     return Cell(visible(value)) if isinstance(value, str) else Cell(visible(value.text), value.style)
 
 
 def _styled(cell: Cell) -> str:
+    if not cell.style:
+        return cell.text
     words = cell.style.split()
     colour = next((word for word in words if word in ("red", "green", "yellow", "cyan")), None)
     return click.style(cell.text, fg=colour, bold="bold" in words or None, dim="dim" in words or None)
 
 
 def mode_cell(mode: str) -> Cell:
-    """Return a mode in its colour."""
     return Cell(mode, {"enforce": "bold", "dry-run": "cyan"}.get(mode, "dim"))
 
 
-def user_cell(username: str | None) -> str | Cell:
-    """Return a username, or a dash for grants without a user."""
-    return Cell("–", "dim") if username is None else username
+def count_cell(count: int, style_of_none: str = "") -> Cell:
+    """Return a number of denials, which stands out unless it is 0."""
+    return Cell(f"{count:,}", "bold red" if count else style_of_none)
+
+
+def next_cell(retry_after_s: float) -> Value:
+    return duration(retry_after_s) if retry_after_s else Cell("now", "dim")
 
 
 def used_cell(ratio: float) -> Cell:
-    """Return the used share of a limit as a bar with its percentage."""
-    filled = min(BAR_WIDTH, int(ratio * BAR_WIDTH))
-    style = "bold red" if ratio >= 1 else "yellow" if ratio >= NEAR_LIMIT_RATIO else "green"
-    return Cell(f"{'█' * filled}{'·' * (BAR_WIDTH - filled)} {ratio:4.0%}", style)
-
-
-USAGE_COLUMNS = columns(
-    "client",
-    "user",
-    "counted at",
-    "policy",
-    "mode",
-    "used",
-    numbers=("hits", "limit", "window", "next in"),
-)
-
-
-def print_usages(usages: Sequence[LimitUsage], *, empty: str) -> None:
-    """Print the usage of limits."""
-    print_table(USAGE_COLUMNS, list(map(_usage_row, usages)), empty=empty)
-
-
-def _usage_row(usage: LimitUsage) -> Row:
-    key, policy = usage.key, usage.policy
-    return (
-        key.client_id,
-        user_cell(key.username),
-        key.scope or "token",
-        policy.name,
-        mode_cell(usage.mode.value),
-        used_cell(usage.used_ratio),
-        f"{usage.estimate:.1f}",
-        str(policy.limit),
-        duration(policy.window.window_s),
-        Cell("now", "dim") if not usage.retry_after_s else duration(usage.retry_after_s),
-    )
-
-
-def print_overrides(overrides: Sequence[Override], *, empty: str = "No overrides: the configuration applies.") -> None:
-    """Print active overrides, or a text if there are none."""
-    print_table(
-        columns("what", "client", "value", "until", "by", "made", "reason"),
-        list(map(_override_row, overrides)),
-        empty=empty,
-    )
-
-
-def print_history(entries: Sequence[HistoryEntry]) -> None:
-    """Print changes, including resets of counters."""
-    print_table(
-        columns("when", "by", "action", "what", "client", "value", "until", "reason"),
-        list(map(_history_row, entries)),
-        empty="No overrides and no resets so far.",
-    )
-
-
-def _override_row(override: Override) -> Row:
-    until = Cell("no end", "dim") if override.until_s is None else utc_time(override.until_s)
-    made = (override.author, utc_time(override.made_at_s), override.reason)
-    return (*_target_cells(override.target), _value_cell(override), until, *made)
-
-
-def _history_row(entry: HistoryEntry) -> Row:
-    override = entry.override
-    value = _value_cell(override) if override else ""
-    until = utc_time(override.until_s) if override and override.until_s is not None else ""
-    action = Cell(entry.action, "" if override else "dim")
-    return (utc_time(entry.at_s), entry.author, action, *_target_cells(entry.target), value, until, entry.reason)
-
-
-def _target_cells(target: Target | Counters) -> tuple[str, str | Cell]:
-    if isinstance(target, Counters):
-        return "counters", target.client_id if target.username is None else f"{target.client_id} {target.username}"
-    what = target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
-    return what, Cell("everybody", "bold") if target.client_id is None else target.client_id
-
-
-def _value_cell(override: Override) -> str | Cell:
-    if override.mode:
-        return mode_cell(override.mode.value)
-    if override.target.limit_kind is None:
-        return "trusted"
-    return ", ".join(map(policy_text, override.policies)) or "no limit"
+    return Cell(f"{ratio:.0%}", "bold red" if ratio >= 1 else "yellow" if ratio >= NEAR_LIMIT_RATIO else "green")
 
 
 def print_unknown_client_hint(context: CliContext, client_id: str) -> None:
-    """Print a hint on the standard error if the client is unknown."""
     print_hint(unknown_client_hint(context, client_id))
 
 
 def print_hint(hint: str | None) -> None:
-    """Print a hint on the standard error, if there is one."""
     if hint:
         click.secho(hint, fg="yellow", err=True)

@@ -1,206 +1,206 @@
-"""Commands that change limits, modes, trust and counters at run time, and that list the changes."""
+"""Commands that change limits and trust at run time, and that list the changes; mode.py has those for modes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext, Function, pass_context
 from oauth_ratelimit.cli.options import (
-    author_and_reason,
-    author_option,
-    client_argument,
+    client_id,
     confirm,
-    end_options,
-    json_option,
-    text,
+    format_option,
+    kind_option,
+    name_argument,
+    operator_and_reason,
+    override_options,
     yes_option,
 )
 from oauth_ratelimit.cli.output import (
+    Cell,
+    Column,
+    Value,
+    mode_cell,
     print_hint,
-    print_history,
     print_json,
-    print_overrides,
+    print_records,
     print_unknown_client_hint,
     visible,
 )
-from oauth_ratelimit.core.key import matches_any, storable_name, visible_name
-from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.changes import end_after, end_at, limit_overrides, unaffected_by_mode
+from oauth_ratelimit.core.key import matches_any, visible_name
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, OnLimit
+from oauth_ratelimit.errors import ConfigError, StoreRejected
+from oauth_ratelimit.operations.changes import (
+    end_after,
+    end_at,
+    limit_overrides,
+)
 from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown_client_hint
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, policy_text, utc_time
 from oauth_ratelimit.operations.serialize import entry_data, override_data
+from oauth_ratelimit.replay.impact import impact_of
 
-MAY_STAY_OFF = "If the last valid configuration has mode: off, everything stays off: that beats every override."
+NO_OVERRIDES = "No overrides: the configuration applies."
 NO_OVERRIDE = {
     OverrideKind.LIMIT: "No override of limits: those of the configuration apply.",
     OverrideKind.MODE: "No override of the mode: that of the configuration applies.",
     OverrideKind.TRUSTED: "No client is trusted by an override: only those of the configuration are.",
 }
+NO_HISTORY = "No overrides and no resets so far."
+
+
+def _what(target: Target | Counters) -> str:
+    if isinstance(target, Counters):
+        return "counters"
+    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
+
+
+def _whose(target: Target | Counters) -> Value:
+    if isinstance(target, Counters) and target.username is not None:
+        return f"{target.client_id} {target.username}"
+    return Cell("everybody", "bold") if target.client_id is None else target.client_id
+
+
+def _value(override: Override | None) -> Value:
+    if override is None:
+        return ""
+    if override.canary_percent is not None:
+        return Cell(f"{override.mode}, {override.canary_percent:g} % of the clients", "bold")
+    if override.mode:
+        return mode_cell(override.mode)
+    if override.target.limit_kind is None:
+        return "trusted"
+    return ", ".join(map(policy_text, override.policies)) or "no limit"
+
+
+OVERRIDE_COLUMNS: list[Column[Override]] = [
+    Column("what", lambda override: _what(override.target)),
+    Column("client", lambda override: _whose(override.target)),
+    Column("value", _value),
+    Column("until", lambda each: Cell("no end", "dim") if each.until_s is None else utc_time(each.until_s)),
+    Column("by", lambda override: override.author),
+    Column("reason", lambda override: override.reason),
+]
+HISTORY_COLUMNS: list[Column[HistoryEntry]] = [
+    Column("when", lambda entry: utc_time(entry.at_s)),
+    Column("by", lambda entry: entry.author),
+    Column("action", lambda entry: Cell(entry.action, "" if entry.override else "dim")),
+    Column("what", lambda entry: _what(entry.target)),
+    Column("client", lambda entry: _whose(entry.target)),
+    Column("value", lambda entry: _value(entry.override)),
+    Column("reason", lambda entry: entry.reason),
+]
 
 
 @click.group()
 @pass_context
 def limit(context: CliContext) -> None:
-    """Change limits at run time."""
-    context.accept_broken()
-
-
-def _limit_parameter(kind: LimitKind) -> str:
-    return f"{kind.value}_limits"
-
-
-def _limit_options(command: Function) -> Function:
-    for kind in reversed(LimitKind):
-        option = click.option(
-            f"--{kind.value.replace('_', '-')}",
-            _limit_parameter(kind),
-            multiple=True,
-            metavar="LIMIT",
-            help=f"Replaces the {kind.value} limits.",
-        )
-        command = option(command)
-    return command
-
-
-@limit.command("set")
-@click.argument("client", required=False)
-@click.option("--everybody", is_flag=True, help="Change the defaults instead of one CLIENT.")
-@_limit_options
-@end_options
-@author_and_reason
-@json_option
-@pass_context
-def set_limit(context: CliContext, /, client: str | None, everybody: bool, as_json: bool, **options: Any) -> None:
-    """Set limits of a CLIENT on all instances.
-
-    LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; several make
-    tiers; "none" lifts the limit. A kind that is not named stays as it is. They apply at the token endpoint; where a
-    grant type has limits of its own, those stay.
+    """Change limits at run time.
 
     \b
     Examples:
-      limit set partner-app --user 100/minute --for 7d --reason "migration, ticket 4711"
-      limit set nightly --client none --until 2026-12-01T00:00:00Z --reason "year-end run"
-      limit set --everybody --client 20000/minute --for 36h --reason "Black Friday"
+      limit list
+      limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
     """
-    client_id = _client_or_everybody(client, everybody)
-    limits = {kind: list(options[_limit_parameter(kind)]) for kind in LimitKind if options[_limit_parameter(kind)]}
-    if not limits:
-        raise click.UsageError("name at least one limit: --client, --user or --client-total")
-    template = _override(context, Target(OverrideKind.LIMIT, client_id, next(iter(limits))), options)
-    policies = context.policies
-    try:
-        overrides = limit_overrides(policies, client_id, limits, template=template)
-    except ConfigError as exc:
-        raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
-    _apply(context, overrides, as_json=as_json)
-    if client_id is not None and not as_json:
-        print_hint(trusted_client_hint(context, client_id))
+    context.allow_invalid_config()
 
 
-@limit.command("unset")
-@click.argument("client", required=False)
-@click.option("--everybody", is_flag=True, help="The defaults instead of one CLIENT.")
+def _client_or_everybody(command: Function) -> Function:
+    everybody = click.option("--everybody", is_flag=True, help="The defaults instead of one CLIENT.")
+    return name_argument("client", client_id)(everybody(command))
+
+
+def _check_client_or_everybody(client: str | None, everybody: bool) -> None:
+    if (client is None) != everybody:
+        raise click.UsageError("name either a CLIENT or --everybody")
+
+
+@limit.command("set")
+@_client_or_everybody
+@click.option("--limit", "limits", required=True, multiple=True, metavar="LIMIT", help="New limit; several make tiers.")
+@kind_option("The limits to replace. The other kinds stay as they are.", required=True)
 @click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice([kind.value for kind in LimitKind]),
-    help="Only this kind; by default all.",
+    "--on-limit", type=click.Choice([each.value for each in OnLimit]), help="What a request over these limits gets."
 )
-@author_and_reason
-@json_option
+@yes_option
+@override_options
 @pass_context
-@click.pass_context
-def unset_limit(
-    ctx: click.Context,
+def set_limit(
     context: CliContext,
+    /,
     client: str | None,
     everybody: bool,
-    kinds: Sequence[str],
-    author: str,
-    reason: str,
+    limits: Sequence[str],
+    kind: str,
+    on_limit: str | None,
+    is_confirmed: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Remove overridden limits of a CLIENT: the configuration applies again.
+    """Set the limits of one kind of a CLIENT on all instances.
 
-    Exits with 1 if there is no such override.
+    LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; "none" lifts
+    the limit. They apply at the token endpoint; where a grant type has limits of its own, those stay. Shows what they
+    do if clients go on as in the last minutes, and asks.
+
+    \b
+    Examples:
+      limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
+      limit set --everybody --limit 9000/minute --kind client --reason "sale"
     """
-    client_id = _client_or_everybody(client, everybody)
-    targets = [Target(OverrideKind.LIMIT, client_id, kind) for kind in LimitKind if not kinds or kind in kinds]
-    ctx.exit(_remove(context, targets, author=author, reason=reason, as_json=as_json))
-
-
-@limit.command("list")
-@json_option
-@pass_context
-def list_limits(context: CliContext, as_json: bool) -> None:
-    """List overridden limits."""
-    _print_kind(context, OverrideKind.LIMIT, as_json=as_json)
-
-
-@click.group(invoke_without_command=True)
-@json_option
-@pass_context
-@click.pass_context
-def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
-    """Show or change the mode at run time."""
-    context.accept_broken()
-    if ctx.invoked_subcommand is not None:
-        return
-    if as_json:
-        overrides = list(map(override_data, _of_kind(context, OverrideKind.MODE)))
-        print_json({"mode": context.mode, "overrides": overrides})
-    else:
-        click.echo(context.mode_text)
-        _print_kind(context, OverrideKind.MODE, as_json=False)
-
-
-@mode.command("set")
-@click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
-@click.option("--client", help="Only for this client.")
-@end_options
-@author_and_reason
-@json_option
-@pass_context
-def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: bool, **options: Any) -> None:
-    """Set the mode on all instances.
-
-    off and dry-run apply to everybody, also where the configuration has a mode of its own; enforce applies where it
-    has none. So off or dry-run for everybody beats enforce for a client, and dry-run for a client beats enforce for
-    everybody. A canary stays active. mode: off in the configuration of an instance, or OAUTH_RATELIMIT_MODE=off in its
-    environment, beats every override.
-    """
-    target = Target(OverrideKind.MODE, None if client is None else client_argument(client))
-    change = _override(context, target, options, mode=Mode(mode))
-    _apply(context, [change], as_json=as_json)
-    for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
-        print_hint(visible(sentence))
-    if context.broken and mode != Mode.OFF:
-        print_hint(MAY_STAY_OFF)
-    if client is not None:
+    _check_client_or_everybody(client, everybody)
+    template = override_of(context, Target(OverrideKind.LIMIT, client, LimitKind(kind)), options)
+    policies = context.policies
+    try:
+        overrides = limit_overrides(
+            policies,
+            client,
+            {LimitKind(kind): list(limits)},
+            template=template,
+            on_limit=None if on_limit is None else OnLimit(on_limit),
+        )
+    except ConfigError as exc:
+        raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
+    question = f"Set the {kind} limits of {'everybody' if client is None else client}?"
+    show_impact_and_ask(context, overrides, question, is_confirmed=is_confirmed, as_json=as_json)
+    apply(context, overrides, as_json=as_json)
+    if client is not None and not as_json:
         print_hint(trusted_client_hint(context, client))
 
 
-@mode.command("unset")
-@click.option("--client", help="Only for this client.")
-@author_and_reason
-@json_option
+@limit.command("unset")
+@_client_or_everybody
+@kind_option("Only this kind.  [default: all]")
+@operator_and_reason
 @pass_context
-@click.pass_context
-def unset_mode(
-    ctx: click.Context, context: CliContext, client: str | None, author: str, reason: str, as_json: bool
-) -> None:
-    """Remove an overridden mode: the configuration applies again.
+def unset_limit(context: CliContext, /, client: str | None, everybody: bool, kind: str | None, **options: Any) -> None:
+    """Remove overridden limits of a CLIENT: the configuration applies again.
 
     Exits with 1 if there is no such override.
+
+    \b
+    Examples:
+      limit unset partner-app --kind user --reason "migration is over"
+      limit unset --everybody --reason "sale is over"
     """
-    target = Target(OverrideKind.MODE, None if client is None else client_argument(client))
-    ctx.exit(_remove(context, [target], author=author, reason=reason, as_json=as_json))
+    _check_client_or_everybody(client, everybody)
+    targets = [Target(OverrideKind.LIMIT, client, each) for each in LimitKind if kind in (None, each)]
+    remove(context, targets, **options)
+
+
+@limit.command("list")
+@format_option()
+@pass_context
+def list_limits(context: CliContext, form: str) -> None:
+    """List overridden limits.
+
+    \b
+    Examples:
+      limit list
+      limit list --format csv
+    """
+    print_kind(context, OverrideKind.LIMIT, form)
 
 
 @click.group()
@@ -209,160 +209,133 @@ def trust(context: CliContext) -> None:
     """Trust clients at run time.
 
     A trusted client is never denied and never counted.
+
+    \b
+    Examples:
+      trust list
+      trust add partner-app --for 1d --reason "denied by mistake"
     """
-    context.accept_broken()
+    context.allow_invalid_config()
 
 
 @trust.command("add")
-@click.argument("client")
-@end_options
-@author_and_reason
-@json_option
+@name_argument("client", client_id, is_required=True)
+@override_options
 @pass_context
 def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
-    """Trust a CLIENT. Patterns such as 'mobile-*' are for the configuration file."""
-    target = Target(OverrideKind.TRUSTED, client_argument(client))
-    _apply(context, [_override(context, target, options)], as_json=as_json)
+    """Trust a CLIENT. Patterns such as 'mobile-*' are for the configuration file.
+
+    \b
+    Examples:
+      trust add partner-app --for 1d --reason "denied by mistake"
+      trust add nightly --until 2026-12-01T00:00:00Z --reason "year-end run"
+    """
+    apply(context, [override_of(context, Target(OverrideKind.TRUSTED, client), options)], as_json=as_json)
 
 
 @trust.command("remove")
-@click.argument("client")
-@author_and_reason
-@json_option
+@name_argument("client", client_id, is_required=True)
+@operator_and_reason
 @pass_context
-@click.pass_context
-def remove_trust(ctx: click.Context, context: CliContext, client: str, author: str, reason: str, as_json: bool) -> None:
+def remove_trust(context: CliContext, /, client: str, **options: Any) -> None:
     """Stop trusting a CLIENT that was trusted at run time.
 
     Exits with 1 if there is no such override. A client that the configuration trusts stays trusted, with a warning.
+
+    \b
+    Examples:
+      trust remove partner-app --reason "mended"
+      trust remove --client nightly --reason "year-end run is over" --json
     """
-    target = Target(OverrideKind.TRUSTED, client_argument(client))
-    code = _remove(context, [target], author=author, reason=reason, as_json=as_json)
     patterns = [pattern for pattern in context.settings.policies.trusted if matches_any([pattern], client)]
     if patterns:
         click.echo(f"Still trusted by the configuration: {visible(', '.join(patterns))}", err=True)
-    ctx.exit(code)
+    remove(context, [Target(OverrideKind.TRUSTED, client)], **options)
 
 
 @trust.command("list")
-@json_option
+@format_option()
 @pass_context
-def list_trust(context: CliContext, as_json: bool) -> None:
-    """List the clients that are trusted by an override."""
-    _print_kind(context, OverrideKind.TRUSTED, as_json=as_json)
+def list_trust(context: CliContext, form: str) -> None:
+    """List the clients that are trusted by an override.
 
-
-@click.command()
-@click.argument("client")
-@click.argument("user", required=False)
-@author_option
-@click.option("--reason", default="", metavar="TEXT", callback=text, help="Why; kept in the history.")
-@yes_option
-@json_option
-@pass_context
-def reset(
-    context: CliContext,
-    client: str,
-    user: str | None,
-    author: str,
-    reason: str,
-    is_confirmed: bool,
-    as_json: bool,
-) -> None:
-    """Set counters to zero on all instances.
-
-    Those of a CLIENT and all its users, or of one USER. An instance applies it in the next sync cycle in which the
-    client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
-    overrides --history. Asks first on a terminal.
+    \b
+    Examples:
+      trust list
+      trust list --json
     """
-    if user is None:  # else the configuration says how names are stored
-        context.accept_broken()
-    whose = f"{client} and all its users" if user is None else f"{user} at {client}"
-    confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
-    counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
-    # Recorded first: a reset that cannot be recorded is not made.
-    context.stores.overrides.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
-    count = context.stores.documents.reset(counters.client_id, counters.username)
-    if as_json:
-        print_json({"reset_count": count})
-    else:
-        click.echo(f"{counted(count, 'counter document')} set to zero")
-        print_unknown_client_hint(context, client)
+    print_kind(context, OverrideKind.TRUSTED, form)
 
 
 @click.command("overrides")
-@click.argument("client", required=False)
+@name_argument("client")
 @click.option("--history", "is_history", is_flag=True, help="All changes, oldest first.")
-@json_option
+@format_option()
 @pass_context
-def list_overrides(context: CliContext, client: str | None, is_history: bool, as_json: bool) -> None:
+def list_overrides(context: CliContext, client: str | None, is_history: bool, form: str) -> None:
     """List overrides, or their history.
 
     Active overrides of one CLIENT or of all; with --history all changes, including resets of counters: the last
     thousand of each target.
+
+    \b
+    Examples:
+      overrides partner-app
+      overrides --history --format csv
     """
-    context.accept_broken()
+    context.allow_invalid_config()
     if is_history:
-        entries = context.stores.overrides.history(client)
-        if as_json:
-            print_json(list(map(entry_data, entries)))
-        else:
-            print_history(entries)
-        return
-    overrides = [override for override in context.overrides if client in (None, override.target.client_id)]
-    if as_json:
-        print_json(list(map(override_data, overrides)))
+        history = context.stores.overrides.history(client)
+        print_records(form, history, entry_data, HISTORY_COLUMNS, empty=NO_HISTORY)
     else:
-        print_overrides(overrides)
+        _print_overrides(form, [each for each in context.overrides if client in (None, each.target.client_id)])
 
 
-def _client_or_everybody(client: str | None, everybody: bool) -> str | None:
-    if (client is None) != everybody:
-        raise click.UsageError("name either a CLIENT or --everybody")
-    return None if client is None else client_argument(client)
-
-
-def _override(context: CliContext, target: Target, options: dict[str, Any], *, mode: Mode | None = None) -> Override:
-    """Return an override from the options of ``author_and_reason`` and ``end_options``."""
+def override_of(context: CliContext, target: Target, options: dict[str, Any], **more: Any) -> Override:
+    length, end = options["length"], options["end"]
+    if length is not None and end is not None:
+        raise click.UsageError("name either --for or --until")
+    try:
+        until_s = end_after(length, now_s=context.now_s) if length is not None else None
+        until_s = end_at(end, now_s=context.now_s) if end is not None else until_s
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), param_hint="--for" if length is not None else "--until") from None
     return Override(
         target=target,
         author=options["author"],
         reason=options["reason"],
         made_at_s=context.now_s,
-        until_s=_end_s(options["length"], options["end"], now_s=context.now_s),
-        mode=mode,
+        until_s=until_s,
+        **more,
     )
 
 
-def _end_s(length: str | None, end: str | None, *, now_s: float) -> float | None:
-    if length is not None and end is not None:
-        raise click.UsageError("name either --for or --until")
-    try:
-        if length is not None:
-            return end_after(length, now_s=now_s)
-        return None if end is None else end_at(end, now_s=now_s)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc), param_hint="--for" if length is not None else "--until") from None
+def show_impact_and_ask(
+    context: CliContext, overrides: Sequence[Override], question: str, *, is_confirmed: bool, as_json: bool
+) -> None:
+    if not (is_confirmed and as_json):
+        try:
+            lines = impact_of(context, overrides).lines
+        except StoreRejected as exc:  # a user without the right to read statistics may still change limits
+            lines = [f"Whom this hits is not known: {exc}"]
+        for line in lines:
+            click.echo(visible(line), err=True)
+    confirm(question, is_confirmed=is_confirmed, needs_answer=True)
 
 
-def _apply(context: CliContext, overrides: Iterable[Override], *, as_json: bool) -> None:
-    """Store overrides and print them."""
-    applied = tuple(overrides)
-    client_id = applied[0].target.client_id
+def apply(context: CliContext, overrides: Sequence[Override], *, as_json: bool) -> None:
+    client = overrides[0].target.client_id
     # Looked up first, because the override itself makes the client known.
-    hint = None if client_id is None or as_json else unknown_client_hint(context, client_id)
-    for override in applied:
+    hint = None if client is None or as_json else unknown_client_hint(context, client)
+    for override in overrides:
         context.stores.overrides.put(override)
-    if as_json:
-        print_json(list(map(override_data, applied)))
-    else:
-        print_overrides(applied)
+    _print_overrides("json" if as_json else "table", overrides)
+    if not as_json:
         _print_delay(context)
         print_hint(hint)
 
 
-def _remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
-    """Remove overrides and return the exit code: 1 if there was none."""
+def remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> None:
     store = context.stores.overrides
     removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=context.now_s)]
     if as_json:
@@ -372,23 +345,23 @@ def _remove(context: CliContext, targets: Sequence[Target], *, author: str, reas
         _print_delay(context)
     else:
         click.echo("No such override.", err=True)
-        for client_id in {target.client_id for target in targets if target.client_id is not None}:
-            print_unknown_client_hint(context, client_id)
-    return 0 if removed else 1
+        if targets[0].client_id is not None:
+            print_unknown_client_hint(context, targets[0].client_id)
+    click.get_current_context().exit(0 if removed else 1)
 
 
 def _print_delay(context: CliContext) -> None:
-    delay = "two sync intervals" if context.broken else f"{2 * context.settings.sync.interval_s:g} s"
+    delay = "two sync intervals" if context.invalid else f"{2 * context.settings.sync.interval_s:g} s"
     click.echo(f"Takes effect on every instance within {delay}.")
 
 
-def _of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:
+def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:
     return [override for override in context.overrides if override.target.kind is kind]
 
 
-def _print_kind(context: CliContext, kind: OverrideKind, *, as_json: bool) -> None:
-    overrides = _of_kind(context, kind)
-    if as_json:
-        print_json(list(map(override_data, overrides)))
-    else:
-        print_overrides(overrides, empty=NO_OVERRIDE[kind])
+def print_kind(context: CliContext, kind: OverrideKind, form: str) -> None:
+    _print_overrides(form, of_kind(context, kind), empty=NO_OVERRIDE[kind])
+
+
+def _print_overrides(form: str, overrides: Sequence[Override], *, empty: str = NO_OVERRIDES) -> None:
+    print_records(form, overrides, override_data, OVERRIDE_COLUMNS, empty=empty)

@@ -1,17 +1,21 @@
-"""Facts about a file of recorded traffic, for the commands that read one."""
+"""Files of recorded traffic, for the commands that read one: options, progress, facts."""
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.output import Cell, visible
+from oauth_ratelimit.cli.context import Function
+from oauth_ratelimit.cli.options import invalid
+from oauth_ratelimit.cli.output import Cell, Value, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, UnusableFile
-from oauth_ratelimit.replay.source import OrderedRows, Recording, Source
+from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Selection, UnusableFile
+from oauth_ratelimit.replay.source import OrderedRows, Recording, RowReader
 
 NO_USERS = (
     "No request has a user, so all count as grants without one: limits.client applies, limits.user does not. If the "
@@ -21,40 +25,88 @@ ADDRESSES = (
     "{requests} without a client: the address is taken for the client. Log the client, or find it in the line: "
     "--client-pattern 'client_id=(?P<client>[^& ]+)'"
 )
+NO_TOKEN_PATH = "None of these is a usual path of a token endpoint: {paths}. Name yours with --path."
+MAX_NAMED = 5  # paths and reasons
 MIN_BAR_BYTES = 4 << 20  # a smaller file takes a second or two
 
 
-def recording_of(options: Mapping[str, Any], *, is_per_client: bool = False) -> Recording:
-    """Return the recording that a command's options describe."""
-    return Recording(
-        options["file"],
-        form=options["form"] and Format(options["form"]),
-        names=ColumnNames(**options["columns"]),
-        request_path=options["request_path"],
-        client_pattern=options["client_pattern"],
-        is_per_client=is_per_client,
-        spread=options["spread"],
+def pattern(value: str) -> re.Pattern[str]:
+    """Return a regular expression with a group for the client."""
+    try:
+        compiled = re.compile(value)
+    except re.error as exc:
+        raise invalid(value, f"is not a regular expression: {exc}") from None
+    if not compiled.groups:
+        raise invalid(value, "has no group; mark the client with (?P<client>...)")
+    return compiled
+
+
+def column(value: str) -> tuple[str, str]:
+    """Return one of ``time``, ``client``, ``user`` and ``grant``, and its name in a file, of such as ``time=ts``."""
+    name, equals, field = value.partition("=")
+    if name not in ("time", "client", "user", "grant") or not equals or not field:
+        raise invalid(value, "is not time=FIELD, client=FIELD, user=FIELD or grant=FIELD")
+    return name, field
+
+
+RECORDING_OPTIONS = (
+    click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."),
+    click.option(
+        "--column",
+        "columns",
+        metavar="NAME=FIELD",
+        multiple=True,
+        type=column,
+        help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
+    ),
+    click.option(
+        "--path",
+        "request_path",
+        metavar="PATH",
+        help="Path of the token endpoint in an access log, or in JSON with a path: /oauth/token, or a pattern such as "
+        "'/*/token'. Default: the usual ones. Only answers 200 and 429 count.",
+    ),
+    click.option(
+        "--client-pattern",
+        metavar="REGEX",
+        type=pattern,
+        help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
+        "authenticated user.",
+    ),
+)
+
+
+def recording_options(command: Function) -> Function:
+    for option in reversed(RECORDING_OPTIONS):
+        command = option(command)
+    return command
+
+
+def recording_of(options: Mapping[str, Any]) -> Recording:
+    columns: dict[str, tuple[str, ...]] = {}
+    for name, field in options["columns"]:
+        columns[name] = (*columns.get(name, ()), field)
+    selection = Selection(
+        ColumnNames(**columns), path=options["request_path"], client_pattern=options["client_pattern"]
     )
+    return Recording(options["file"], form=options["form"] and Format(options["form"]), selection=selection)
 
 
 @contextmanager
-def opened(recording: Recording) -> Iterator[tuple[Source, OrderedRows]]:
-    """Open a recording, with a progress bar on a terminal if the file is large.
-
-    Raises:
-        ClickException: The file cannot be read, or it has no column for the time or the client.
-    """
+def opened(recording: Recording) -> Iterator["RecordingFacts"]:
+    """Open a recording, with a progress bar on a terminal if the file is large."""
     try:
         size = recording.byte_count or 0
         if size < MIN_BAR_BYTES or not sys.stderr.isatty():
-            with recording.opened() as parts:
-                yield parts
+            with recording.opened() as (source, rows):
+                yield RecordingFacts(recording.path, source, rows)
             return
         with (
             click.progressbar(length=size, label="reading", file=sys.stderr) as bar,
-            recording.opened(on_read=bar.update) as parts,
+            recording.opened(on_progress=lambda byte_count: bar.update(byte_count - bar.pos)) as (source, rows),
         ):
-            yield parts
+            yield RecordingFacts(recording.path, source, rows)
+            bar.update(size - bar.pos)
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except UnusableFile as exc:
@@ -63,27 +115,22 @@ def opened(recording: Recording) -> Iterator[tuple[Source, OrderedRows]]:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFacts:
-    """Format, period and problems of a recording.
-
-    Args:
-        path: The file.
-        source: Format and problems of the file.
-        rows: The requests, all read.
-    """
+    """A recording that is read: its rows, and then its format, period and problems."""
 
     path: str
-    source: Source
+    source: RowReader
     rows: OrderedRows
 
     @property
     def notes(self) -> list[str]:
         """Sentences about what the file does not hold."""
-        count = self.source.address_count
+        count, paths = self.source.address_count, self.source.paths
         notes = [ADDRESSES.format(requests=counted(count, "request"))] if count else []
+        if paths and not self.source.row_count:
+            notes.append(NO_TOKEN_PATH.format(paths=_named(paths)))
         return notes if self.source.user_count or not self.source.row_count else [*notes, NO_USERS]
 
     def data(self) -> Mapping[str, object]:
-        """Return the facts as a record."""
         source, rows = self.source, self.rows
         return {
             "file": self.path,
@@ -94,29 +141,35 @@ class RecordingFacts:
             "is_spread": bool(rows.is_spread),
             "user_requests": source.user_count,
             "address_count": source.address_count,
-            "left_out_lines": source.left_out_count,
+            "paths": dict(source.paths.most_common(MAX_NAMED)) if source.row_count else {},
+            "left_out_lines": source.left_out.total(),
+            "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
-            "problems": [asdict(problem) for problem in source.problems],
+            "problems": [problem._asdict() for problem in source.problems],
             "late_rows": rows.late_count,
             "is_cut_short": source.is_cut_short,
         }
 
-    def table(self) -> list[tuple[str, str | Cell]]:
-        """Return names and values to print; empty without requests."""
+    def table(self) -> list[tuple[str, Value]]:
+        """Return names and values to print."""
         source, rows = self.source, self.rows
-        if rows.first_us is None or rows.last_us is None:
-            return []
-        seconds = Cell("spread evenly, the file has whole seconds", "dim") if rows.is_spread else "as they are"
-        return [
+        read: list[tuple[str, Value]] = [
             ("file", f"{visible(self.path)}, {source.form and source.form.value}"),
             ("requests", f"{source.row_count:,}"),
+            *([("path", _named(source.paths))] if source.row_count and source.paths else []),
+            ("left out", _named(source.left_out) or Cell("nothing", "dim")),
+        ]
+        if rows.first_us is None or rows.last_us is None:
+            return read
+        seconds = Cell("spread evenly, the file has whole seconds", "dim") if rows.is_spread else "as they are"
+        return [
+            *read,
             ("from", utc_time(rows.first_us / SECOND_US)),
             ("for", duration((rows.last_us - rows.first_us) / SECOND_US)),
             ("seconds", seconds),
         ]
 
     def print_problems(self) -> None:
-        """Print malformed lines and missing requests to the standard error."""
         source = self.source
         for problem in source.problems:
             click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
@@ -128,3 +181,14 @@ class RecordingFacts:
             click.secho("the file is truncated: it could not be decompressed to its end", fg="yellow", err=True)
         if not source.row_count:
             click.secho(f"{visible(self.path)}: no requests", fg="red", err=True)
+        for note in self.notes:
+            click.secho(note, fg="yellow", err=True)
+
+
+def _named(counts: Counter[str]) -> str:
+    """Return names with their numbers, the most frequent first."""
+    if len(counts) == 1 and (name := next(iter(counts))).startswith("/"):
+        return name
+    rest = len(counts) - MAX_NAMED
+    texts = [f"{count:,} {visible(name)}" for name, count in counts.most_common(MAX_NAMED)]
+    return ", ".join([*texts, f"{rest} more"] if rest > 0 else texts)

@@ -1,64 +1,50 @@
 """Command that replays recorded traffic. It needs no database."""
 
+from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, Function, pass_context
-from oauth_ratelimit.cli.options import columns, frame_counts, interval_s, json_option, pattern, rate
-from oauth_ratelimit.cli.output import print_json
-from oauth_ratelimit.core.policy import MAX_LIMIT
-from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
-from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.formats import Format
-from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
-from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
-from oauth_ratelimit.replay.source import STANDARD_INPUT, Recording
+from oauth_ratelimit.cli.context import CliContext, pass_context
+from oauth_ratelimit.cli.options import json_option, kind_option, rate
+from oauth_ratelimit.cli.output import Cell, Column, Number, Value, count_cell, print_facts, print_json, print_table
+from oauth_ratelimit.cli.recording import opened, recording_of, recording_options
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.operations.format import counted, duration, utc_time
+from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.replay.configured import Outcomes, replay
+from oauth_ratelimit.replay.source import STANDARD_INPUT
 
 MAX_INSTANCES = 1000
 INSTANCES = 3  # beside a single one, in the answer to "what would be denied"
-OF_COMPARISON = ("algorithms", "frames", "burst", "sharings", "picture")  # options that only a comparison has
-
-
-def recording_options(command: Function) -> Function:
-    """Add the options of commands that read recorded traffic."""
-    for option in reversed(
-        (
-            click.option(
-                "--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."
-            ),
-            click.option(
-                "--column",
-                "columns",
-                metavar="NAME=FIELD",
-                multiple=True,
-                callback=columns,
-                help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
-            ),
-            click.option(
-                "--path",
-                "request_path",
-                metavar="PATH",
-                help="Only these requests of an access log, or of JSON with a path: /oauth/token.",
-            ),
-            click.option(
-                "--client-pattern",
-                metavar="REGEX",
-                callback=pattern,
-                help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
-                "authenticated user.",
-            ),
-            click.option(
-                "--spread/--no-spread",
-                default=None,
-                help="Spread the requests of a second over it. Default: if all times are whole seconds.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+ROWS, RECORDS = 10, 100
+INSTANCE_COLUMNS: list[Column[Outcomes]] = [
+    Number("instances", lambda outcomes: outcomes.instance_count),
+    Number("over a limit", lambda outcomes: count_cell(outcomes.over_count)),
+    Number("share", lambda outcomes: f"{outcomes.over_count / outcomes.requests:.3%}"),
+    Number("clients", lambda outcomes: len(outcomes.over_clients)),
+    Number("users", lambda outcomes: len(outcomes.over_users)),
+    Column("busiest minute", lambda each: each.busiest and f"{each.busiest[1]:,} at {utc_time(each.busiest[0])}"),
+]
+LIMIT_COLUMNS: list[Column[Any]] = [
+    Column("limit", lambda each: f"{each['policy']}: {each['limit']} in {duration(each['window_s'])}"),
+    Number("over it", lambda each: each["over"]),
+]
+CLIENT_COLUMNS: list[Column[Any]] = [
+    Column("client", lambda each: each["client_id"]),
+    Number("requests", lambda each: each["requests"]),
+    Number("over a limit", lambda each: each["over"]),
+    Number("share", lambda each: f"{each['over'] / each['requests']:.1%}"),
+    Number("users", lambda each: each["user_count"]),
+]
+USER_COLUMNS: list[Column[Any]] = [
+    Column("client", lambda each: each["client_id"]),
+    Column("user", lambda each: each["username"]),
+    Number("over a limit", lambda each: each["over"]),
+]
 
 
 @click.command("replay")
@@ -66,42 +52,15 @@ def recording_options(command: Function) -> Function:
 @click.option(
     "--limit",
     metavar="RATE",
-    callback=rate,
+    type=rate,
     help="One limit instead of those of the configuration, such as 100/minute or 5 per 10 second.",
 )
-@click.option(
-    "--per",
-    type=click.Choice(["user", "client"]),
-    default="user",
-    show_default=True,
-    help="With --limit: limit of each user or each client.",
-)
+@kind_option("With --limit: what it counts.  [default: requests of each user, and those of a client without a user]")
 @click.option(
     "--instances",
     type=click.IntRange(1, MAX_INSTANCES),
-    help=f"Also replay on this many instances; the file is read twice.  [default: {INSTANCES}; with --compare none]",
+    help=f"Also replay on this many instances; the file is read twice.  [default: {INSTANCES}]",
 )
-@click.option("--compare", "is_comparison", is_flag=True, help="Compare algorithms under --limit.")
-@click.option(
-    "--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Compare this one; repeatable."
-)
-@click.option("--frames", metavar="K,...", callback=frame_counts, help="Compare these frames per window: 1,2,10.")
-@click.option("--burst", type=click.IntRange(1, MAX_LIMIT), help="For token bucket and GCRA; default: the limit.")
-@click.option(
-    "--interval",
-    metavar="DURATION",
-    callback=interval_s,
-    help="The sync interval of instances.  [default: the configuration's; with --limit 1s]",
-)
-@click.option(
-    "--near-limit",
-    "sharings",
-    multiple=True,
-    type=click.Choice([sharing.value for sharing in Sharing]),
-    help="Compare how instances share counts near a limit; interval: only at the sync interval. Repeatable.  "
-    "[default: flush]",
-)
-@click.option("--picture", metavar="FILE", help=f"Draw the busiest stretch: {' or '.join(SUFFIXES)}.")
 @recording_options
 @json_option
 @pass_context
@@ -115,135 +74,97 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
     that share their counts. Requests count as over a limit whether it is enforced or a dry run.
 
     \b
-    flask oauth-ratelimit --config ratelimit.yaml replay access.log.gz --path /oauth/token
-    flask oauth-ratelimit replay tokens.csv --column client=app --limit 100/minute
-
-    With --compare each algorithm enforces --limit on the same requests, and each decision is compared with an exact
-    log of the requests that this algorithm admitted. The options about algorithms, frames and pictures imply it.
-
-    \b
-    wrongly allowed   admitted although the window already held the limit
-    wrongly denied    denied although it did not
-    peak              the most admitted in any window, as a multiple of the limit
-
-    With --instances our estimators also run on several instances, each request on a random one, sharing counts as
-    they do through MongoDB; the other algorithms then query the database for each request.
+    Examples:
+      replay access.log.gz --path /oauth/token
+      replay tokens.csv --column client=app --limit 100/minute
     """
-    is_comparison = options["is_comparison"] or any(options[name] for name in OF_COMPARISON)
-    if is_comparison and options["limit"] is None:
-        raise click.UsageError("a comparison needs one limit: --limit 100/minute")
-    request_count = _compare(options) if is_comparison else _print_denials(context, options)
-    ctx.exit(0 if request_count else 1)
-
-
-def _print_denials(context: CliContext, options: Mapping[str, Any]) -> int:
-    """Print the requests that the configuration would deny. Return the number of all requests."""
-    from oauth_ratelimit.cli.denials import Denials
-    from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of
-    from oauth_ratelimit.replay.configured import ConfiguredReplay
-
     settings, origin = _settings(context, options)
     recording = recording_of(options)
-    alone = ConfiguredReplay(settings, instance_count=1)
-    with opened(recording) as (source, rows):
-        alone.run(rows.batches())
-    outcomes = [alone.outcomes]
+    with opened(recording) as facts:
+        outcomes = [replay(settings, facts.rows.batches(), instance_count=1)]
     instance_count = options["instances"] or INSTANCES
     if instance_count > 1 and recording.path != STANDARD_INPUT:
-        fleet = ConfiguredReplay(settings, instance_count=instance_count, clients=alone.outcomes.over_clients)
-        with opened(recording) as (_, again):
-            fleet.run(again.batches())
-        outcomes.append(fleet.outcomes)
-    denials = Denials(
-        RecordingFacts(recording.path, source, rows),
-        origin,
-        settings.policies.mode,
-        outcomes,
-    )
+        over = outcomes[0].over_clients
+        with opened(recording) as again:
+            outcomes.append(replay(settings, again.rows.batches(), instance_count=instance_count, clients=over))
+    mode = settings.policies.mode
+    data = {**facts.data(), "limits_from": origin, "mode": mode, "notes": facts.notes, **_denials_data(outcomes)}
     if options["as_json"]:
-        print_json(denials.data())
+        print_json(data)
     else:
-        denials.print()
-    return source.row_count
+        facts.print_problems()
+        trusted = [("trusted", f"{count:,} of them")] if (count := outcomes[0].trusted) else []
+        limits, answer = ("limits", f"{origin}, mode {mode}"), ("answer", _answer(mode, outcomes[0]))
+        print_facts([*facts.table(), *trusted, limits, *([answer] if facts.source.row_count else [])])
+        if facts.source.row_count:
+            _print_denials(outcomes, data)
+    ctx.exit(0 if facts.source.row_count else 1)
 
 
 def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the configuration to replay, and its origin in words."""
-    from dataclasses import replace
-
-    from oauth_ratelimit.config import load_config
-    from oauth_ratelimit.operations.format import duration
-
     if options["limit"] is None:
         settings, origin = context.settings, context.config_path or "the configuration of the application"
     else:
         amount, window_s = options["limit"]
         limit = [{"limit": amount, "window": window_s}]
-        limits = {"user": limit, "client": limit} if options["per"] == "user" else {"client_total": limit}
-        settings = load_config({"mode": "enforce", "limits": limits})
-        origin = f"{amount} in {duration(window_s)} per {options['per']}"
-    if options["interval"]:
-        settings = replace(settings, sync=replace(settings.sync, interval_s=options["interval"]))
+        kinds = [options["kind"]] if options["kind"] else [LimitKind.USER.value, LimitKind.CLIENT.value]
+        settings = load_config({"mode": "enforce", "limits": dict.fromkeys(kinds, limit)})
+        origin = f"{amount} in {duration(window_s)}, {' and '.join(kinds)}"
     return settings, origin
 
 
-def _compare(options: Mapping[str, Any]) -> int:
-    """Print the errors of each algorithm. Return the number of requests."""
-    from oauth_ratelimit.cli.comparison import Comparison
-    from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of
-    from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
-
-    limit, window_s = options["limit"]
-    rate = Rate(limit, window_s, options["burst"])
-    contenders = _contenders(options, window_s)
-    recording = recording_of(options, is_per_client=options["per"] == "client")
-    picture = _picture(options["picture"], recording)
-    busiest = BusiestSegment(rate)
-    run = Replay(rate, contenders, on_decisions=busiest if picture else None)
-    with opened(recording) as (source, rows):
-        run.run(rows.batches())
-    segment = busiest.found()
-    if picture and segment:
-        try:
-            with opened(recording) as (_, again):
-                draw(chart_data(again.batches(), segment, rate, contenders=contenders), picture)
-        except NoCharts as exc:
-            raise click.ClickException(str(exc)) from None
-    facts = RecordingFacts(recording.path, source, rows)
-    comparison = Comparison(facts, rate, run.results, run.denied)
-    if options["as_json"]:
-        print_json(comparison.data())
-    else:
-        comparison.print()
-    return source.row_count
-
-
-def _contenders(options: Mapping[str, Any], window_s: int) -> list[Contender]:
-    """Return the algorithms to compare. The exact log is first, because the others are compared with it."""
-    frames = options["frames"] or (default_frame_count(window_s),)
-    for count in frames:
-        if not 1 <= count <= MAX_FRAMES or window_s % count:
-            raise click.BadParameter(f"{count} frames do not divide a window of {window_s} s", param_hint="--frames")
-    count = options["instances"]
-    chosen = [name for name in ALGORITHMS if name in (options["algorithms"] or ALGORITHMS) or name == EXACT_LOG]
-    common = [Contender(name, asks_database=count is not None) for name in chosen if name in COMMON]
-    ours = [(name, frame_count) for name in chosen if name not in COMMON for frame_count in frames]
-    sharings, interval = options["sharings"] or (Sharing.FLUSH,), options["interval"] or 1.0
-    plans = [FleetPlan(count, interval, Sharing(sharing)) for sharing in sharings if count]
-    alone = [Contender(name, frame_count) for name, frame_count in ours]
-    return common + alone + [Contender(name, frame_count, plan) for plan in plans for name, frame_count in ours]
+def _denials_data(replays: list[Outcomes]) -> Record:
+    first = replays[0]
+    users = Counter(client_id for client_id, _ in first.over_users)
+    return {
+        "trusted": first.trusted,
+        "unlimited": first.unlimited,
+        "replays": [
+            {
+                "instances": outcomes.instance_count,
+                "denied": outcomes.denied,
+                "over": outcomes.over_count,
+                "client_count": len(outcomes.over_clients),
+                "user_count": len(outcomes.over_users),
+                "busiest_minute": outcomes.busiest and utc_time(outcomes.busiest[0]),
+                "busiest_minute_over": outcomes.busiest[1] if outcomes.busiest else 0,
+            }
+            for outcomes in replays
+        ],
+        "by_limit": [
+            {"policy": name, "limit": limit, "window_s": window_s, "over": count}
+            for (name, limit, window_s), count in first.by_limit.most_common()
+        ],
+        "clients": [
+            {"client_id": name, "requests": first.by_client[name], "over": count, "user_count": users[name]}
+            for name, count in first.over_clients.most_common(RECORDS)
+        ],
+        "users": [
+            {"client_id": client_id, "username": user, "over": count}
+            for (client_id, user), count in first.over_users.most_common(RECORDS)
+        ],
+    }
 
 
-def _picture(name: str | None, recording: Recording) -> Path | None:
-    """Return the path of the picture. Checked before the replay, which may take long."""
-    if name is None:
-        return None
-    if Path(name).suffix not in SUFFIXES:
-        raise click.BadParameter(f"the name must end in {' or '.join(SUFFIXES)}", param_hint="--picture")
-    if recording.path == STANDARD_INPUT:
-        raise click.BadParameter("needs a file, to be read twice", param_hint="--picture")
-    try:
-        require_charts()
-    except NoCharts as exc:
-        raise click.ClickException(str(exc)) from None
-    return Path(name)
+def _print_denials(replays: list[Outcomes], data: Record) -> None:
+    click.echo()
+    print_table(INSTANCE_COLUMNS, replays)
+    for title, columns, records in (
+        ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),
+        ("Clients", CLIENT_COLUMNS, data["clients"][:ROWS]),
+        ("Users", USER_COLUMNS, data["users"][:ROWS]),
+    ):
+        if records:
+            click.echo()
+            print_table(columns, records, title=title)
+
+
+def _answer(mode: Mode, first: Outcomes) -> Value:
+    if mode is Mode.OFF:
+        return Cell("nothing is denied: the mode is off", "yellow")
+    if not first.over_count:
+        return Cell("no request is over a limit", "green")
+    over = f"{counted(first.over_count, 'request')} over a limit, of {counted(len(first.over_clients), 'client')}"
+    if first.denied == first.over_count:
+        return Cell(f"denies {over}", "bold red")
+    return f"denies {first.denied:,}; would deny {over}, if all of it were enforced"

@@ -1,244 +1,233 @@
-"""Commands that read the state of instances and counters: status, top, show, export."""
+"""Commands that read the state of instances, counters and rollout: status, show, rollout."""
 
-import csv
-import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import count_option, json_option, output_format
+from oauth_ratelimit.cli.options import count_option, format_option, json_option, name_argument
 from oauth_ratelimit.cli.output import (
+    STATISTICS_LAG,
     Cell,
     Column,
-    Row,
-    is_terminal,
-    json_line,
+    Number,
+    Value,
     mode_cell,
+    next_cell,
     print_facts,
     print_json,
+    print_records,
     print_table,
     print_unknown_client_hint,
-    print_usages,
+    records_text,
+    used_cell,
+    visible,
 )
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
-from oauth_ratelimit.operations.format import canary_text, counted, duration, origin_text
-from oauth_ratelimit.operations.serialize import LATE_AFTER_S, entry_data, override_data, usage_data
+from oauth_ratelimit.operations.format import (
+    canary_text,
+    counted,
+    duration,
+    mode_source_text,
+    mode_text,
+    policy_text,
+    utc_time,
+)
+from oauth_ratelimit.operations.rollout import MAX_NAMED, Rollout, RolloutStep
+from oauth_ratelimit.operations.serialize import Record, usage_data
 from oauth_ratelimit.operations.status import Status, nearest_to_limit
 from oauth_ratelimit.operations.summary import NOT_SHARED
-from oauth_ratelimit.report.table import csv_cell
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
-from oauth_ratelimit.store.mongo.inspect import ServerFacts
 
-MAX_LAG_INTERVALS = 3  # sync intervals; a longer lag makes limits less accurate
 SWITCHED_OFF = (
     "OAUTH_RATELIMIT_MODE=off is set in the environment of this command. Instances that have it set too do nothing "
     "and are not listed; all of the above is about the others."
 )
+MAX_REJECTING = 5
 UNKNOWN = Cell("unknown", "yellow")
-NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
-INSTANCE_COLUMNS = (
-    "instance",
-    "seen",
-    "up",
-    "mode",
-    "interval",
-    "lag",
-    "overrides",
-    "flushed",
-    "conflicts",
-    "failures",
-    "over limit",
-    "clock",
+ENFORCED_BY_OVERRIDE = "All limits are enforced, by an override. To have the configuration say it:"
+OTHER_MODES = (
+    "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
+    "not, check the configuration and OAUTH_RATELIMIT_MODE there."
 )
+REJECTED = (
+    "\nRejected by {instance} since {since}: its configuration file. If it started with that file, its limits are off; "
+    "else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
+)
+DIFFERENT_FILES = "\nThe configuration files differ: {files}."
+NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
+INSTANCE_COLUMNS: list[Column[Any]] = [
+    Column("instance", lambda beat: beat["instance"]),
+    Column("mode", lambda beat: mode_cell(beat["mode"])),
+    Number("seen ago", lambda beat: _seen_cell(beat)),
+    Number("up", lambda beat: duration(beat["up_s"])),
+    Number("lag", lambda beat: Cell(f"{beat['lag_s']:.1f} s", "yellow" if beat["is_lagging"] else "")),
+    Number("failures", lambda beat: Cell(f"{beat['failure_count']:,}", "yellow" if beat["failure_count"] else "")),
+    Number("over limit", lambda beat: beat["over_admitted_count"]),
+    Number(
+        "clock", lambda beat: Cell(f"{beat['clock_offset_s']:+.1f} s", "yellow" if beat["clock_offset_s"] else "dim")
+    ),
+]
+USAGE_COLUMNS: list[Column[LimitUsage]] = [
+    Column("client", lambda usage: usage.key.client_id),
+    Column("user", lambda usage: usage.key.username),
+    Column("counted at", lambda usage: usage.key.scope or "token"),
+    Column("limit", lambda usage: policy_text(usage.policy)),
+    Column("mode", lambda usage: mode_cell(usage.mode)),
+    Number("hits", lambda usage: f"{usage.estimate:.1f}"),
+    Number("used", lambda usage: used_cell(usage.used_ratio)),
+    Number("next in", lambda usage: next_cell(usage.retry_after_s)),
+]
+
+
+def _seen_cell(beat: Record) -> Cell:
+    seen = duration(beat["seen_s"])
+    return Cell(f"late {seen}", "bold red") if beat["is_late"] else Cell(seen)
 
 
 @click.command("status")
-@json_option
+@format_option()
 @pass_context
-def status_command(context: CliContext, as_json: bool) -> None:
+def status_command(context: CliContext, form: str) -> None:
     """Show the mode, the database, the instances.
 
     An instance sends a heartbeat every ten seconds, and when its mode or overrides change; "seen" is the age of the
-    last one, "lag" the longest time between two sync cycles since the one before. A stopped instance leaves the list
-    at once, a killed one after ten minutes. One that runs with OAUTH_RATELIMIT_MODE=off does not use MongoDB and is
-    not listed.
+    last one, "lag" the longest time between two sync cycles since the one before. A stopped instance leaves the
+    list at once, a killed one is "late" after half a minute and leaves after ten. One that runs with
+    OAUTH_RATELIMIT_MODE=off does not use MongoDB and is not listed. JSON has more of each instance.
+
+    \b
+    Examples:
+      status
+      status --json
     """
-    context.accept_broken()
+    context.allow_invalid_config()
     status = Status(context)
-    if as_json:
-        print_json({**status.data(), "mode": context.mode})
+    data = status.data()
+    file = None if context.invalid else status.file_policies
+    if form != "table":
+        whole = {**data, "mode": context.mode, "file_mode": file and mode_text(file)}
+        click.echo(records_text(form, data["instances"], whole=whole), nl=False)
         return
-    is_overridden = status.mode_origin.override is not None
+    facts = status.facts
+    documents = counted(facts.document_count, "counter document") if facts else ""
     print_facts(
         [
             ("mode", Cell(context.mode_text, "yellow") if context.mode is None else mode_cell(context.mode.value)),
-            ("mode from", origin_text(status.mode_origin) if is_overridden else "the configuration"),
-            ("canary", UNKNOWN if context.broken else canary_text(status.policies.canary)),
-            ("overrides", str(status.override_count)),
-            ("MongoDB", _database_text(status.facts)),
+            ("mode from", mode_source_text(file, status.mode_origin)),
+            ("canary", UNKNOWN if context.invalid else canary_text(status.policies.canary)),
+            ("overrides", status.override_count),
+            ("MongoDB", f"{facts.version}, about {documents}" if facts else NOT_SHARED),
         ]
     )
-    if status.facts is None:
+    if facts is None:
         return
     click.echo()
-    print_table(
-        [Column(name, is_number=name not in ("instance", "mode")) for name in INSTANCE_COLUMNS],
-        [_instance_row(heartbeat, status.facts.clock_s) for heartbeat in status.heartbeats],
-        empty=NO_INSTANCES,
-    )
-    if context.mode is not None:
-        _warn_of_other_modes(status.heartbeats, context.mode)
+    print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
+    for beat in status.rejecting[:MAX_REJECTING]:
+        since = utc_time(beat.config_invalid_since_s or 0.0)
+        click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
+    if len(status.files) > 1:
+        files = ", ".join(
+            f"{visible(digest) or 'unreadable'} on {counted(count, 'instance')}"
+            for digest, count in status.files.items()
+        )
+        click.secho(DIFFERENT_FILES.format(files=files), fg="yellow")
+    others = sum(beat.mode != context.mode for beat in status.heartbeats)
+    if others and context.mode is not None:
+        click.secho(OTHER_MODES.format(mode=context.mode, instances=counted(others, "instance")), fg="yellow")
     if context.is_switched_off:
         click.secho(SWITCHED_OFF, fg="yellow", err=True)
 
 
-def _database_text(facts: ServerFacts | None) -> str:
-    if facts is None:
-        return NOT_SHARED
-    return f"{facts.version}, about {counted(facts.document_count, 'counter document')}"
-
-
-def _warn_of_other_modes(heartbeats: Sequence[Heartbeat], mode: Mode) -> None:
-    count = sum(heartbeat.mode != mode for heartbeat in heartbeats)
-    if count:
-        click.secho(
-            f"\nNot yet in mode {mode.value} when last seen: {counted(count, 'instance')}. A change takes effect "
-            "within two sync intervals; if it does not, check the configuration and OAUTH_RATELIMIT_MODE there.",
-            fg="yellow",
-        )
-
-
-def _instance_row(heartbeat: Heartbeat, now_s: float) -> Row:
-    seen_s = max(0.0, now_s - heartbeat.beat_at_s)
-    is_lagging = heartbeat.lag_s > MAX_LAG_INTERVALS * heartbeat.interval_s
-    return (
-        heartbeat.instance,
-        Cell(f"{duration(seen_s)} ago", "bold red" if seen_s > LATE_AFTER_S else ""),
-        duration(heartbeat.beat_at_s - heartbeat.started_at_s),
-        mode_cell(heartbeat.mode),
-        f"{heartbeat.interval_s:g} s",
-        Cell(f"{heartbeat.lag_s:.1f} s", "yellow" if is_lagging else ""),
-        str(heartbeat.override_count),
-        str(heartbeat.flushed_count),
-        str(heartbeat.conflict_count),
-        Cell(str(heartbeat.failure_count), "yellow" if heartbeat.failure_count else ""),
-        str(heartbeat.over_admitted_count),
-        Cell(f"{heartbeat.clock_offset_s:+.1f} s", "yellow" if heartbeat.clock_offset_s else "dim"),
-    )
-
-
 @click.command()
+@name_argument("client")
+@name_argument("user")
 @count_option
-@click.option("--watch", "every_s", type=click.FloatRange(0.5), metavar="SECONDS", help="Repeat until Ctrl-C.")
-@json_option
+@format_option()
 @pass_context
-def top(context: CliContext, count: int, every_s: float | None, as_json: bool) -> None:
+def show(context: CliContext, client: str | None, user: str | None, count: int, form: str) -> None:
     """Show who is nearest to a limit.
 
-    Across all instances. Reads every counter document that can still affect a decision; hits that are not
-    synchronised yet are missing.
+    Of all clients and users, of a CLIENT and its users, or of one USER. Across all instances; hits that are not
+    synchronised yet are missing: up to 10 s (sync.max_interval) of those far from their limits. Without a CLIENT only
+    those with recent requests.
+
+    \b
+    Examples:
+      show
+      show partner-app alice --json
     """
-    if every_s is None:
-        _print_top(context, count, as_json=as_json)
-        return
-    try:
-        while True:
-            _print_top(context, count, as_json=as_json, clear=is_terminal())
-            time.sleep(every_s)
-            context.refresh()
-    except KeyboardInterrupt:
-        return  # the way to end it
-
-
-def _print_top(context: CliContext, count: int, *, as_json: bool, clear: bool = False) -> None:
-    documents = context.stores.documents.every(context.now_s)
-    usages = UsageReader(context.policies).of_all(documents, context.now_s)
-    nearest = nearest_to_limit((usage for usage in usages if usage.estimate > 0), count)
-    if clear and not as_json:
-        click.clear()
-    _print(nearest, as_json=as_json, empty="No recent requests.")
-
-
-@click.command()
-@click.argument("client")
-@click.argument("user", required=False)
-@count_option
-@json_option
-@pass_context
-def show(context: CliContext, client: str, user: str | None, count: int, as_json: bool) -> None:
-    """Show the counters of a CLIENT.
-
-    Of one USER, or of the client and all its users: those nearest to their limit.
-    """
-    pseudonym = None if user is None else context.pseudonyms.typed(user)
-    documents = context.stores.documents.of_client(storable_name(client))
-    chosen = ((key, snapshot) for key, snapshot in documents if user is None or key.username == pseudonym)
-    usages = nearest_to_limit(UsageReader(context.policies).of_all(chosen, context.now_s), count)
-    _print(usages, as_json=as_json, empty="No recent limited requests.")
-    if not as_json:
+    documents, reader = context.stores.documents, UsageReader(context.policies)
+    if client is None:
+        usages = reader.of_all(documents.every(context.now_s), context.now_s)
+        found = nearest_to_limit((usage for usage in usages if usage.estimate > 0), count)
+    else:
+        pseudonym = None if user is None else context.pseudonyms.typed(user)
+        stored = documents.of_client(storable_name(client))
+        chosen = ((key, snapshot) for key, snapshot in stored if user is None or key.username == pseudonym)
+        found = nearest_to_limit(reader.of_all(chosen, context.now_s), count)
+    print_records(form, found, usage_data, USAGE_COLUMNS, empty="No recent limited requests.")
+    if client is not None and form == "table":
         print_unknown_client_hint(context, client)
 
 
-def _print(usages: Sequence[LimitUsage], *, as_json: bool, empty: str) -> None:
-    if as_json:
-        print_json(list(map(usage_data, usages)))
-    else:
-        print_usages(usages, empty=empty)
-
-
-@click.command()
-@click.argument("what", type=click.Choice(["counters", "overrides", "history"]), default="counters")
-@click.option(
-    "--format",
-    "chosen_format",
-    type=click.Choice(["jsonl", "json", "csv"]),
-    help="jsonl is one record per line, json one list of them, the same as --json.  [default: jsonl]",
-)
+@click.command("rollout")
 @json_option
 @pass_context
-def export(context: CliContext, what: str, chosen_format: str | None, as_json: bool) -> None:
-    """Export counters, overrides or history.
+def rollout_command(context: CliContext, as_json: bool) -> None:
+    """Show the step of the rollout and the next.
 
-    Writes WHAT to the standard output; counters are the default: the usage of each limit by each client and user.
-    CSV is safe to open in a spreadsheet: an apostrophe precedes text that looks like a formula.
+    The steps are dry run, canary, enforce. Shows what the last day says about going on: the requests over a limit and
+    their clients, compared with the day before, whether counters are shared, and whether the instances are healthy;
+    then one command for the next step, which shows whom it hits before it asks, and one for going back. Changes
+    nothing.
+
+    \b
+    Examples:
+      rollout
+      rollout --json
     """
-    if what != "counters":
-        context.accept_broken()
-    records: Iterable[Mapping[str, object]]
-    if what == "counters":
-        documents = context.stores.documents.every(context.now_s)
-        records = map(usage_data, UsageReader(context.policies).of_all(documents, context.now_s))
-    elif what == "overrides":
-        records = map(override_data, context.overrides)
+    rollout = Rollout(context, read_minutes=context.minutes)
+    if as_json:
+        print_json(rollout.data())
+        return
+    rare = {RolloutStep.OFF, RolloutStep.SOME} - {rollout.step}
+    steps = [step for step in RolloutStep if step not in rare]
+    click.echo(" > ".join(click.style(f"[{step}]", bold=True) if step is rollout.step else step for step in steps))
+    click.echo()
+    source = mode_source_text(rollout.status.file_policies, rollout.status.mode_origin)
+    mode: list[tuple[str, Value]] = [("mode", Cell(mode_text(context.policies), "bold")), ("mode from", source)]
+    if rollout.is_shared:
+        print_facts([*mode, *_day_facts(rollout), ("counters", "shared through MongoDB")])
+        click.echo(STATISTICS_LAG, err=True)
     else:
-        records = map(entry_data, context.stores.overrides.history())
-    form = output_format(chosen_format, as_json=as_json, default="jsonl")
-    if form == "csv":
-        _write_csv(records)
-    elif form == "json":
-        _write_list(records)
+        print_facts([*mode, ("counters", Cell("not shared", "bold red"))])
+    click.echo()
+    for problem in rollout.problems:
+        click.secho(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
+    if rollout.step is RolloutStep.ENFORCE:
+        click.echo(ENFORCED_BY_OVERRIDE if rollout.is_override else "All limits are enforced. Keep the alerts.")
     else:
-        for record in records:
-            click.echo(json_line(record))
+        click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
+    _print_commands(rollout.next_commands)
+    click.echo("Back:")
+    _print_commands(rollout.back_commands)
 
 
-def _write_list(records: Iterable[Mapping[str, object]]) -> None:
-    """Write one JSON list, record by record, because there may be many counters."""
-    separator = "["
-    for record in records:
-        click.echo(f"{separator}\n{json_line(record)}", nl=False)
-        separator = ","
-    click.echo("[]" if separator == "[" else "\n]")
+def _day_facts(rollout: Rollout) -> list[tuple[str, str]]:
+    day, total, before = rollout.day, rollout.day.total, rollout.day_before.total
+    named = ", ".join(f"{visible(client_id)} ({count:,})" for client_id, count in day.over.most_common(MAX_NAMED))
+    return [
+        ("requests, last day", f"{total.offered:,}"),
+        ("denied", f"{total.denied:,}"),
+        ("would be denied", f"{total.would_deny:,}"),
+        ("the day before", f"{before.denied:,} denied, {before.would_deny:,} would be denied"),
+        ("clients over a limit", f"{len(day.over):,}{f': {named}' if named else ''}"),
+        ("instances", counted(len(rollout.status.heartbeats), "instance")),
+    ]
 
 
-def _write_csv(records: Iterable[Mapping[str, object]]) -> None:
-    writer = None
-    for record in records:
-        if writer is None:
-            writer = csv.DictWriter(sys.stdout, list(record))
-            writer.writeheader()
-        writer.writerow({name: csv_cell(value, separator="; ") for name, value in record.items()})
+def _print_commands(commands: list[str]) -> None:
+    for command in commands:
+        click.echo(f"  {command}" if command.startswith("#") else f"  flask oauth-ratelimit {command}")

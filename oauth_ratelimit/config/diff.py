@@ -1,30 +1,34 @@
-"""Changes of a reload in words, for the log."""
+"""Changes of a configuration in words."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from oauth_ratelimit.config.notation import rate_text
-from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.config.types import keys_of
+from oauth_ratelimit.config.settings import FILE, Settings
 from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.policy import OnLimit, Policy
 from oauth_ratelimit.core.window import Estimator, default_frame_count
 
 MAX_CHANGES = 50  # lines; a log event must not hold a whole file
 
-# Keys of the file by the attribute of a policy set that holds them.
-_KEYS = {
-    "trusted": "trusted_clients",
-    "paths": "path",
-    "methods": "method",
-    "ceiling": "strictest_mode",  # of an override: the file has no such key
-}
+# Keys of the file by the attribute that holds them.
+_NAMES = {key.attribute: key.name for section in FILE.sections for key in section.keys.values() if key.attribute}
+_NAMES["ceiling"] = "strictest_mode"  # of an override: the file has no such key
 _SECRET = "store.uri"
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
     """Return one line per value that differs: ``mode: dry-run -> enforce``. A URI is not shown."""
-    before, after = dict(_flatten(old)), dict(_flatten(new))
+    return changes_between(dict(_flatten(old)), dict(_flatten(new)))
+
+
+def values_of(settings: Settings) -> dict[str, str]:
+    """Return the text of each value by its path, without the name of the instance. A URI is left out."""
+    return {path: text for path, text in _flatten(settings) if path not in (_SECRET, "instance")}
+
+
+def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return one line per value that differs, of texts by path."""
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     lines = [_line(path, before.get(path), after.get(path)) for path in changed]
     if len(lines) > MAX_CHANGES:
@@ -35,11 +39,9 @@ def describe_changes(old: Settings, new: Settings) -> list[str]:
 def _line(path: str, old: str | None, new: str | None) -> str:
     if path == _SECRET:
         return f"{path}: changed"
-    if old is None:
-        return f"{path}: added {new}" if new else f"{path}: added"
-    if new is None:
-        return f"{path}: removed {old}" if old else f"{path}: removed"
-    return f"{path}: {old} -> {new}"
+    if old is not None and new is not None:
+        return f"{path}: {old} -> {new}"
+    return f"{path}: {'added' if old is None else 'removed'} {new or old or ''}".rstrip()
 
 
 def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
@@ -47,10 +49,10 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Canary) and value.instances:
         yield from _flatten(value.instances, f"{path}.instances")  # the percentage has no effect
     elif is_dataclass(value):
-        names = {key.attribute: key.name for key in keys_of(type(value))}
         for part in fields(value):
-            name = names.get(part.name, _KEYS.get(part.name, part.name))
-            below = path if name == "policies" else _join(path, name)
+            if part.name == "warnings":  # logged apart
+                continue
+            below = path if part.name == "policies" else _join(path, _NAMES.get(part.name, part.name))
             yield from _flatten(getattr(value, part.name), below)
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -85,4 +87,6 @@ def _policy_text(policy: Policy) -> str:
         text += f" estimator={policy.estimator}"
     if policy.count_denied:
         text += " count_denied"
+    if policy.on_limit is not OnLimit.DENY:
+        text += f" on_limit={policy.on_limit}"
     return text if policy.mode is None else f"{text} mode={policy.mode}"

@@ -6,55 +6,46 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
-from oauth_ratelimit.config.errors import dotted, show
+from oauth_ratelimit.config.errors import dotted, show, without_address
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
 MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the stack
-_TOO_DEEP = re.compile(rb"(?:[\[{][\s,?]*+){%d}" % (MAX_DEPTH + 1))  # a thousand of them take PyYAML 0.4 s to look at
 
 ABSOLUTE = "an absolute one such as /etc/myauth/ratelimit.yaml works from everywhere"
 NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space after the colon"
 EMPTY = "the file is empty, as one that is being written; for nothing but defaults write {}"
 
+_SECTION = re.compile(rb"^(\w+):.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next key that is not indented
 
-_STORE = re.compile(rb"^store:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next key that is not indented
+
+Stamp = tuple[int, ...]
+"""What the status of a file says. It differs if the file has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """The status of a file. It differs if the file has changed."""
-
-    mtime_ns: int
-    ctime_ns: int
-    size: int
-    inode: int
-    device: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> "Stamp":
-        """Return the stamp in a file's status."""
-        return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev)
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp in a file's status."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
     """Return a file's content and its stamp.
 
-    Raises:
-        ConfigError: It cannot be read, is no regular file or is too large.
+    Raises ``ConfigError`` if it cannot be read, is no regular file or is too large.
     """
     try:
         return _read(path)
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or type(exc).__name__
-    name = os.fspath(path)
+    name = without_address(os.fspath(path))  # an address may be given in place of a path
     where = "" if Path(name).is_absolute() else f"; the path is relative to {Path.cwd()}, {ABSOLUTE}"
     raise ConfigError([f"cannot be read: {reason}{where}"], source=name)
 
@@ -69,25 +60,33 @@ def _read(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES} bytes")
-    return content, Stamp.of(status)
+    return content, stamp_of(status)
+
+
+def permission_warning(path: str | os.PathLike[str]) -> str | None:
+    """Return a warning if every user of the machine may change a file's content, else None."""
+    try:
+        is_open = Path(path).stat().st_mode & stat.S_IWOTH
+    except (OSError, ValueError):
+        return None
+    return "any user of this machine may change this file, and so all limits; chmod o-w" if is_open else None
 
 
 def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
     """Return the mapping in a YAML document.
 
-    Raises:
-        ConfigError: It is not YAML, is empty, is no mapping, is nested too deeply, or has an alias or a doubled key.
+    Raises ``ConfigError`` if it is empty, nested too deeply, no mapping or no YAML, or has an alias or a doubled key.
     """
-    problem = _encoding_problem(content, source)
-    if problem is None and _TOO_DEEP.search(content):
-        problem = f"not usable YAML: nested deeper than {MAX_DEPTH} levels"
+    problem = None
     value: object = None
     try:
-        value = None if problem else yaml.load(content, Loader=_Loader)  # a SafeLoader that accepts less
+        value = yaml.load(content, Loader=_Loader)  # a SafeLoader that accepts less
     except yaml.MarkedYAMLError as exc:
-        problem = _describe(exc)
+        mark = exc.problem_mark or exc.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        problem = f"not usable YAML: {exc.problem or exc.context}{where}"  # not the line, which may hold a password
     except yaml.reader.ReaderError as exc:
-        problem = f"not YAML: {exc.reason}"
+        problem = _encoding_problem(content, source) or f"not YAML: {exc.reason}"
     except ValueError:
         problem = "not YAML: a number is too long"  # Python refuses some thousand digits
     # Raised outside of the except clauses, because the error of PyYAML quotes the line with any password in it.
@@ -97,9 +96,7 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
 
 
 def _encoding_problem(content: bytes, source: str) -> str | None:
-    """Return the problem of a text that is not UTF-8, such as Latin-1; None if it is or has another mark."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return None
+    """Return what to do about a document that is not UTF-8, None if it is."""
     try:
         content.decode()
     except UnicodeDecodeError as exc:
@@ -111,23 +108,30 @@ def _encoding_problem(content: bytes, source: str) -> str | None:
     return None
 
 
-def store_section(content: bytes) -> object:
-    """Return the section ``store`` of a YAML document that may be broken elsewhere; None if it cannot be read."""
-    found = _STORE.search(content)
+def top_level(content: bytes, names: Collection[str]) -> dict[str, object]:
+    """Return the values of top-level keys in a YAML document that may be broken elsewhere, as far as they can be read.
+
+    Of a key that is there twice, as after ``echo "mode: off" >>``, the last one counts. A value that cannot be read is
+    the text of the section.
+    """
     try:
-        return parse_yaml(found[0], source="store").get("store") if found else None
+        values = parse_yaml(content, source="file")
+        return {name: values[name] for name in names if name in values}
     except ConfigError:
-        return None
+        pass
+    found: dict[str, object] = {}
+    for section in _SECTION.finditer(content.removeprefix(codecs.BOM_UTF8)):
+        name = section[1].decode(errors="replace")
+        if name in names:
+            found[name] = section[0].decode(errors="replace")
+            with suppress(ConfigError):
+                found |= parse_yaml(section[0], source="section")
+    return found
 
 
 def line_numbers(content: bytes) -> Callable[[str], int | None]:
     """Return a function from the path of a key to its line in a YAML document, or to that of the nearest one above."""
-    lines: dict[str, int] = {}
-    loader = _Loader(content)
-    try:
-        _note_lines(loader.get_single_node(), "", lines)
-    finally:
-        loader.dispose()
+    lines = dict(_lines_below(_Loader(content).get_single_node(), ""))
 
     def line_of(path: str) -> int | None:
         while path and path not in lines:
@@ -137,60 +141,37 @@ def line_numbers(content: bytes) -> Callable[[str], int | None]:
     return line_of
 
 
-def _note_lines(node: yaml.Node | None, at: str, lines: dict[str, int]) -> None:
+def _lines_below(node: yaml.Node | None, at: str) -> Iterator[tuple[str, int]]:
+    below: list[tuple[str, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            path = dotted(at, key.value)
-            lines[path] = key.start_mark.line + 1
-            _note_lines(value, path, lines)
+        below = [(dotted(at, key.value), key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            path = f"{at}[{index}]"
-            lines[path] = value.start_mark.line + 1
-            _note_lines(value, path, lines)
+        below = [(f"{at}[{index}]", value, value) for index, value in enumerate(node.value)]
+    for path, first, value in below:
+        yield path, first.start_mark.line + 1
+        yield from _lines_below(value, path)
 
 
-def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy that consists of dicts and lists, whatever mappings and tuples it is made of.
+_Parser: Any = yaml.SafeLoader
+if yaml.__with_libyaml__:
 
-    Raises:
-        ConfigError: It is nested too deeply, or holds itself.
-    """
-    try:
-        return {key: _plain(value, depth=1) for key, value in source.items()}
-    except _TooDeep:
-        problem = f"nested deeper than {MAX_DEPTH} levels"
-    raise ConfigError([problem])
+    class _CParser(Composer, yaml.CSafeLoader):
+        """libyaml's parser with PyYAML's composer: that of libyaml cannot be told what to refuse."""
 
+        def __init__(self, content: bytes) -> None:
+            yaml.CSafeLoader.__init__(self, content)
+            Composer.__init__(self)
 
-class _TooDeep(Exception):
-    pass
+    _Parser = _CParser
 
 
-def _plain(value: object, *, depth: int) -> object:
-    if depth > MAX_DEPTH:
-        raise _TooDeep
-    if isinstance(value, Mapping):
-        return {key: _plain(item, depth=depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, depth=depth + 1) for item in value]
-    return value
-
-
-def _describe(error: yaml.MarkedYAMLError) -> str:
-    """Return the problem and its position, without the line, which may hold a password."""
-    mark = error.problem_mark or error.context_mark
-    where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-    return f"not usable YAML: {error.problem or error.context}{where}"
-
-
-class _Loader(yaml.SafeLoader):
+class _Loader(_Parser):  # type: ignore[misc]  # one of two classes
     """YAML without surprises: ``off`` is text, ``010`` is no octal number; no aliases, doubled keys or tags."""
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()
         problem = None
         if isinstance(event, yaml.AliasEvent):
             problem = "aliases (*name) are not allowed; what clients share goes into a plan"
@@ -210,10 +191,11 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode):
                 if key_node.value in seen:
-                    problem = f"the key {key_node.value[:60]!r} is there twice"
+                    problem = f"the key {show(key_node.value)} is there twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key_node.value)
-        return super().construct_mapping(node, deep=deep)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 _Loader.yaml_implicit_resolvers = {}

@@ -5,28 +5,26 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote_plus
 
 from oauth_ratelimit.errors import ConfigError
 
 MAX_SHOWN = 60  # characters of a bad value; enough to find it
 
 # A value here may be an address with a slip in it and a password, or a key in place of its path.
-SECRET_PATHS = {
-    "store",
-    "store.uri",
-    "OAUTH_RATELIMIT_MONGO_URI",
-    "privacy",
-    "privacy.keys",
-    "privacy.keys[]",
-    "privacy.keys[].env",
-    "privacy.keys[].file",
-}
+_SECRET_PATH = re.compile(
+    r"store|store\.uri|OAUTH_RATELIMIT_MONGO_URI|privacy|privacy\.keys"
+    r"|(privacy\.keys\[[0-9]+\]|denial\.partition_key)(\.env|\.file)?"
+)
 
-# Keys of former versions by their path, and what replaces them.
+# Keys of former versions by their path, and what replaces them. They are ignored, so that an upgrade stops nothing.
 REMOVED_KEYS = {
     "gc_interval": "Python decides when to collect; "
     "see gc.freeze() in docs/operations for processes with very many keys",
     "digest": "use `flask oauth-ratelimit report --format json` from cron",
+    "sync.near_limit": "keys near a limit are synchronised at once; "
+    "a limit that must hold to the request needs an exact log in Redis",
+    "sync.deadline": "no request waits for MongoDB",
     "privacy.read_plain": "counts start anew when user_names changes; `erase` always looks for plain names, too",
 }
 
@@ -35,9 +33,6 @@ OVERRIDING = {"store.uri": "OAUTH_RATELIMIT_MONGO_URI", "mode": "OAUTH_RATELIMIT
 
 # Examples to paste, by the name of the key, where the default is none. Tests load each of them.
 EXAMPLES = {
-    "canary": "{percent: 10}",
-    "client": '["100/minute"]',
-    "client_total": '["1000/minute"]',
     "clients": "{partner-app: {mode: enforce}}",
     "endpoints": '{revocation: {limits: {client: ["600/minute"]}}}',
     "env": "RATELIMIT_NAMES_KEY",
@@ -45,12 +40,9 @@ EXAMPLES = {
     "file": "/run/secrets/ratelimit-names-key",
     "frames": "10",
     "grants": "{refresh_token: {mode: enforce}}",
-    "guard": "{mode: dry-run}",
     "instance": "node-1",
     "instances": '["node-1*"]',
-    "keys": "[{env: RATELIMIT_NAMES_KEY}]",
     "limit": "100",
-    "limits": '{user: ["100/minute"]}',
     "method": '["POST"]',
     "mode": "dry-run",
     "name": "burst",
@@ -59,98 +51,80 @@ EXAMPLES = {
     "percent": "10",
     "plan": "gold",
     "plans": '{gold: {limits: {user: ["100/minute"]}}}',
-    "privacy": "{user_names: plain}",
-    "salt": '"2026"',
-    "store": '{uri: "mongodb://localhost:27017/oauth"}',
-    "sync": "{interval: 1s}",
-    "denial": "{error: temporarily_unavailable}",
-    "events": "{per_minute: 300}",
-    "statistics": "{keep: 30d}",
     "trusted_addresses": '["10.0.0.0/8"]',
     "trusted_clients": "[our-own-app]",
     "uri": '"mongodb://localhost:27017/oauth"',
-    "user": '["10/second"]',
-    "passed_on": '["10 per 10 minutes"]',
-    "address": '["100 per 10 minutes"]',
     "window": "60s",
 }
 
-_INDEX = re.compile(r"\[[0-9]+\]")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}$")
+_CREDENTIALS = re.compile(r":.*@", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60})\}|^\$([A-Z_][A-Z0-9_]{2,60})$")
 
 
 @dataclass(slots=True)
-class Problem:
-    """Problem with one value.
+class ConfigProblem:
+    """Problem with one value."""
 
-    Attributes:
-        at: Path of the key, empty for the whole.
-        reason: The value found, and what is allowed.
-        example: What could be there instead, as it is written in the file; empty for none.
-        wants_example: True if an example of the key helps.
-    """
-
-    at: str
+    at: str  # path of the key, empty for the whole
     reason: str
-    example: str = ""
-    wants_example: bool = False
+    example: str | None = None  # what could be there instead, as it is written in the file; None if that would not help
 
     def text(self, line: int | None = None) -> str:
         """Return the problem on one line, with its line in the file."""
         example = f"; for example {self.example}" if self.example else ""
         where = f" (line {line})" if line else ""
-        return f"{self.at}: {self.reason}{example}{where}" if self.at else f"{self.reason}{example}{where}"
+        at = _QUOTED.sub(lambda key: json.dumps(without_address(json.loads(key[0]))), self.at)
+        return f"{at}: {self.reason}{example}{where}" if at else f"{self.reason}{example}{where}"
 
 
 class Problems:
-    """The problems found so far, in the order of the keys."""
+    """The problems found so far, in the order of the keys, and removed keys, which are no problem: ``ignored``.
 
-    def __init__(self) -> None:
-        self._found: list[Problem] = []
+    ``document`` is the whole configuration as it is written, for keys that name others.
+    """
+
+    def __init__(self, document: Mapping[str, object] | None = None) -> None:
+        self.document = document or {}
+        self._found: list[ConfigProblem] = []
+        self.ignored: list[ConfigProblem] = []
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, at: str, reason: str) -> None:
-        """Report that the value at a path cannot be used."""
-        self._found.append(Problem(at, reason))
+    def add(self, at: str, reason: str, *, example: str | None = None) -> None:
+        """Report that the value at a path cannot be used. An empty example is replaced by one of the key."""
+        self._found.append(ConfigProblem(at, reason, example))
 
     def bad_value(self, at: str, value: object, allowed: str, *, example: str = "") -> None:
         """Report a value that is not allowed, and what is."""
-        path = _INDEX.sub("[]", at)
         variable = _VARIABLE.search(value) if isinstance(value, str) else None
         if variable is not None:
-            self.add(at, _not_interpolated(path, variable[1] or variable[2]))
+            self.add(at, _not_interpolated(at, variable[1] or variable[2]))
             return
-        is_secret = isinstance(value, str) and path in SECRET_PATHS
+        is_secret = isinstance(value, str) and _SECRET_PATH.fullmatch(at)
         reason = f"got {'another text' if is_secret else show(value)}, allowed: {allowed}"
-        self._found.append(Problem(at, reason, example, wants_example=True))
-
-    def missing(self, at: str) -> None:
-        """Report a required key that is not there."""
-        self._found.append(Problem(at, "missing", wants_example=True))
+        self.add(at, reason, example=example)
 
     def give_example(self, name: str, example: str, *, since: int) -> None:
-        """Add an example of a key to the problems of its value that have none."""
+        """Add an example of a key to the problems of its value that need one."""
         for problem in self._found[since:]:
-            if problem.wants_example and not problem.example:
+            if problem.example == "":
                 problem.example = f"{name}: {example}"
 
     def unknown_key(self, at: str, name: str, allowed: Iterable[str]) -> None:
         """Report a key that does not exist. Its value is not shown: a misspelt ``uri`` may hold a password."""
         removed = REMOVED_KEYS.get(at)
+        if removed:
+            self.ignored.append(ConfigProblem(at, f"was removed and is ignored; {removed}"))
+            return
         names = list(allowed)
-        unknown = f"unknown key, allowed: {', '.join(names)}{did_you_mean(name, names)}"
-        self.add(at, f"was removed; {removed}" if removed else unknown)
+        self.add(at, f"unknown key, allowed: {', '.join(names)}{did_you_mean(name, names)}")
 
     def error(self, *, source: str, line_of: Callable[[str], int | None] = lambda _: None) -> ConfigError:
-        """Return all problems as one error.
-
-        Args:
-            source: Name of the file.
-            line_of: Returns the line of a path in it, None if there is none.
-        """
+        """Return all problems as one error, with the lines of their paths in the source."""
         return ConfigError([problem.text(line_of(problem.at)) for problem in self._found], source=source)
 
 
@@ -160,9 +134,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _not_interpolated(path: str, variable: str) -> str:
+def _not_interpolated(at: str, variable: str) -> str:
     reason = f"got ${{{variable}}}, but nothing is interpolated in this file"
-    key = OVERRIDING.get(path)
+    key = OVERRIDING.get(at)
     if key is None:
         return reason
     return f'{reason}; leave the key out and set app.config["{key}"] = os.environ["{variable}"]'
@@ -176,6 +150,23 @@ def dotted(at: str, *keys: object) -> str:
     return at
 
 
+def without_address(text: str) -> str:
+    """Return a text, of an address only the scheme: a user, a password or a token may follow."""
+    before, separator, _ = text.partition("://")
+    if separator:
+        scheme = _SCHEME.search(before)
+        return f"{scheme[0] if scheme else ''}{separator}…"
+    return "…" if _CREDENTIALS.search(text) else text
+
+
+def without_parts_of(uri: str, text: str) -> str:
+    """Return a text without any part of a connection string: a misplaced sign can make a host of a password."""
+    parts = {part for part in re.split(r"[:/@?&=,]+", uri) if len(part) > 2}
+    for part in sorted(parts | set(map(unquote_plus, parts)), key=len, reverse=True):
+        text = text.replace(part, "…")
+    return text
+
+
 def show(value: object) -> str:
     """Return a bad value for people: short, on one line, without what an address may carry."""
     if value is None or isinstance(value, bool):
@@ -185,18 +176,12 @@ def show(value: object) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, str):
-        return _show_text(value)
+        shown = without_address(value)
+        if len(shown) > MAX_SHOWN:
+            shown = shown[:MAX_SHOWN] + "…"
+        return json.dumps(shown, ensure_ascii=not shown.isprintable())
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
     return f"a {type(value).__name__}"
-
-
-def _show_text(text: str) -> str:
-    scheme, separator, _ = text.partition("://")
-    if separator:
-        text = f"{scheme[-20:]}{separator}…"
-    elif len(text) > MAX_SHOWN:
-        text = text[:MAX_SHOWN] + "…"
-    return json.dumps(text, ensure_ascii=not text.isprintable())

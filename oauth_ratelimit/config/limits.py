@@ -1,15 +1,23 @@
 """Limits in the configuration file: a mapping with all options, or text in the notation of the limits library."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, dotted
 from oauth_ratelimit.config.notation import MAX_RATES_LENGTH, RATES_NOTATION, RATES_PATTERN, parse_rates
-from oauth_ratelimit.config.types import Key, Kind, Section, choice, flag, list_of, or_null, seconds, text, whole
+from oauth_ratelimit.config.types import ConfigKey, Kind, choice, flag, list_of, or_null, seconds, section, text, whole
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, OwnLimits, Policy
+from oauth_ratelimit.core.policy import (
+    MAX_LIMIT,
+    MAX_POLICY_NAME_LENGTH,
+    POLICY_NAME_PATTERN,
+    LimitKind,
+    OnLimit,
+    OwnLimits,
+    Policy,
+)
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
 
 BUILT_IN_LIMITS = {
@@ -19,68 +27,65 @@ BUILT_IN_LIMITS = {
 }
 
 
+COUNTED = "count_denied counts what reuse counts nowhere"
+NO_TOKEN = "only the token endpoint answers with a token, and only a client_credentials request gets it again"
+OF_A_USER = "a user's token is never given out again; reuse is for the kinds client and client_total"
+
 _MODE = choice(Mode)
 # YAML 1.1 reads a bare off as false.
-MODE = Kind(
-    lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems), _MODE.schema, _MODE.words
-)
+MODE = replace(_MODE, parse=lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems))
 
+ENABLED = ConfigKey("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True)
 SWITCH = (
-    Key(
+    ConfigKey(
         "mode",
         or_null(MODE),
         "off admits without counting, dry-run counts and reports but never denies, enforce denies. "
         "Default: the mode above.",
     ),
-    Key("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True),
+    ENABLED,
 )
 
 
-def own_mode(mode: Mode | None, enabled: bool) -> Mode | None:
-    """Return the mode that the two keys of a switch make together; None inherits."""
-    return mode if enabled else Mode.OFF
+def switched(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a builder that also takes ``enabled``: if it is false, the mode is off."""
+
+    def build_switched(*, enabled: bool, **values: Any) -> Any:
+        return build(**values) if enabled else build(**{**values, "mode": Mode.OFF})
+
+    return build_switched
 
 
 def _check_frames(values: Mapping[str, Any], at: str, problems: Problems) -> None:
-    window_s, frames = values["window"], values["frames"]
+    window_s, frames = values.get("window"), values.get("frames")
     if window_s and frames and window_s % frames:
         allowed = f"a number that divides the window of {window_s} s into whole seconds"
         problems.bad_value(dotted(at, "frames"), frames, allowed)
 
 
-def _policy(
-    *,
-    limit: int,
-    window: int,
-    name: str | None,
-    frames: int | None,
-    estimator: Estimator,
-    count_denied: bool,
-    mode: Mode | None,
-    enabled: bool,
-) -> Policy:
+def _policy(*, window: int, name: str | None = None, frames: int | None = None, **others: Any) -> Policy:
     """Return a policy. If it has no name yet, its list will name it."""
-    return Policy(name or "", limit, Window.of(window, frames), estimator, count_denied, own_mode(mode, enabled))
+    return Policy(name=name or "", window=Window.of(window, frames), **others)
 
 
-LIMIT = Section(
+LIMIT = section(
     "One limit",
     "Largest number of requests in any window of time.",
     (
         *SWITCH,
-        Key(
+        ConfigKey(
             "limit",
             whole(1, MAX_LIMIT, f"a whole number from 1 to 2^53 ({MAX_LIMIT})"),
             "Requests per window.",
             is_required=True,
         ),
-        Key(
+        ConfigKey(
             "window",
             seconds(1, MAX_WINDOW_S, "1 s to 366 days", is_whole=True),
             "Length of the trailing window, in whole seconds.",
             is_required=True,
         ),
-        Key(
+        ConfigKey(
             "name",
             or_null(
                 text(
@@ -93,13 +98,13 @@ LIMIT = Section(
             "Appears in headers, logs and metrics. Default: user, client or client_total if it is the only one in "
             "its list, else that and the window, as user-10s.",
         ),
-        Key(
+        ConfigKey(
             "frames",
             or_null(whole(1, MAX_FRAMES, f"a whole number from 1 to {MAX_FRAMES} that divides the window")),
             "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
             "documents larger. Default: the largest divisor of the window up to 10.",
         ),
-        Key(
+        ConfigKey(
             "estimator",
             choice(Estimator),
             "sliding counts the frames inside the window in full and the oldest by the share still inside; "
@@ -107,62 +112,59 @@ LIMIT = Section(
             "full until it has left the window.",
             default="sliding",
         ),
-        Key(
+        ConfigKey(
             "count_denied",
             flag(),
             "true counts denied requests too, so that hammering keeps a client out.",
             default=False,
         ),
+        ConfigKey(
+            "on_limit",
+            choice(OnLimit),
+            "deny answers 429; reuse gives a client_credentials request the token that the client already has, if it "
+            "can. Reuse is for limits of the kinds client and client_total at the token endpoint.",
+            default="deny",
+        ),
     ),
-    build=_policy,
+    build=switched(_policy),
     check=_check_frames,
 )
 
 
-def _parse_item(value: object, at: str, problems: Problems) -> tuple[Policy, ...]:
-    if isinstance(value, dict):
+def _parse_item(refusal: str, value: object, at: str, problems: Problems) -> tuple[Policy, ...]:
+    if isinstance(value, Mapping):
         policy = LIMIT.parse(value, at, problems)
+        if policy and policy.on_limit is OnLimit.REUSE and (reason := refusal or (policy.count_denied and COUNTED)):
+            problems.bad_value(dotted(at, "on_limit"), OnLimit.REUSE.value, f"deny, because {reason}")
         return (policy,) if policy else ()
     try:
-        return _from_rates(value)
+        if not isinstance(value, str):
+            raise ValueError(f"a mapping with limit and window, or {RATES_NOTATION}")
+        rates = parse_rates(value)
+        if not all(1 <= limit <= MAX_LIMIT and 1 <= window_s <= MAX_WINDOW_S for limit, window_s in rates):
+            raise ValueError("1 to 2^53 requests per 1 second to 366 days")
     except ValueError as exc:
         problems.bad_value(at, value, str(exc))
         return ()
-
-
-def _from_rates(value: object) -> tuple[Policy, ...]:
-    """Return the limits that a text names.
-
-    Raises:
-        ValueError: It names none; the message says what is allowed.
-    """
-    if not isinstance(value, str):
-        raise ValueError(f"a mapping with limit and window, or {RATES_NOTATION}")
-    rates = parse_rates(value)
-    if not all(1 <= limit <= MAX_LIMIT and 1 <= window_s <= MAX_WINDOW_S for limit, window_s in rates):
-        raise ValueError("1 to 2^53 requests per 1 second to 366 days")
     return tuple(Policy("", limit, Window.of(window_s)) for limit, window_s in rates)
 
 
 # An item of a list of limits: a mapping is one limit, text in the notation of the limits library one or more.
 _ITEM = Kind(
-    _parse_item,
+    partial(_parse_item, ""),
     {"anyOf": [LIMIT.schema, {"type": "string", "pattern": RATES_PATTERN, "maxLength": MAX_RATES_LENGTH}]},
     f"{LIMIT.words}, or {RATES_NOTATION}",
     LIMIT.sections,
+    example='"100/minute"',
 )
 
 
-def limits_key(kind: str, doc: str, *, prefix: str = "", default: list[object] | None = None) -> Key:
-    """Return the key of a list of limits.
-
-    Args:
-        kind: Name of the key.
-        doc: Description.
-        prefix: Name of its only limit, and of several with their windows; empty for ``kind``.
-        default: As it is written in the file; None for no value.
-    """
-    return Key(kind, list_of(_ITEM, build=partial(_named, prefix or kind)), doc, default)
+def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
+    """Return the key of a list of limits. ``prefix`` names its only limit, and several with their windows."""
+    item = _ITEM
+    if prefix or kind == LimitKind.USER:
+        item = replace(_ITEM, parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
+    return ConfigKey(kind, list_of(item, build=partial(_named, prefix or kind)), doc)
 
 
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
@@ -175,7 +177,7 @@ def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     return tuple(replace(policy, name=name) for policy, name in zip(policies, names, strict=True))
 
 
-LIMITS = Section(
+LIMITS = section(
     "limits",
     "Limits by what they count. All limits that apply to a request must admit it.",
     (

@@ -1,18 +1,24 @@
 """Loading: from a path or a mapping to settings."""
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.config.document import line_numbers, parse_yaml, plain_mapping, read_file, store_section
+from oauth_ratelimit.config.document import line_numbers, parse_yaml, read_file, top_level
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.limits import LIMITS, MODE
-from oauth_ratelimit.config.policies import find_clashes, find_dangling_names
-from oauth_ratelimit.config.settings import FILE, MONGO_URI, Settings, StoreSettings
-from oauth_ratelimit.config.types import keys_of
-from oauth_ratelimit.core.policy import OwnLimits
+from oauth_ratelimit.config.policies import find_clashes
+from oauth_ratelimit.config.privacy import PrivacySettings
+from oauth_ratelimit.config.settings import FILE, MONGO_URI, GuardSettings, Settings, StoreSettings
+from oauth_ratelimit.config.types import keys_of, or_null
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import OwnLimits, PolicySet
+from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
+
+_SECTIONS = {key.name: key.kind for key in keys_of(Settings)}
 
 
 def load_config(
@@ -29,7 +35,7 @@ def load_config(
         ConfigError: With every problem at once, each with the path of its key, the value and what is allowed.
     """
     if isinstance(source, Mapping):
-        return parse_settings(plain_mapping(source), source="configuration", mode=mode, uri=uri)
+        return parse_settings(source, source="configuration", mode=mode, uri=uri)
     content, _ = read_file(source)
     return parse_file(content, source=os.fspath(source), mode=mode, uri=uri)
 
@@ -37,68 +43,93 @@ def load_config(
 def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str | None = None) -> Settings:
     """Return the settings in the content of a file.
 
-    Raises:
-        ConfigError: As ``load_config``; each problem with its line, and with the store's address if there is one.
+    Raises ``ConfigError`` as ``load_config`` does: each problem with its line, and with the parts that are valid.
     """
     try:
-        values = parse_yaml(content, source=source)
-        return parse_settings(values, source=source, mode=mode, uri=uri, content=content)
+        return parse_settings(parse_yaml(content, source=source), source=source, mode=mode, uri=uri, content=content)
     except ConfigError as exc:
         problems = exc.problems
-    raise ConfigError(problems, source=source, store=_readable_store(store_section(content), uri))
+    raise ConfigError(problems, source=source, valid_parts=valid_parts(content, mode=mode, uri=uri))
 
 
-def _readable_store(section: object, uri: str | None) -> StoreSettings | None:
-    """Return the settings of a store without those that are not valid; None without an address."""
-    given = section if isinstance(section, Mapping) else {}
-    values = {**given, "uri": uri or given.get("uri")}
-    valid = {}
-    for key in keys_of(StoreSettings):
-        problems = Problems()
-        value = key.kind.parse(values.get(key.name, key.default), key.name, problems)
-        if not problems:
-            valid[key.attribute] = value
-    return StoreSettings(**valid) if valid.get("uri") else None
+def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = None) -> Settings:
+    """Return what applies of a file that is not valid: limits are off.
+
+    ``store`` and ``privacy`` apply as far as they are valid alone. So does ``guard``; if it is named and not valid, it
+    runs with its default limits, as a dry run if its mode cannot be read either. With ``mode: off`` it is off, too.
+    """
+    sections = top_level(content, ("mode", "store", "privacy", "guard"))
+    is_off = f"{mode or sections.get('mode')}".lower() == Mode.OFF.value
+    return Settings(
+        PolicySet(mode=Mode.OFF),
+        store=_valid_store(sections.get("store"), uri),
+        privacy=_valid("privacy", sections.get("privacy")) or _hidden_names(),
+        guard=GuardSettings(mode=Mode.OFF) if is_off else _valid_guard(sections.get("guard")),
+        is_rejected=not is_off,
+    )
+
+
+def _valid_store(section: object, uri: str | None) -> StoreSettings:
+    """Return the settings of a store without those that are not valid."""
+    given = {**_mapping(section), **({"uri": uri} if uri else {})}
+    parsed = {
+        key.attribute: key.kind.parse(given.get(key.name), key.name, Problems()) for key in keys_of(StoreSettings)
+    }
+    return StoreSettings(**{name: value for name, value in parsed.items() if value is not None})
+
+
+def _hidden_names() -> PrivacySettings:
+    """Return settings that hide usernames under a key that nobody knows."""
+    return PrivacySettings(user_names="hashed", keys=(PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES)),))
+
+
+def _valid_guard(section: object) -> GuardSettings:
+    mode = MODE.parse(_mapping(section).get("mode"), "guard.mode", Problems())
+    return _valid("guard", section) or replace(GuardSettings(), mode=mode or Mode.DRY_RUN)
+
+
+def _valid(name: str, section: object) -> Any:
+    """Return the settings of a section, None if it is not valid."""
+    return _SECTIONS[name].parse(section or {}, name, Problems())
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def parse_settings(
-    values: dict[str, Any],
+    values: Mapping[str, Any],
     *,
     source: str,
     mode: str | None = None,
     uri: str | None = None,
     content: bytes | None = None,
 ) -> Settings:
-    """Return the settings in plain values, with ``mode`` and ``uri`` on top. ``content`` is for lines in problems.
+    """Return the settings in plain values, with ``mode`` and ``uri`` on top.
 
-    Raises:
-        ConfigError: As ``load_config``; ``source`` is the origin of the values.
+    ``content`` is for lines in problems, and ``source`` names where the values come from. Raises ``ConfigError``.
     """
-    problems = Problems()
+    problems = Problems(values)
     settings: Settings | None = FILE.parse(values, "", problems)
-    own_mode = None if mode is None else MODE.parse(mode, "OAUTH_RATELIMIT_MODE", problems)
-    if uri is not None:
-        MONGO_URI.parse(uri, "OAUTH_RATELIMIT_MONGO_URI", problems)
-    find_dangling_names(values, problems)
+    own_mode = or_null(MODE).parse(mode, "OAUTH_RATELIMIT_MODE", problems)
+    own_uri = or_null(MONGO_URI).parse(uri, "OAUTH_RATELIMIT_MONGO_URI", problems)
     if settings:
         find_clashes(settings.policies, problems)
+    line_of = line_numbers(content) if content and (problems or problems.ignored) else lambda _: None
     if problems or settings is None:
-        raise problems.error(source=source, line_of=line_numbers(content) if content else lambda _: None)
-    if own_mode:
-        settings = replace(settings, policies=replace(settings.policies, mode=own_mode))
-    if uri is not None:
-        settings = replace(settings, store=replace(settings.store, uri=uri))
-    return settings
+        raise problems.error(source=source, line_of=line_of)
+    return replace(
+        settings,
+        policies=replace(settings.policies, mode=own_mode or settings.policies.mode),
+        store=replace(settings.store, uri=own_uri or settings.store.uri),
+        warnings=tuple(key.text(line_of(key.at)) for key in problems.ignored),
+    )
 
 
 def parse_limits(values: Mapping[str, Any]) -> OwnLimits:
-    """Return the limits in a ``limits`` section that comes from a command and not from a file.
-
-    Raises:
-        ConfigError: With every problem at once.
-    """
+    """Return the limits in a ``limits`` section that comes from a command, not from a file. Raises ``ConfigError``."""
     problems = Problems()
-    limits: OwnLimits = LIMITS.parse(plain_mapping(values), "limits", problems)
+    limits: OwnLimits = LIMITS.parse(values, "limits", problems)
     if problems:
         raise problems.error(source="limits")
     return limits

@@ -22,11 +22,9 @@ DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d
 MAX_DURATION_S = 10**12  # still exact as a float
 MAX_RATES_LENGTH = 500  # some 30 limits
 
-_RATE = r"\s*[0-9]{1,20}\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]{1,12}\s*)?[A-Za-z]+\s*"
+_RATE = r"\s*([0-9]{1,20})\s*(?:/|[Pp][Ee][Rr])\s*(?:([0-9]{1,12})\s*)?([A-Za-z]+)\s*"
 RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
 RATES_NOTATION = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
-
-_RATE_PARTS = re.compile(r"\s*([0-9]{1,20})\s*(?:/|per)\s*(?:([0-9]{1,12})\s*)?([a-z]+)\s*", re.IGNORECASE)
 
 _LONGEST_FIRST = ((86_400, "day", "d"), (3600, "hour", "h"), (60, "minute", "m"), (1, "second", "s"))
 
@@ -40,14 +38,7 @@ _GRANULARITY_S = {word: unit_ms // 1000 for word, unit_ms in _UNIT_MS.items() if
 
 
 def parse_duration(value: object) -> float:
-    """Return a duration in seconds.
-
-    Args:
-        value: A number of seconds, or text with a unit. A bool is no number here.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Return the seconds of a number or a text with a unit. Raises ``ValueError`` for all else, such as a bool."""
     if isinstance(value, str):
         match = re.fullmatch(_DURATION, value)
         if match is None:
@@ -62,8 +53,7 @@ def parse_duration(value: object) -> float:
 def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
     """Return each limit and its window in seconds from text in the notation of the ``limits`` library.
 
-    Raises:
-        ValueError: The text is not in that notation.
+    Raises ``ValueError`` for other text.
     """
     if len(text) > MAX_RATES_LENGTH:
         raise ValueError(f"up to {MAX_RATES_LENGTH} characters of {RATES_NOTATION}")
@@ -71,7 +61,7 @@ def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _parse_rate(text: str) -> tuple[int, int]:
-    match = _RATE_PARTS.fullmatch(text)
+    match = re.fullmatch(_RATE, text)
     word = match[3] if match else ""
     granularity_s = _GRANULARITY_S.get(word.lower() if len(word) > 1 else word)  # M could be a month
     if match is None or granularity_s is None:

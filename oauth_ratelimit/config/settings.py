@@ -1,23 +1,25 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from oauth_ratelimit.config.limits import MODE, limits_key
-from oauth_ratelimit.config.policies import MODE_KEYS, NAME, RULE_KEYS, build_policies
+from oauth_ratelimit.config.errors import Problems, without_parts_of
+from oauth_ratelimit.config.limits import MODE, limits_key, switched
+from oauth_ratelimit.config.policies import NAME, POLICY_KEYS, build_policies
+from oauth_ratelimit.config.privacy import SECRET_KEY, PrivacySettings
 from oauth_ratelimit.config.types import (
-    Key,
-    Section,
+    ConfigKey,
+    Kind,
     choice,
     keys_of,
     list_of,
     or_null,
     scalar,
     seconds,
+    section,
     setting,
+    subsection,
     text,
     unique,
     whole,
@@ -25,20 +27,34 @@ from oauth_ratelimit.config.types import (
 from oauth_ratelimit.core.failed_auth import FailureLimits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey, Pseudonyms
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 
-NearLimit = Literal["flush", "reserve"]
 HeaderFamily = Literal["ietf", "x-ratelimit"]
 
 HEADER_FAMILIES: tuple[HeaderFamily, ...] = get_args(HeaderFamily)
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
-MAX_SECRET_BYTES = 4096
 MAX_NETWORK_LENGTH = 50
 
-_OAUTH_TEXT = r"^[ !#-\[\]-~]+$"  # RFC 6749, section 5.2; anything else makes Authlib answer 500
+_URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
 
-MONGO_URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
+
+def _connection_string(value: object, at: str, problems: Problems) -> str | None:
+    """Return what the driver can parse. Asks no server and reads no file; only the DNS knows what ``+srv`` means."""
+    from pymongo.errors import PyMongoError  # heavy, and needed by a configuration with an address only
+    from pymongo.uri_parser import parse_uri
+
+    uri: str | None = _URI.parse(value, at, problems)
+    if uri is not None and not uri.startswith("mongodb+srv:"):
+        try:
+            parse_uri(uri, validate=False)
+        except (ValueError, PyMongoError) as exc:
+            problems.add(at, without_parts_of(uri, str(exc)))
+            return None
+    return uri
+
+
+MONGO_URI = replace(_URI, parse=_connection_string)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,10 @@ class StoreSettings:
         default="ratelimits",
         doc="Name of the collection.",
     )
-    namespace: str | None = setting(or_null(NAME), doc="Keeps the counters of several issuers in one collection apart.")
+    namespace: str | None = setting(
+        or_null(NAME),
+        doc="Prefix of all collection names, for several issuers in one database: blue makes blue_ratelimits.",
+    )
     timeout_s: float = setting(
         seconds(0.01, 60, "10 ms to 60 s"),
         default="2s",
@@ -76,17 +95,11 @@ class SyncSettings:
     interval_s: float = setting(
         seconds(0.01, 3600, "10 ms to 1 h"), default="1s", name="interval", doc="Time between two sync cycles."
     )
-    near_limit: NearLimit = setting(
-        choice(get_args(NearLimit)),
-        default="flush",
-        doc="Behaviour close to a limit: flush synchronises early, in the background; reserve asks MongoDB before "
-        "the last requests of a quota are admitted, which makes those requests wait.",
-    )
-    deadline_s: float = setting(
-        seconds(0.001, 10, "1 ms to 10 s"),
-        default="20ms",
-        name="deadline",
-        doc="Longest time that reserve keeps a request waiting; then the counts that are known decide.",
+    max_interval_s: float = setting(
+        seconds(0.01, 3600, "10 ms to 1 h"),
+        default="10s",
+        name="max_interval",
+        doc="Longest time that hits of a key far from its limits wait to be sent, at most a tenth of its window.",
     )
     preload_count: int = setting(
         whole(0, 10**6),
@@ -96,25 +109,23 @@ class SyncSettings:
     )
 
 
+def _oauth_text(longest: int) -> Kind:
+    """Return the type of what RFC 6749, section 5.2, allows; anything else makes Authlib answer 500."""
+    allowed = f"1 to {longest} printable ASCII characters other than quotation mark and backslash"
+    return text(allowed, pattern=r"^[ !#-\[\]-~]+$", longest=longest)
+
+
 @dataclass(frozen=True, slots=True)
 class DenialSettings:
     """The answer to a denied client."""
 
     error: str = setting(
-        text(
-            "1 to 64 printable ASCII characters other than quotation mark and backslash",
-            pattern=_OAUTH_TEXT,
-            longest=64,
-        ),
+        _oauth_text(64),
         default="temporarily_unavailable",
         doc="OAuth error code. The device grant gets slow_down.",
     )
     error_description: str = setting(
-        text(
-            "1 to 500 printable ASCII characters other than quotation mark and backslash",
-            pattern=_OAUTH_TEXT,
-            longest=500,
-        ),
+        _oauth_text(500),
         default="This client has requested too many access tokens. Reuse each token until it expires, and try again "
         "after the seconds given in Retry-After.",
         doc="The same text for every client.",
@@ -135,6 +146,11 @@ class DenialSettings:
         doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none. They describe "
         "enforced limits only.",
     )
+    partition_key: PseudonymKey | None = setting(
+        or_null(SECRET_KEY),
+        doc="Key of the hash of client and user that RateLimit carries as pk where the limit is one per user. Default: "
+        "the key of user names if they are hashed, else no pk.",
+    )
 
 
 def _network(value: object) -> str:
@@ -144,8 +160,8 @@ def _network(value: object) -> str:
     return network
 
 
-def _failures_key(kind: str, doc: str) -> Key:
-    return limits_key(kind, doc, prefix=f"failures-{kind}", default=[])
+def _failures_key(kind: str, doc: str) -> ConfigKey:
+    return limits_key(kind, doc, prefix=f"failures-{kind}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +175,7 @@ class GuardSettings:
         "affected by a canary. The global mode off switches it off, too.",
     )
     limits: FailureLimits = setting(
-        Section(
+        section(
             "Limits of the guard",
             "Allowed failures, by what they are counted by. All limits that apply must admit a request.",
             (
@@ -179,6 +195,9 @@ class GuardSettings:
                 ),
                 _failures_key("client", "Wrong client secrets and unknown clients, per claimed client and address."),
                 _failures_key(
+                    "client_address", "Wrong client secrets, for any clients, per address. Denies every client there."
+                ),
+                _failures_key(
                     "address", "Wrong passwords through clients without a secret, per address. Denies those alone."
                 ),
             ),
@@ -189,6 +208,7 @@ class GuardSettings:
             "passed_on": [{"limit": 10, "window": "10m", "mode": "dry-run"}],
             "passed_on_total": [{"limit": 1000, "window": "10m"}],
             "client": [{"limit": 20, "window": "10m"}],
+            "client_address": [{"limit": 100, "window": "10m"}],
             "address": [{"limit": 100, "window": "10m"}],
         },
         doc="Allowed failures. A kind that is left out has no limit.",
@@ -211,6 +231,24 @@ class GuardSettings:
         whole(1, MAX_KEYS),
         default=100_000,
         doc="Largest number of keys of failures that an instance keeps in memory, besides max_keys.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSettings:
+    """Tokens that a process keeps in memory for limits with on_limit: reuse."""
+
+    max_age_s: float = setting(
+        seconds(1, 3600, "1 s to 1 h"),
+        default="5m",
+        name="max_age",
+        doc="Time after its issue until which a token is given out again. Above a limit a client gets at most one new "
+        "token in that time from each process.",
+    )
+    max_bytes: int = setting(
+        whole(0, 10**10),
+        default=20_000_000,
+        doc="Largest size of all tokens that a process keeps, with about 1 kB beside each; 0 keeps none.",
     )
 
 
@@ -272,147 +310,38 @@ class StatisticsSettings:
     )
 
 
-def read_pseudonym_key(*, env: str | None, file: str | None) -> PseudonymKey:
-    """Return the key that an environment variable or a file holds.
-
-    Raises:
-        ValueError: There is none that can be used. Says where it should be, and nothing of what is there.
-    """
-    if file is None and env is not None:
-        content = os.environ.get(env)
-        if content is None:
-            raise ValueError(f"the environment variable {env} is not set")
-        secret = content.encode("utf-8", "surrogateescape").strip()
-    elif env is None and file is not None:
-        secret = _start_of(file).strip()
-    else:
-        raise ValueError("needs either env or file")
-    if len(secret) > MAX_SECRET_BYTES:
-        raise ValueError(f"the key is longer than {MAX_SECRET_BYTES} bytes")
-    if len(secret) < MIN_SECRET_BYTES:
-        raise ValueError(
-            f"the key has {len(secret)} bytes, allowed: at least {MIN_SECRET_BYTES}, as openssl rand -hex 32 makes"
-        )
-    return PseudonymKey.of(secret)
-
-
-def _start_of(path: str) -> bytes:
-    """Return as much of a file as a key and the white space around it may take."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(2 * MAX_SECRET_BYTES)
-    except (OSError, ValueError) as exc:
-        raise ValueError(f"the file cannot be read: {getattr(exc, 'strerror', None) or type(exc).__name__}") from None
-
-
-_PSEUDONYM_KEY = Section(
-    "One key of user names",
-    "A key for user names, in the environment or in a file, never in the configuration itself.",
-    (
-        Key(
-            "env",
-            or_null(
-                # In capitals, so that a key that is put here by mistake is hardly ever taken for a name and repeated.
-                text(
-                    "the name of an environment variable, in capitals, digits and underscores",
-                    pattern=r"^[A-Z_][A-Z0-9_]*$",
-                    longest=200,
-                )
-            ),
-            "The environment variable that holds the key.",
-        ),
-        Key(
-            "file",
-            or_null(text("the absolute path of a file", pattern="^/", longest=4096)),
-            "The file that holds the key. White space around it is left out.",
-        ),
-    ),
-    build=read_pseudonym_key,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PrivacySettings:
-    """User pseudonyms in MongoDB, logs, metrics, hooks, pages and reports."""
-
-    user_names: str = setting(
-        choice(("plain", "hashed")),
-        default="plain",
-        doc="plain stores and shows usernames as they are, hashed a keyed hash (HMAC-SHA-256) under the first key. A "
-        "change starts new counts.",
-    )
-    keys: tuple[PseudonymKey, ...] = setting(
-        list_of(_PSEUDONYM_KEY),
-        default=[],
-        doc="Keys of the hashes, the newest first. The first one hashes usernames, and a new one starts new counts. "
-        "All others, or all with plain, are former keys: only erase uses them (docs/privacy.md).",
-    )
-
-    def __post_init__(self) -> None:
-        if self.user_names == "hashed" and not self.keys:
-            raise ValueError("hashed needs at least one key under keys")
-        if len({each.label for each in self.keys}) < len(self.keys):
-            raise ValueError("two of the keys are the same")
-
-    @property
-    def key(self) -> PseudonymKey | None:
-        """The key that hashes usernames; None if they stay plain."""
-        return self.keys[0] if self.user_names == "hashed" else None
-
-    @property
-    def former_keys(self) -> tuple[PseudonymKey, ...]:
-        """The keys that only ``erase`` uses."""
-        return self.keys[1:] if self.user_names == "hashed" else self.keys
-
-    def names(self) -> Pseudonyms:
-        """Return the pseudonyms of usernames under these keys."""
-        return Pseudonyms(self.key, self.former_keys)
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole configuration.
-
-    Args:
-        policies: Limits and modes of every client.
-        store: The database that instances share counters through.
-        sync: Synchronisation of counters with the database.
-        denial: The answer to a denied client.
-        guard: Failed authentications.
-        events: Log events and stored records of denials.
-        statistics: Statistics of each client's minutes.
-        privacy: User pseudonyms.
-        max_keys: Largest number of keys that an instance keeps in memory.
-    """
+    """The whole configuration: an attribute for each section, and the policies that the others make together."""
 
     policies: PolicySet = field(default_factory=PolicySet)
-    store: StoreSettings = setting(Section.of(StoreSettings, "store"), default={})
-    sync: SyncSettings = setting(Section.of(SyncSettings, "sync"), default={})
-    denial: DenialSettings = setting(Section.of(DenialSettings, "denial"), default={})
-    guard: GuardSettings = setting(Section.of(GuardSettings, "guard"), default={})
-    events: EventSettings = setting(Section.of(EventSettings, "events"), default={})
-    statistics: StatisticsSettings = setting(Section.of(StatisticsSettings, "statistics"), default={})
-    privacy: PrivacySettings = setting(Section.of(PrivacySettings, "privacy"), default={})
+    store: StoreSettings = subsection(StoreSettings, "store")
+    sync: SyncSettings = subsection(SyncSettings, "sync")
+    denial: DenialSettings = subsection(DenialSettings, "denial")
+    guard: GuardSettings = subsection(GuardSettings, "guard")
+    reuse: ReuseSettings = subsection(ReuseSettings, "reuse")
+    events: EventSettings = subsection(EventSettings, "events")
+    statistics: StatisticsSettings = subsection(StatisticsSettings, "statistics")
+    privacy: PrivacySettings = subsection(PrivacySettings, "privacy")
     max_keys: int = setting(
         whole(1, MAX_KEYS),
         default=1_000_000,
         doc="Largest number of keys (client and user) that an instance keeps in memory.",
     )
+    warnings: tuple[str, ...] = ()  # one line for each key that is ignored
+    is_rejected: bool = False  # limits are off because the file is not valid; the guard goes on
 
     @property
     def is_guarded(self) -> bool:
         """True if failed authentications are counted."""
-        return self.guard.mode is not Mode.OFF and self.policies.mode is not Mode.OFF
-
-
-_STORE, _SYNC, *_OTHERS = _KEYS = keys_of(Settings)
+        return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
 
 
 def _settings(**values: Any) -> Settings:
-    own = {each.name: values.pop(each.name) for each in _KEYS}
+    own = {each.name: values.pop(each.name) for each in keys_of(Settings)}
     return Settings(policies=build_policies(**values), **own)
 
 
-FILE = Section(
-    "The file", "Configuration of oauth_ratelimit.", (*MODE_KEYS, _STORE, _SYNC, *RULE_KEYS, *_OTHERS), build=_settings
+FILE = section(
+    "The file", "Configuration of oauth_ratelimit.", (*POLICY_KEYS, *keys_of(Settings)), build=switched(_settings)
 )

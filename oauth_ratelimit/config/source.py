@@ -1,102 +1,147 @@
-"""Hot reload: new settings when the configuration file changes, unless it is broken."""
+"""Hot reload: new settings when the configuration file changes. A file that is not valid stops nothing."""
 
 import hashlib
 import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import structlog
-
-from oauth_ratelimit.config.document import Stamp, read_file
-from oauth_ratelimit.config.loader import parse_file
+from oauth_ratelimit.config.document import Stamp, permission_warning, read_file, stamp_of
+from oauth_ratelimit.config.loader import parse_file, valid_parts
 from oauth_ratelimit.config.settings import Settings
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.process.log import get_logger
 
 MAX_LOGGED_PROBLEMS = 20
+REPEAT_S = 60.0  # between two log entries about the same content
+DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell the files of a fleet apart
 
-log = structlog.get_logger()
+LIMITS_OFF = "limits are off; of this file only the sections store, privacy and guard apply, each as far as it is valid"
+LAST_VALID = "the last valid file still applies"
+SWITCHED_OFF = "limits are off, because this file has mode: off"
+WAY_BACK = "repair the file; to switch all limits off meanwhile, replace it with the one line mode: off"
+
+log = get_logger("oauth_ratelimit")
 
 
-class ConfigSource:
-    """A configuration file that may change at any time. Not thread-safe: one thread loads and polls.
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A file that is not valid."""
 
-    Args:
-        path: The file. A link is followed again on every poll.
-        mode: Instead of the global mode in the file.
-        uri: Instead of ``store.uri`` in the file.
+    problems: tuple[str, ...]  # one line each
+    since_s: float  # when this process found the first invalid content, seconds since the epoch
+    effect: str  # what applies meanwhile
+
+
+class ConfigFile:
+    """A configuration file that may change at any time. One thread loads and polls; any may request a reload.
+
+    A link is followed again on every poll. ``mode`` and ``uri`` replace those in the file. ``rejection`` is None while
+    the file is valid. ``digest`` is the start of the SHA-256 of the content that was read last; empty if it cannot be
+    read.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mode: str | None = None, uri: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str | None = None,
+        uri: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.path = os.fspath(path)
+        self.rejection: Rejection | None = None
+        self.digest = ""
         self._mode = mode
         self._uri = uri
-        self._settings: Settings | None = None
+        self._clock = clock
+        self._settings: Settings | None = None  # that were returned last
+        self._valid: Settings | None = None  # of the last valid content
         self._read_stamp: Stamp | None = None  # of the file that was read last
         self._seen_stamp: Stamp | None = None  # of the file at the last poll
-        self._good: bytes | None = None  # digest of the content that applies
-        self._rejected: bytes | None = None  # digest of the content that was reported last
+        self._next_report_s = 0.0
+        self._is_reload_requested = False
 
     def load(self) -> Settings:
-        """Return the file's settings now, and make them the last good ones.
-
-        Raises:
-            ConfigError: The file cannot be read or is not valid.
-        """
-        content, stamp = read_file(self.path)
-        self._read_stamp = self._seen_stamp = stamp
-        self._settings = self._parse(content)
-        self._good, self._rejected = _digest(content), None
+        """Return what applies now. Never raises: if the file is not valid, limits are off, and it is logged."""
+        self._read(expected=None)
+        self._seen_stamp = self._read_stamp
+        assert self._settings is not None
         return self._settings
 
     def poll(self) -> Settings | None:
-        """Return new settings if the file has changed and is valid, else None. Costs one ``stat`` of the file.
+        """Return new settings if the file has changed what applies, else None. Costs one ``stat`` of the file.
 
         A change is read when two polls in a row find the same status, because a file that is being written may be
-        valid and lack its end, such as the trusted clients. Never raises: a file that is broken or gone is logged
-        once per content, as ``config_rejected``, and the last good settings stay.
+        valid and lack its end, such as the trusted clients. Never raises: for a file that is not valid the last valid
+        settings stay, switched off if it has ``mode: off``. It is logged as ``config_rejected``, and again each minute.
         """
+        if self._is_reload_requested:
+            self._is_reload_requested = False
+            log.info("reload_requested", path=self.path)
+            return self._read(expected=None)
         try:
-            stamp = Stamp.of(Path(self.path).stat())
+            stamp = stamp_of(Path(self.path).stat())
         except OSError:
             stamp = None
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
-        return self._read(expected=stamp) if settled and stamp != self._read_stamp else None
+        if settled and stamp != self._read_stamp:
+            return self._read(expected=stamp)
+        if self.rejection is not None and self._clock() >= self._next_report_s:
+            self._report(self.rejection)
+        return None
 
-    def reload(self) -> Settings | None:
-        """Do what ``poll`` does at once, even if the file looks unchanged: an operator asked for it."""
-        return self._read(expected=None)
+    def request_reload(self) -> None:
+        """Have the next ``poll`` read the file even if it looks unchanged. Safe in a signal handler."""
+        self._is_reload_requested = True
 
     def _read(self, *, expected: Stamp | None) -> Settings | None:
-        """Return the settings of the file if they are new and the file still has the expected stamp."""
-        content = None
+        """Return what applies if the file still has the expected stamp and changes anything."""
+        digest = ""
         self._read_stamp = expected
         try:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
                 return None
             self._read_stamp = stamp
-            if _digest(content) == self._good and self._rejected is None:
-                return None
-            settings = self._parse(content)
+            digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
+            settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
-            self._report(exc, identity=b"" if content is None else _digest(content))
-            return None
-        is_new = settings != self._settings or self._rejected is not None
-        self._settings, self._good, self._rejected = settings, _digest(content), None
+            settings = self._without(exc, is_news=self.rejection is None or digest != self.digest)
+            is_repaired = False
+        else:
+            is_repaired = self.rejection is not None
+            warning = permission_warning(self.path)
+            if warning:
+                log.warning("config_not_protected", path=self.path, hint=warning)
+            self._valid, self.rejection = settings, None
+        is_new = is_repaired or settings != self._settings
+        self._settings, self.digest = settings, digest
         return settings if is_new else None
 
-    def _parse(self, content: bytes) -> Settings:
-        return parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
+    def _without(self, error: ConfigError, *, is_news: bool) -> Settings:
+        """Return what applies while a content is rejected, and report that."""
+        parts = error.valid_parts or valid_parts(b"", mode=self._mode, uri=self._uri)
+        is_off = not parts.is_rejected
+        settings = self._valid or parts
+        if is_off:
+            settings = replace(settings, policies=replace(settings.policies, mode=Mode.OFF))
+        effect = SWITCHED_OFF if is_off else LIMITS_OFF if self._valid is None else LAST_VALID
+        since_s = self.rejection.since_s if self.rejection else self._clock()
+        self.rejection = Rejection(error.problems, since_s, effect)
+        if is_news:
+            self._report(self.rejection)
+        return settings
 
-    def _report(self, error: ConfigError, *, identity: bytes) -> None:
-        if identity != self._rejected:
-            log.error(
-                "config_rejected",
-                path=self.path,
-                problems=list(error.problems[:MAX_LOGGED_PROBLEMS]),
-                problem_count=len(error.problems),
-            )
-        self._rejected = identity
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
+    def _report(self, rejection: Rejection) -> None:
+        self._next_report_s = self._clock() + REPEAT_S
+        log.error(
+            "config_rejected",
+            path=self.path,
+            problems=list(rejection.problems[:MAX_LOGGED_PROBLEMS]),
+            problem_count=len(rejection.problems),
+            effect=rejection.effect,
+            hint=WAY_BACK,
+        )

@@ -5,54 +5,45 @@ Each type parses a value, reports what is not allowed, and describes itself in J
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
-from oauth_ratelimit.config.errors import EXAMPLES, MAX_SHOWN, Problems, dotted
+from oauth_ratelimit.config.errors import EXAMPLES, MAX_SHOWN, Problems, dotted, without_address
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
 
 NULL = {"type": "null"}
 
 
+@dataclass(slots=True, eq=False)
 class Kind:
-    """A type of value.
+    """A type of value."""
 
-    Args:
-        parse: Returns the value as the package uses it. If it is not allowed, adds to the problems and returns None.
-        schema: Its JSON Schema.
-        words: Its values in Markdown, for the reference page.
-        sections: The sections that it contains, each before those below it.
-    """
-
-    def __init__(
-        self,
-        parse: Callable[[object, str, Problems], Any],
-        schema: dict[str, Any],
-        words: str,
-        sections: Sequence["Section"] = (),
-    ) -> None:
-        self.parse = parse
-        self.schema = schema
-        self.words = words
-        self.sections = sections
+    # Returns the value as the package uses it. If it is not allowed, adds to the problems and returns None.
+    parse: Callable[[object, str, Problems], Any]
+    schema: dict[str, Any]
+    words: str  # its values in Markdown, for the reference page
+    sections: Sequence["Section"] = ()  # the sections that it contains, each before those below it
+    example: str = ""  # a value as it is written in the file; empty for none
 
 
-def scalar(convert: Callable[[Any], Any], allowed: str, *, schema: dict[str, Any], words: str) -> Kind:
-    """Return a type of single values.
-
-    Args:
-        convert: Returns the value as the package uses it; raises ValueError if it is not allowed.
-        allowed: The allowed values, for the error message.
-        schema: Its JSON Schema.
-        words: Its values in Markdown.
-    """
+def scalar(
+    convert: Callable[[Any], Any],
+    allowed: str,
+    *,
+    schema: dict[str, Any],
+    words: str,
+    advice: Callable[[object], str] = lambda _: "",
+) -> Kind:
+    """Return a type of single values. ``convert`` raises ``ValueError`` for one that is not allowed."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:
         try:
             return convert(value)
         except ValueError:
-            problems.bad_value(at, value, allowed)
+            problems.bad_value(at, value, allowed + advice(value))
             return None
 
     return Kind(parse, schema, words)
@@ -64,16 +55,14 @@ def text(
     pattern: str = "",
     shortest: int = 0,
     longest: int | None = None,
-    reserved: Sequence[str] = (),
 ) -> Kind:
     """Return the type of text. Restricted text has to be valid Unicode. ``pattern`` is that of a JSON Schema."""
-    regex = re.compile(re.sub(r"\$$", r"\\Z", pattern))  # in a JSON Schema, $ does not match before a final line feed
-    excluded = {"enum": list(reserved)} if reserved else None
-    found = {"pattern": pattern, "minLength": shortest, "maxLength": longest, "not": excluded}
+    regex = re.sub(r"\$$", r"\\Z", pattern)  # in a JSON Schema, $ does not match before a final line feed
+    found = {"pattern": pattern, "minLength": shortest, "maxLength": longest}
     restrictions = {name: value for name, value in found.items() if value}
 
     def convert(value: object) -> str:
-        if not isinstance(value, str) or value in reserved or not regex.search(value):
+        if not isinstance(value, str) or not re.search(regex, value):
             raise ValueError
         if len(value) < shortest or (longest is not None and len(value) > longest):
             raise ValueError
@@ -81,48 +70,31 @@ def text(
             value.encode()  # raises UnicodeEncodeError, which is a ValueError
         return value
 
-    def parse(value: object, at: str, problems: Problems) -> Any:
-        try:
-            return convert(value)
-        except ValueError:
-            problems.bad_value(at, value, allowed + _quoted(value))
-            return None
-
-    def _quoted(value: object) -> str:
+    def quoted(value: object) -> str:
         """Return advice for a number, true or false that would be right as text."""
-        if not isinstance(value, int | float):
-            return ""
-        try:
-            return f'; in quotes it is text: "{convert(json.dumps(value))}"'
-        except ValueError:
-            return ""
+        with suppress(ValueError):
+            if isinstance(value, int | float):
+                return f'; in quotes it is text: "{convert(json.dumps(value))}"'
+        return ""
 
-    return Kind(parse, {"type": "string", **restrictions}, "text")
+    return scalar(convert, allowed, schema={"type": "string", **restrictions}, words="text", advice=quoted)
 
 
-def whole(low: int, high: int, allowed: str = "") -> Kind:
-    """Return the type of whole numbers within bounds."""
+def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) -> Kind:
+    """Return the type of numbers within bounds."""
+    types: Any = int if is_whole else int | float
 
-    def convert(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    def convert(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
             raise ValueError
-        return value
+        return int(value) if is_whole else float(value)
 
-    words = f"whole number from {low} to {high}"
-    schema = {"type": "integer", "minimum": low, "maximum": high}
+    words = f"{'whole ' if is_whole else ''}number from {low} to {high}"
+    schema = {"type": "integer" if is_whole else "number", "minimum": low, "maximum": high}
     return scalar(convert, allowed or f"a {words}", schema=schema, words=words)
 
 
-def number(low: int, high: int) -> Kind:
-    """Return the type of numbers within bounds."""
-
-    def convert(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError
-        return float(value)
-
-    words = f"number from {low} to {high}"
-    return scalar(convert, f"a {words}", schema={"type": "number", "minimum": low, "maximum": high}, words=words)
+whole = partial(number, is_whole=True)
 
 
 def seconds(low_s: float, high_s: float, bounds: str, *, is_whole: bool = False) -> Kind:
@@ -173,7 +145,7 @@ def or_null(kind: Kind) -> Kind:
         return None if value is None else kind.parse(value, at, problems)
 
     schema = {"anyOf": [*kind.schema.get("anyOf", [kind.schema]), NULL]}
-    return Kind(parse, schema, kind.words, kind.sections)
+    return Kind(parse, schema, kind.words, kind.sections, kind.example)
 
 
 def unique(items: list[Any]) -> tuple[Any, ...]:
@@ -181,19 +153,15 @@ def unique(items: list[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def list_of(item: Kind, *, shortest: int = 0, build: Callable[[list[Any]], Any] = tuple) -> Kind:
+def list_of(item: Kind, *, build: Callable[[list[Any]], Any] = tuple) -> Kind:
     """Return the type of lists.
 
-    Args:
-        item: The type of each item.
-        shortest: The smallest number of items, 0 or 1.
-        build: Returns the value made of the parsed items; raises ValueError if they do not fit together.
+    ``build`` returns the value made of the parsed items; it raises ValueError if they do not fit together.
     """
 
     def parse(value: object, at: str, problems: Problems) -> Any:
-        if not isinstance(value, list) or len(value) < shortest:
-            allowed = "a list with at least one item" if isinstance(value, list) else "a list"
-            problems.bad_value(at, value, allowed, example=_as_list(value, at))
+        if not isinstance(value, list | tuple):
+            problems.bad_value(at, value, "a list", example=_as_list(value, at))
             return None
         known = len(problems)
         items = [item.parse(each, f"{at}[{index}]", problems) for index, each in enumerate(value)]
@@ -202,26 +170,20 @@ def list_of(item: Kind, *, shortest: int = 0, build: Callable[[list[Any]], Any] 
     def _as_list(value: object, at: str) -> str:
         """Return an item that is not in a list as a list, if it is a short text that could be one."""
         attempt = Problems()
-        if not isinstance(value, str) or len(value) > MAX_SHOWN or "://" in value:
+        if not isinstance(value, str) or len(value) > MAX_SHOWN or value != without_address(value):
             return ""
         item.parse(value, "", attempt)
         return "" if attempt else f"{at.rpartition('.')[2]}: [{json.dumps(value, ensure_ascii=False)}]"
 
-    schema = {"type": "array", "items": item.schema, **({"minItems": shortest} if shortest else {})}
-    return Kind(parse, schema, f"list: {item.words}", item.sections)
+    example = f"[{item.example}]" if item.example else ""
+    return Kind(parse, {"type": "array", "items": item.schema}, f"list: {item.words}", item.sections, example)
 
 
 def map_of(names: Kind, item: Kind, *, build: Callable[[dict[str, Any]], Any] = dict) -> Kind:
-    """Return the type of mappings with names that the file chooses.
-
-    Args:
-        names: The type of the names.
-        item: The type of the values.
-        build: Returns the value made of the parsed mapping; raises ValueError if its items do not fit together.
-    """
+    """Return the type of mappings with names that the file chooses. ``build`` is as that of ``list_of``."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:
-        if not isinstance(value, dict):
+        if not isinstance(value, Mapping):
             problems.bad_value(at, value, "a mapping")
             return None
         known = len(problems)
@@ -248,124 +210,89 @@ def _built(build: Callable[[Any], Any], parsed: Any, at: str, problems: Problems
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a section.
-
-    Args:
-        name: As it is written in the file.
-        kind: The type of its value.
-        doc: Description.
-        default: Value when the key is left out, as it is written in the file; None for no value.
-        is_required: True if the key is required.
-        attribute: The argument of ``build`` that gets the value; empty for ``name``.
-    """
+class ConfigKey:
+    """A key of a section."""
 
     name: str
     kind: Kind
     doc: str
-    default: Any = None
-    is_required: bool = False
-    attribute: str = ""
-
-    def parse_default(self) -> Any:
-        """Return the value when the key is left out."""
-        return None if self.default is None else self.kind.parse(self.default, self.name, Problems())
+    default: Any = None  # value when the key is left out, as it is written in the file; None for that of ``build``
+    is_required: bool = False  # True if the key is required
+    attribute: str = ""  # the argument of ``build`` that gets the value; empty for ``name``
 
     def example(self) -> str:
         """Return a value as it is written in the file."""
-        return EXAMPLES.get(self.name) or json.dumps(self.default)
-
-    def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the value, with default and description."""
-        is_shown = NULL in self.kind.schema.get("anyOf", ()) if self.default is None else self.default not in ([], {})
-        return {**self.kind.schema, **({"default": self.default} if is_shown else {}), "description": self.doc}
+        return EXAMPLES.get(self.name) or self.kind.example or json.dumps(self.default)
 
 
-class Section(Kind):
-    """A mapping with known keys.
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """The keys of a mapping, for the reference page and the JSON Schema. ``anchor`` is its name in both."""
 
-    Args:
-        title: Heading in the reference page, and its name in the schema.
-        doc: Description.
-        keys: Its keys.
-        build: Returns the value made of the parsed keys; raises ValueError if they do not fit together.
-        check: Reports values that do not fit together, even if others are bad; a bad value is None.
+    title: str
+    anchor: str
+    doc: str
+    keys: dict[str, ConfigKey]
+
+
+def section(
+    title: str,
+    doc: str,
+    keys: Iterable[ConfigKey],
+    *,
+    build: Callable[..., Any],
+    check: Callable[[dict[str, Any], str, Problems], None] | None = None,
+) -> Kind:
+    """Return the type of mappings with known keys. The reference page and the schema have the title.
+
+    ``check`` reports values that do not fit together, even if others are missing or bad; a bad value is None.
     """
+    own = Section(title, title.lower().replace(" ", "-"), doc, {key.name: key for key in keys})
 
-    def __init__(
-        self,
-        title: str,
-        doc: str,
-        keys: Iterable[Key],
-        *,
-        build: Callable[..., Any],
-        check: Callable[[dict[str, Any], str, Problems], None] | None = None,
-    ) -> None:
-        self.title = title
-        self.doc = doc
-        self.keys = {key.name: key for key in keys}
-        self.anchor = title.lower().replace(" ", "-")
-        self._build = build
-        self._check = check
-        below = [section for key in self.keys.values() for section in key.kind.sections]
-        super().__init__(
-            self._parse, {"$ref": f"#/$defs/{self.anchor}"}, f"[{title}](#{self.anchor})", sections=[self, *below]
-        )
-
-    @classmethod
-    def of(cls, settings: type, title: str) -> "Section":
-        """Return the section of a dataclass whose fields are made by ``setting``."""
-        return cls(title, settings.__doc__ or "", keys_of(settings), build=settings)
-
-    def _parse(self, value: object, at: str, problems: Problems) -> Any:
-        if not isinstance(value, dict):
+    def parse(value: object, at: str, problems: Problems) -> Any:
+        if not isinstance(value, Mapping):
             problems.bad_value(at, value, "a mapping")
             return None
         known = len(problems)
         values = {}
-        for name, key in self.keys.items():
+        for name, key in own.keys.items():
             before = len(problems)
-            parsed = key.kind.parse(value[name], dotted(at, name), problems) if name in value else key.parse_default()
-            values[key.attribute or name] = parsed
-            if key.is_required and name not in value:
-                problems.missing(dotted(at, name))
+            if name in value or key.default is not None:
+                parsed = key.kind.parse(value.get(name, key.default), dotted(at, name), problems)
+                values[key.attribute or name] = parsed
+            elif key.is_required:
+                problems.add(dotted(at, name), "missing", example="")
             if len(problems) > before:
                 problems.give_example(name, key.example(), since=before)
-        if self._check:
-            self._check(values, at, problems)
+        if check:
+            check(values, at, problems)
         for name in value:
-            if name not in self.keys:
-                problems.unknown_key(dotted(at, name), str(name), self.keys)
-        return _built(lambda values: self._build(**values), values, at, problems, known=known)
+            if name not in own.keys:
+                problems.unknown_key(dotted(at, name), str(name), own.keys)
+        return _built(lambda values: build(**values), values, at, problems, known=known)
 
-    def definition(self) -> dict[str, Any]:
-        """Return the JSON Schema that ``schema`` refers to."""
-        required = [name for name, key in self.keys.items() if key.is_required]
-        return {
-            "title": self.title,
-            "description": self.doc,
-            "type": "object",
-            "properties": {name: key.schema() for name, key in self.keys.items()},
-            **({"required": required} if required else {}),
-            "additionalProperties": False,
-        }
+    first, *_ = own.keys.values()
+    below = [each for key in own.keys.values() for each in key.kind.sections]
+    example = f"{{{first.name}: {first.example()}}}"
+    return Kind(parse, {"$ref": f"#/$defs/{own.anchor}"}, f"[{title}](#{own.anchor})", [own, *below], example)
 
 
-def setting(kind: Kind, doc: str = "", *, default: Any = None, name: str = "", is_secret: bool = False) -> Any:
-    """Return a dataclass field that is a key of the file.
+def setting(kind: Kind, doc: str, *, default: Any = None, name: str = "", is_secret: bool = False) -> Any:
+    """Return a dataclass field that is a key of the file, with its default as it is written there.
 
-    Args:
-        kind: The type of its value.
-        doc: Description; empty for that of a section.
-        default: Value when the key is left out, as it is written in the file.
-        name: Name of the key; empty for that of the field.
-        is_secret: True to leave the value out of ``repr``.
+    The key has the name of the field, unless it is given. A secret is left out of ``repr``.
     """
-    declared = Key(name, kind, doc or (kind.doc if isinstance(kind, Section) else ""), default)
-    return field(default=declared.parse_default(), repr=not is_secret, metadata={"key": declared})
+    parsed = None if default is None else kind.parse(default, name, Problems())
+    return field(default=parsed, repr=not is_secret, metadata={"key": ConfigKey(name, kind, doc, default)})
 
 
-def keys_of(settings: type) -> list[Key]:
+def keys_of(settings: type) -> list[ConfigKey]:
     """Return the keys that the fields of a dataclass declare."""
     declared = ((each.name, each.metadata["key"]) for each in fields(settings) if "key" in each.metadata)
     return [replace(key, name=key.name or name, attribute=name) for name, key in declared]
+
+
+def subsection(settings: type, title: str) -> Any:
+    """Return a dataclass field that is a section of the file, with the keys that another dataclass declares."""
+    doc = settings.__doc__ or ""
+    return setting(section(title, doc, keys_of(settings), build=settings), doc, default={})

@@ -1,19 +1,39 @@
 """Decisions about requests."""
 
+import enum
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
-from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.core.window import estimate_hits
+from oauth_ratelimit.core.tier import Tier, enforced_places
 
-Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
-"""Outcome of a request in metrics, traces and statistics. ``would_deny`` is over a limit in a dry run."""
+NEAR_LIMIT_SHARE = 5  # less than a fifth of the quota is left
+
+Outcome = Literal["allowed", "denied", "would_deny", "trusted", "reused", "would_reuse"]
+"""Outcome of a request in metrics, traces and statistics. ``would_deny`` is over a limit in a dry run.
+
+``reused`` got the token that its client already had. ``would_reuse`` would have got it without the dry run.
+"""
+
+Action = Literal["allow", "deny", "reuse"]
+
+
+class Answer(enum.StrEnum):
+    """Answer to a request over a limit that is not what the limits alone say."""
+
+    REUSED = "reused"
+    ISSUED = "issued"
+    """A new token, because none was kept that fits."""
+
+    REUSABLE = "reusable"
+    """That of the limits, although a token was issued before that fits."""
+
+
+Counted = tuple[float, int, Sequence[int]]
+"""Content of a window: the estimate, the hits that count in full, and the hits of past frames."""
 
 
 class Quota(NamedTuple):
@@ -21,96 +41,214 @@ class Quota(NamedTuple):
 
     Attributes:
         policy: The policy.
+        is_total: True if all users of a client share it.
         remaining: Hits left in its window.
-        reset_after_s: Seconds until the whole quota is back if nothing else happens.
+        more_after_s: Seconds until one more is left if nothing else happens; after a denial, until one is admitted.
+        reset_after_s: Seconds until the whole quota is back; after a denial the same as ``more_after_s``.
     """
 
     policy: Policy
+    is_total: bool
     remaining: int
+    more_after_s: float
     reset_after_s: float
 
 
-class Decision(ABC):
-    """Decision about one request. It describes the policy that denies, else the one with least left.
+class Described(NamedTuple):
+    """The policy that a decision describes, its mode, and the hits left; no policy if none applies."""
+
+    policy: Policy | None
+    mode: Mode
+    remaining: int
+    place: int  # among those that were checked
+
+
+@dataclass(slots=True)
+class LimitDenial:
+    """Denial by a limit. Requests that repeat a denial share it.
 
     Attributes:
-        would_deny: True if the request is over a limit. In a dry run it is ``allowed`` all the same.
-        trusted: True if the client is trusted, so that no limit was checked or counted.
-        is_repeat: True if an earlier denial of the same key was repeated.
+        policy: The policy that admits the request last.
+        mode: Its mode.
+        is_enforced: False if all policies that deny are in a dry run.
+        remaining: The smallest number of hits left in the policies that deny.
+        at_s: Time of the first request, seconds since the epoch. The delays count from there.
+        retry_after_s: Seconds until a request like this is admitted; infinity if its cost is above the limit.
+        reset_after_s: Seconds until the whole quota is back.
+        decision_id: Its id in the response and in the log; None in a dry run, or if it is not recorded.
+        reuses: True if all policies that deny, and are enforced if any is, have ``on_limit: reuse``.
     """
 
-    __slots__ = ()
+    policy: Policy
+    mode: Mode
+    is_enforced: bool
+    remaining: int
+    at_s: float
+    retry_after_s: float
+    reset_after_s: float
+    decision_id: str | None = None
+    reuses: bool = False
 
-    would_deny: bool
-    trusted: bool
-    is_repeat: bool
+
+@final
+@dataclass(slots=True, eq=False)
+class Decision:
+    """Decision about one request. It describes the policy that denies, else the one with least left.
+
+    Args:
+        client_mode: Mode of the client, which holds where no policy applies.
+        now_s: Time of the request, seconds since the epoch.
+        tiers: The policies that were checked, with their modes.
+        counted: Content of the window of each, this request included if it was counted.
+        denial: The denial; None if the request is within all limits.
+        resets_after_s: Seconds until the whole quota of each is back; without them, those after a hit that was counted.
+        is_repeat: True if an earlier denial of the same key was repeated.
+        trusted: True if the client is trusted, so that no limit was checked or counted.
+        can_reuse: True for a request over a limit whose grant and user allow that its client gets a token again.
+        answer: The answer if it is not what the limits alone say.
+    """
+
+    client_mode: Mode
+    now_s: float = 0.0
+    tiers: tuple[Tier, ...] = ()
+    counted: tuple[Counted, ...] = ()
+    denial: LimitDenial | None = None
+    resets_after_s: tuple[float, ...] = ()
+    is_repeat: bool = False
+    trusted: bool = False
+    can_reuse: bool = False
+    answer: Answer | None = None
 
     @property
-    @abstractmethod
     def allowed(self) -> bool:
         """True if the request is allowed."""
+        return self.denial is None or not self.denial.is_enforced
 
     @property
-    @abstractmethod
+    def action(self) -> Action:
+        """What to do with the request; ``reuse`` is to deny it if the client cannot get a token that it has.
+
+        A bare limiter keeps no tokens and logs no such denial: ``Limiter.report_denial`` does.
+        """
+        if self.denial is None or not self.denial.is_enforced:
+            return "allow"
+        return "reuse" if self.can_reuse and self.denial.reuses else "deny"
+
+    @property
+    def would_deny(self) -> bool:
+        """True if the request is over a limit. In a dry run it is ``allowed`` all the same."""
+        return self.denial is not None
+
+    @property
+    def described(self) -> Described:
+        """What the decision describes. Computed at each look, because many decisions are never looked at."""
+        if self.denial is not None:
+            return Described(self.denial.policy, self.denial.mode, self.denial.remaining, 0)
+        if not self.tiers:
+            return Described(None, self.client_mode, 0, 0)
+        index = 0 if len(self.tiers) == 1 else min(range(len(self.tiers)), key=self._room)
+        tier = self.tiers[index]
+        return Described(tier.policy, tier.mode, int(tier.limit - self.counted[index][0]), index)
+
+    @property
     def mode(self) -> Mode:
         """Mode that the decision was made under."""
+        return self.described.mode
 
     @property
-    @abstractmethod
-    def rule(self) -> Policy | None:
-        """Policy that the decision describes, None if no policy applies."""
+    def policy(self) -> str | None:
+        """Name of the policy, None if no policy applies."""
+        policy = self.described.policy
+        return None if policy is None else policy.name
 
     @property
-    @abstractmethod
+    def limit(self) -> int | None:
+        """Hits per window, None if no policy applies."""
+        policy = self.described.policy
+        return None if policy is None else policy.limit
+
+    @property
+    def window_s(self) -> int | None:
+        """Length of the window in seconds, None if no policy applies."""
+        policy = self.described.policy
+        return None if policy is None else policy.window.window_s
+
+    @property
     def remaining(self) -> int:
         """Hits left in the policy's window, after this request if it was counted.
 
         After a denial, the smallest number left in the policies that deny.
         """
+        return self.described.remaining
 
     @property
-    @abstractmethod
     def reset_after_s(self) -> float:
         """Seconds until the whole quota is back if nothing else happens."""
+        if self.denial is not None:
+            return self.denial.reset_after_s + self.denial.at_s - self.now_s
+        return self._reset_after_s(self.described.place) if self.tiers else 0.0
 
     @property
-    @abstractmethod
     def retry_after_s(self) -> float:
         """Seconds until the request would be admitted if nothing else happens, 0.0 if it is.
 
         Infinity if its cost is above the limit.
         """
+        if self.denial is None:
+            return 0.0
+        # In this order the result is exact: added to ``now_s`` it is the moment that the first denial gave.
+        return (self.denial.at_s + self.denial.retry_after_s) - self.now_s
 
     @property
-    @abstractmethod
     def decision_id(self) -> str | None:
         """Id of a denial in the response and in the log, None for any other decision."""
+        return None if self.denial is None else self.denial.decision_id
 
-    @property
-    def policy(self) -> str | None:
-        """Name of the policy, None if no policy applies."""
-        return self.rule.name if self.rule else None
+    @decision_id.setter
+    def decision_id(self, decision_id: str | None) -> None:
+        if self.denial is not None:
+            self.denial.decision_id = decision_id
 
-    @property
-    def limit(self) -> int | None:
-        """Hits per window, None if no policy applies."""
-        return self.rule.limit if self.rule else None
-
-    @property
-    def window_s(self) -> int | None:
-        """Length of the window in seconds, None if no policy applies."""
-        return self.rule.window.window_s if self.rule else None
-
-    @abstractmethod
     def enforced_quota(self) -> Quota | None:
         """Return the quota of the enforced policy that denies, else of the one with least left.
 
         None if no policy is enforced for this request: a dry run tells clients nothing.
         """
+        denial, tiers = self.denial, self.tiers
+        if denial is not None and denial.is_enforced:
+            is_total = any(tier.is_total for tier in tiers if tier.policy is denial.policy)
+            return Quota(denial.policy, is_total, denial.remaining, self.retry_after_s, self.retry_after_s)
+        places = enforced_places(tiers)
+        if not places:
+            return None
+        nearest = places[0] if len(places) == 1 else min(places, key=self._room)
+        tier, counted, now_s = tiers[nearest], self.counted[nearest], self.now_s
+        left_s = tier.frame_end_after(now_s) - now_s
+        reset_after_s = self.resets_after_s[nearest] if self.resets_after_s else left_s + tier.window_s
+        more_after_s = tier.more_after_s(left_s, *counted)
+        return Quota(tier.policy, tier.is_total, int(tier.limit - counted[0]), more_after_s, reset_after_s)
 
-    @abstractmethod
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """Return the checked policies, each with the hits in its window."""
+        return [(tier.policy, estimate) for tier, (estimate, _, _) in zip(self.tiers, self.counted, strict=True)]
+
+    def as_dry_run(self) -> "Decision":
+        """Return the decision that a dry run makes about the same request."""
+        denial = self.denial and replace(self.denial, mode=Mode.DRY_RUN, is_enforced=False)
+        return Decision(Mode.DRY_RUN, self.now_s, self.tiers, self.counted, denial, self.resets_after_s)
+
+    def repeat(self, now_s: float) -> "Decision":
+        """Return the decision about another request that this denial covers."""
+        return Decision(self.client_mode, now_s, self.tiers, self.counted, self.denial, self.resets_after_s, True)
+
+    def _room(self, index: int) -> float:
+        return self.tiers[index].limit - self.counted[index][0]
+
+    def _reset_after_s(self, index: int) -> float:
+        if self.resets_after_s:
+            return self.resets_after_s[index]
+        tier = self.tiers[index]
+        return tier.frame_end_after(self.now_s) + tier.window_s - self.now_s
 
     def __repr__(self) -> str:
         return (
@@ -119,165 +257,27 @@ class Decision(ABC):
         )
 
 
-@final
-@dataclass(slots=True, repr=False)
-class FullDecision(Decision):
-    """Decision with precomputed figures: a denial, a preview, or a decision without a policy.
-
-    Not frozen, because frozen dataclasses are slower to create.
-    """
-
-    allowed: bool = field()  # without ``field``, the property of the base class would be its default
-    would_deny: bool = field()
-    mode: Mode = field()
-    trusted: bool = False
-    rule: Policy | None = None
-    remaining: int = 0
-    reset_after_s: float = 0.0
-    retry_after_s: float = 0.0
-    decision_id: str | None = field(default=None, compare=False)
-    is_repeat: bool = field(default=False, init=False, compare=False)
-    beside: "Admission | None" = field(default=None, init=False, compare=False)
-    """Admission by the enforced policies, if others would deny the request in a dry run."""
-
-    def enforced_quota(self) -> Quota | None:
-        """See ``Decision.enforced_quota``."""
-        if self.beside is not None:
-            return self.beside.enforced_quota()
-        if self.rule is None or self.trusted or self.mode is not Mode.ENFORCE:
-            return None
-        return Quota(self.rule, self.remaining, self.reset_after_s)
-
-    def used_hits(self) -> Iterable[tuple[Policy, float]]:
-        """See ``Decision.used_hits``. Only the described policy."""
-        return () if self.rule is None else ((self.rule, float(self.rule.limit - self.remaining)),)
-
-
-@final
-class Admission(Decision):
-    """Decision about a request that was admitted and counted. Its figures are computed when they are read.
-
-    Args:
-        tier: A tier that admitted the request.
-        full: See ``core.window``, with this request.
-        edge: See ``core.window``, with this request.
-        frame_end_s: End of the current frame, seconds since the epoch.
-        now_s: Time of the request, seconds since the epoch.
-        also: Admission by the next tier that applies to the request, None if there is no other.
-    """
-
-    __slots__ = ("_nearest", "also", "edge", "frame_end_s", "full", "now_s", "tier")
-
-    allowed = True
-    would_deny = False
-    trusted = False
-    retry_after_s = 0.0
-    decision_id = None
-    is_repeat = False
-
-    def __init__(
-        self, tier: Tier, full: int, edge: int, frame_end_s: float, now_s: float, also: "Admission | None" = None
-    ) -> None:
-        self.tier = tier
-        self.full = full
-        self.edge = edge
-        self.frame_end_s = frame_end_s
-        self.now_s = now_s
-        self.also = also
-        self._nearest: Admission | None = None
-
-    def by_tier(self) -> Iterator["Admission"]:
-        """Yield the admission by each tier."""
-        one: Admission | None = self
-        while one is not None:
-            yield one
-            one = one.also
-
-    @property
-    def nearest(self) -> "Admission":
-        """Admission by the tier that has least left."""
-        if self.also is None:
-            return self  # not stored: a reference to itself would leave it to the garbage collector
-        nearest = self._nearest
-        if nearest is None:
-            nearest = self._nearest = min(self.by_tier(), key=attrgetter("room"))
-        return nearest
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the frame ends."""
-        left_s, frame_s = self.frame_end_s - self.now_s, self.tier.frame_s
-        return left_s if left_s < frame_s else frame_s  # more only if the clock stepped back
-
-    @property
-    def estimate(self) -> float:
-        """Hits in this tier's window."""
-        return estimate_hits(self.full, self.edge, self.left_s, self.tier.frame_s) if self.edge else self.full
-
-    @property
-    def room(self) -> float:
-        """Limit of this tier minus the estimate."""
-        return self.tier.limit - self.estimate
-
-    @property
-    def mode(self) -> Mode:
-        """See ``Decision.mode``."""
-        return (self if self.also is None else self.nearest).tier.mode
-
-    @property
-    def rule(self) -> Policy:
-        """See ``Decision.rule``."""
-        return (self if self.also is None else self.nearest).tier.policy
-
-    @property
-    def remaining(self) -> int:
-        """See ``Decision.remaining``."""
-        if self.also is None and not self.edge:
-            return self.tier.limit - self.full
-        return int(self.nearest.room)
-
-    @property
-    def reset_after_s(self) -> float:
-        """See ``Decision.reset_after_s``."""
-        nearest = self.nearest
-        return nearest.tier.window_s + nearest.left_s
-
-    def enforced_quota(self) -> Quota | None:
-        """See ``Decision.enforced_quota``."""
-        if self.also is None and not self.edge and self.tier.is_enforced:  # most requests
-            tier, left_s = self.tier, self.frame_end_s - self.now_s
-            return Quota(tier.policy, tier.limit - self.full, tier.window_s + min(left_s, tier.frame_s))
-        nearest, least = None, math.inf
-        one: Admission | None = self
-        while one is not None:  # not ``by_tier`` and ``min``: this is the hot path
-            if one.tier.is_enforced:
-                room = one.room
-                if room < least:
-                    nearest, least = one, room
-            one = one.also
-        if nearest is None:
-            return None
-        return Quota(nearest.tier.policy, int(least), nearest.tier.window_s + nearest.left_s)
-
-    def used_hits(self) -> Iterable[tuple[Policy, float]]:
-        """See ``Decision.used_hits``."""
-        if self.also is None:
-            return ((self.tier.policy, self.estimate),)
-        return [(one.tier.policy, one.estimate) for one in self.by_tier()]
-
-
 def outcome_of(decision: Decision) -> Outcome:
     """Return the outcome of a request."""
-    if decision.would_deny:
+    denial, answer = decision.denial, decision.answer
+    if answer is Answer.REUSED:
+        return "reused"
+    if answer is Answer.REUSABLE and denial is not None and denial.reuses and decision.allowed:
+        return "would_reuse"
+    if denial is not None and answer is not Answer.ISSUED:
         return "would_deny" if decision.allowed else "denied"
     return "trusted" if decision.trusted else "allowed"
 
 
+def is_near_limit(decision: Decision) -> bool:
+    """Return True if a request was admitted with less than a fifth of its quota left."""
+    policy, _, remaining, _ = decision.described
+    return policy is not None and decision.denial is None and remaining * NEAR_LIMIT_SHARE < policy.limit
+
+
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
     """Return a delay for a header, rounded up, because a client that comes early is denied again."""
-    if seconds > at_least:
-        return at_least if seconds == math.inf else math.ceil(seconds)
-    return at_least
+    return math.ceil(seconds) if at_least < seconds < math.inf else at_least
 
 
 def check_cost(cost: int) -> None:

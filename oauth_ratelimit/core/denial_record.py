@@ -1,19 +1,28 @@
 """Records of denials, with which each can be explained long after it happened."""
 
+import enum
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
+from oauth_ratelimit.core.window import Window
+
+GRANT_SCOPE = "grant:"  # what the scope of a grant type with limits of its own starts with
+
 _DECISION_ID = re.compile(r"[0-9a-f]{16}")
 
 
-class Trace(NamedTuple):
-    """Ids of a request in other systems.
+class Where(enum.StrEnum):
+    """What denied a request: a limit of the token endpoint, one of another endpoint, or the guard."""
 
-    Attributes:
-        trace_id: Id of the trace that the request belongs to, None if there is none.
-        request_id: Id that a proxy or the application gave the request, None if there is none.
-    """
+    TOKEN = "token"
+    ENDPOINT = "endpoint"
+    GUARD = "guard"
+
+
+class Trace(NamedTuple):
+    """Ids of a request in other systems: of its trace, and the one that a proxy or the application gave it."""
 
     trace_id: str | None = None
     request_id: str | None = None
@@ -23,23 +32,11 @@ class Trace(NamedTuple):
 class Denial:
     """Denial that is logged or recorded: the first of a key in a minute.
 
-    Args:
-        first_id: Number that is its decision id. Denials of the same key that follow are numbered on from it.
-        at_s: Time of the request, seconds since the epoch.
-        client_id: Client that was denied.
-        username: Pseudonym of the user, None for grants without a user.
-        scope: Counter of the request, None for the plain token counter.
-        grant_type: Grant type of the request, None if it is not known.
-        policy: Name of the policy that denied.
-        limit: Hits per window of that policy.
-        window_s: Length of its window in seconds.
-        mode: Mode that the decision was made under.
-        is_canary: True if the canary enforced the denial.
-        retry_after_s: Seconds until the client may retry, infinity if its request never fits.
-        trace: Ids of the request in other systems.
+    Its id is in the answer, the log and the record, also of its repeats within the minute. It is None in a dry run, and
+    without room for a record. The scope is None for the plain token counter.
     """
 
-    first_id: int
+    decision_id: str | None
     at_s: float
     client_id: str
     username: str | None
@@ -53,35 +50,37 @@ class Denial:
     retry_after_s: float
     trace: Trace
 
+    def kept_s(self, longest_s: float) -> float:
+        """Return how long a record is kept. One by the guard names an address: it goes with the failures."""
+        if self.where is not Where.GUARD or self.window_s is None:
+            return longest_s
+        return min(longest_s, self.window_s + Window.of(self.window_s).frame_s)
+
+    @property
+    def where(self) -> Where:
+        if self.scope in FAILURE_SCOPES:
+            return Where.GUARD
+        return Where.TOKEN if self.scope is None or self.scope.startswith(GRANT_SCOPE) else Where.ENDPOINT
+
 
 @dataclass(frozen=True, slots=True)
 class DenialRecord:
-    """Denial with the number of those that followed it.
-
-    Args:
-        denial: The first denial.
-        instance: Name of the process that denied.
-        last_at_s: Time of the last of these denials.
-        suppressed_count: Number of denials that followed.
-    """
+    """Denial by a process, with the number of its repeats and the time of the last."""
 
     denial: Denial
     instance: str
     last_at_s: float
     suppressed_count: int
 
+    @property
+    def request_count(self) -> int:
+        """Number of denied requests that the record stands for."""
+        return self.suppressed_count + 1
 
-def parse_decision_id(text: str) -> int:
-    """Return the number of a decision id.
 
-    Raises:
-        ValueError: It is not 16 hexadecimal digits.
-    """
-    if not _DECISION_ID.fullmatch(text):
+def parse_decision_id(text: str) -> str:
+    """Return the decision id that a user has typed. Raises ``ValueError`` if it is not 16 hexadecimal digits."""
+    decision_id = text.strip().lower()
+    if not _DECISION_ID.fullmatch(decision_id):
         raise ValueError("a decision id is 16 hexadecimal digits")
-    return int(text, 16)
-
-
-def decision_id_of(number: int) -> str:
-    """Return the decision id of a number."""
-    return f"{number % 2**64:016x}"
+    return decision_id

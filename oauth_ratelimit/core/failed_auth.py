@@ -1,12 +1,13 @@
 """Keys and limits of failed authentications.
 
-There are five kinds. Each has counters of its own, apart from those of tokens:
+There are six kinds. Each has counters of its own, apart from those of tokens:
 
 - a wrong password through a client without a secret: per client, username and address;
 - a wrong password that a client with a secret passed on: the same, with limits of its own. Its address is that of the
   client's server for all users, so anybody who knows a username could get its owner denied there;
 - all wrong passwords that a client with a secret passed on: per client, from all addresses;
 - a wrong client secret, or an unknown client: per client and address;
+- all wrong client secrets: per address;
 - all wrong passwords through clients without a secret: per address.
 
 An IPv6 address counts with its /64, and with its /48 under ten times the limit.
@@ -15,7 +16,7 @@ An IPv6 address counts with its /64, and with its /48 under ten times the limit.
 import enum
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -38,20 +39,16 @@ NAT64 = ip_network("64:ff9b::/96")  # the last 32 bits are the IPv4 address (RFC
 
 
 class FailureKind(enum.StrEnum):
-    """Kind of failed authentication.
+    """Kind of failed authentication."""
 
-    Attributes:
-        scope: Scope of its keys. No endpoint in the configuration can have such a name.
-        wide_scope: Scope of its keys for a /48.
-    """
-
-    scope: str
-    wide_scope: str
+    scope: str  # of its keys; no endpoint in the configuration can have such a name
+    wide_scope: str  # of its keys for a /48
 
     USER = "user"
     PASSED_ON = "passed_on"
     PASSED_ON_TOTAL = "passed_on_total"
     CLIENT = "client"
+    CLIENT_ADDRESS = "client_address"
     ADDRESS = "address"
 
     def __init__(self, value: str) -> None:
@@ -60,12 +57,9 @@ class FailureKind(enum.StrEnum):
 
 
 class FailureKey(NamedTuple):
-    """Key of the counter of a failure.
+    """Key of the counter of a failure: its client is ``ANYONE`` for an address alone, its name for a client alone.
 
-    Attributes:
-        scope: Scope of the kind of failure.
-        client_id: OAuth client, ``ANYONE`` for an address alone.
-        name: The address, ``<address> <username>``, or ``ANYONE`` for a client alone.
+    Else the name is the address, or ``<address> <username>``.
     """
 
     scope: str
@@ -80,11 +74,10 @@ class FailureKey(NamedTuple):
 
     @property
     def kind(self) -> FailureKind:
-        """Kind of failure."""
         return _KINDS[self.scope]
 
 
-_WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.ADDRESS)
+_WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.CLIENT_ADDRESS, FailureKind.ADDRESS)
 _KINDS = {kind.scope: kind for kind in FailureKind} | {kind.wide_scope: kind for kind in _WIDE}
 FAILURE_SCOPES = frozenset(_KINDS)
 NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope, FailureKind.USER.wide_scope]
@@ -92,25 +85,21 @@ NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope, FailureKin
 
 
 def secret_keys(client_id: str, networks: Sequence[str]) -> list[FailureKey]:
-    """Return the keys of a wrong secret.
-
-    Args:
-        client_id: Client that the request names, as ``folded`` returns it.
-        networks: Where the request comes from, see ``networks_of``.
-    """
+    """Return the keys of a wrong secret for a client, as ``folded`` returns its id, from ``networks_of`` an address."""
     return [FailureKey.at(FailureKind.CLIENT, client_id, network) for network in networks]
+
+
+def all_secrets_keys(networks: Sequence[str]) -> list[FailureKey]:
+    """Return the keys of a wrong secret for any client, from ``networks_of`` an address."""
+    return [FailureKey.at(FailureKind.CLIENT_ADDRESS, ANYONE, network) for network in networks]
 
 
 def password_keys(
     client_id: str, usernames: Sequence[str], networks: Sequence[str], *, is_public: bool
 ) -> list[FailureKey]:
-    """Return the keys of a wrong password.
+    """Return the keys of a wrong password through an authenticated client, which has no secret if it is public.
 
-    Args:
-        client_id: Client that was authenticated.
-        usernames: Users that the request names, as pseudonyms of what ``folded`` returns.
-        networks: Where the request comes from, see ``networks_of``.
-        is_public: True if the client has no secret.
+    The users are pseudonyms of what ``folded`` returns.
     """
     if is_public:
         users = [FailureKey.at(FailureKind.USER, client_id, where, name) for where in networks for name in usernames]
@@ -192,13 +181,9 @@ def claimed_name(failure_name: str) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def networks_of(remote_addr: str | None) -> tuple[str, ...]:
-    """Return where a request comes from: the IPv4 address, or the /64 and /48 of the IPv6 address.
+    """Return where a request comes from: the IPv4 address, or the /64 and then the /48 of the IPv6 address.
 
-    Args:
-        remote_addr: An address, with a port, brackets or zone as some servers add them.
-
-    Returns:
-        The networks, the narrowest first; none if the text is no address.
+    The address may have a port, brackets or a zone, as some servers add them. A text that is no address has no network.
     """
     address = _address_of(remote_addr or "")
     if isinstance(address, IPv6Address):
@@ -234,30 +219,20 @@ def is_within(remote_addr: str, networks: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """Limits of failures by kind."""
-
     user: tuple[Policy, ...] = ()
     passed_on: tuple[Policy, ...] = ()
     passed_on_total: tuple[Policy, ...] = ()
     client: tuple[Policy, ...] = ()
+    client_address: tuple[Policy, ...] = ()
     address: tuple[Policy, ...] = ()
 
 
 def failure_policies(limits: FailureLimits, mode: Mode, *, ceiling: Mode | None) -> PolicySet:
     """Return a policy set in which each kind of failure is an endpoint, once more for a /48."""
-    return PolicySet(
-        mode=mode,
-        endpoints={scope: Rules(limits=OwnLimits(user=policies)) for scope, policies in _by_scope(limits)},
-        ceiling=ceiling,
-    )
-
-
-def _by_scope(limits: FailureLimits) -> Iterator[tuple[str, tuple[Policy, ...]]]:
-    for kind in FailureKind:
-        policies: tuple[Policy, ...] = getattr(limits, kind.value)
-        yield kind.scope, policies
-        if kind in _WIDE:
-            yield kind.wide_scope, tuple(map(_widened, policies))
+    by_scope = {kind.scope: getattr(limits, kind.value) for kind in FailureKind}
+    by_scope |= {kind.wide_scope: tuple(map(_widened, getattr(limits, kind.value))) for kind in _WIDE}
+    endpoints = {scope: Rules(limits=OwnLimits(user=policies)) for scope, policies in by_scope.items()}
+    return PolicySet(mode=mode, endpoints=endpoints, ceiling=ceiling)
 
 
 def _widened(policy: Policy) -> Policy:

@@ -7,7 +7,7 @@ Source: Flajolet, Fusy, Gandouet, Meunier, "HyperLogLog" (2007).
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 REGISTER_COUNT = 256
 MAX_RANK = 57  # 56 bits remain beside the 8 of the register
@@ -23,14 +23,6 @@ def register_of(name: str) -> tuple[int, int]:
     """Return the register of a name and its rank there. They are the same in every process."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return digest[0], MAX_RANK - int.from_bytes(digest[1:], "big").bit_length()
-
-
-def merged(many: Iterable[Registers]) -> dict[int, int]:
-    """Return the union of several registers."""
-    union: dict[int, int] = {}
-    for registers in many:
-        merge_into(union, registers)
-    return union
 
 
 def merge_into(union: dict[int, int], registers: Registers) -> None:

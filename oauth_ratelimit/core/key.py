@@ -15,15 +15,11 @@ class Key(NamedTuple):
     """Identity of one shared document.
 
     It is a tuple, so that ``("a:b", "c")`` and ``("a", "b:c")`` are two keys, and None is not "None".
-
-    Attributes:
-        client_id: OAuth client.
-        username: Pseudonym of the resource owner, None for grants without a user.
-        scope: Name of another counter, such as ``client_total`` or an endpoint. None for the plain token counter.
     """
 
     client_id: str
-    username: str | None
+    username: str | None  # pseudonym of the resource owner, None for grants without a user
+    # Name of another counter, such as ``client_total`` or an endpoint. None for the plain token counter.
     scope: str | None = None
 
 

@@ -22,17 +22,11 @@ class Mode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Stable share of clients, or some instances, that enforce limits. The others make a dry run.
+    """Stable share of clients, or some instances, that enforce limits. The others make a dry run."""
 
-    Args:
-        percent: Share of clients, 0 to 100. Raising it only adds clients.
-        salt: Text that changes which clients come first.
-        instances: Name patterns (``node-1*``). If there are any, they alone decide.
-    """
-
-    percent: float = 100.0
-    salt: str = ""
-    instances: tuple[str, ...] = ()
+    percent: float = 100.0  # Share of clients, 0 to 100. Raising it only adds clients.
+    salt: str = ""  # text that changes which clients come first
+    instances: tuple[str, ...] = ()  # Name patterns (``node-1*``). If there are any, they alone decide.
 
     def has_client(self, client_id: str, *, instance: str) -> bool:
         """Return True if a client is enforced on this instance."""

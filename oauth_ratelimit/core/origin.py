@@ -14,25 +14,15 @@ OVERRIDE = "override"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Origin of a value.
+    """Origin of a value."""
 
-    Args:
-        name: Path in the configuration, such as ``clients.partner-app``, ``plans.gold`` or ``limits``.
-        override: Override that the value comes from, None if the configuration file has it.
-    """
-
-    name: str
-    override: Override | None = None
+    name: str  # path in the configuration, such as ``clients.partner-app``, ``plans.gold`` or ``limits``
+    override: Override | None = None  # override that the value comes from, None if the configuration file has it
 
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Finds the origins of a client's limits, mode and trust.
-
-    Args:
-        policies: Policies of the configuration file, without overrides.
-        overrides: Overrides that are active.
-    """
+    """Finds the origins of a client's limits, mode and trust, in the file's policies and the active overrides."""
 
     policies: PolicySet
     overrides: Sequence[Override] = ()
@@ -42,7 +32,7 @@ class Origins:
     ) -> Origin:
         """Return the origin of the limits of one kind."""
         client, plan = self.policies.rules_of(client_id)
-        sections = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
+        sections = self.policies.rules_at(client_id, endpoint, grant_type)
         origins = [*zip(self._section_names(client_id, client, endpoint, grant_type), sections, strict=True)]
         if endpoint == TOKEN_ENDPOINT and not any(rules.limits for _, rules in origins):
             if override := self._find(OverrideKind.LIMIT, client_id, kind):
@@ -80,7 +70,7 @@ class Origins:
     def _modes(self, client_id: str, *, endpoint: str, grant_type: str | None) -> Iterator[tuple[Origin, Mode | None]]:
         """Yield each origin with its mode, the one that wins first."""
         client, plan = self.policies.rules_of(client_id)
-        section, plan_section, client_section = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
+        section, plan_section, client_section = self.policies.rules_at(client_id, endpoint, grant_type)
         names = self._section_names(client_id, client, endpoint, grant_type)
         everybody = None if self.policies.mode is Mode.OFF else self._find(OverrideKind.MODE, None)
         own = self._find(OverrideKind.MODE, client_id)

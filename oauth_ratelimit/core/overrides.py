@@ -4,8 +4,10 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.policy import LimitKind, OwnLimits, Policy, PolicySet, Rules
+
+MAX_PERCENT = 100
 
 
 class OverrideKind(enum.StrEnum):
@@ -18,17 +20,11 @@ class OverrideKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Value that an override replaces. Each has at most one override.
-
-    Args:
-        kind: Kind of value.
-        client_id: Client that it applies to, None for all. Never a pattern.
-        limit_kind: Kind of limits, for limits only.
-    """
+    """Value that an override replaces. Each has at most one override."""
 
     kind: OverrideKind
-    client_id: str | None = None
-    limit_kind: LimitKind | None = None
+    client_id: str | None = None  # Client that it applies to, None for all. Never a pattern.
+    limit_kind: LimitKind | None = None  # kind of limits, for limits only
 
     def __post_init__(self) -> None:
         if (self.kind is OverrideKind.LIMIT) != (self.limit_kind is not None):
@@ -39,27 +35,25 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One change, with its author and reason.
-
-    Args:
-        target: Value that it replaces.
-        author: Person who made it.
-        reason: Reason that the author gave.
-        made_at_s: Time of the change, seconds since the epoch.
-        until_s: Time at which it ends, None if it stays until it is removed.
-        policies: New limits, for limits only. Empty means no limit of that kind.
-        mode: New mode, for modes only.
-    """
+    """One change, with its author and reason."""
 
     target: Target
     author: str
     reason: str
     made_at_s: float
-    until_s: float | None = None
-    policies: tuple[Policy, ...] = ()
-    mode: Mode | None = None
+    until_s: float | None = None  # time at which it ends, None if it stays until it is removed
+    policies: tuple[Policy, ...] = ()  # New limits, for limits only. Empty means no limit of that kind.
+    mode: Mode | None = None  # new mode, for modes only
+    # Share of the clients that are enforced, in place of the file's canary; 100 for all of them. None keeps the file's.
+    # For enforce for everybody only.
+    canary_percent: float | None = None
 
     def __post_init__(self) -> None:
+        if self.canary_percent is not None:
+            if self.mode is not Mode.ENFORCE or self.target.client_id is not None:
+                raise ValueError("only enforce for everybody has a canary")
+            if not 0 < self.canary_percent <= MAX_PERCENT:
+                raise ValueError("the share of a canary is more than 0, and at most 100 %")
         if (self.target.kind is OverrideKind.MODE) != (self.mode is not None):
             raise ValueError("a mode override, and no other, names a mode")
         if self.policies and self.target.kind is not OverrideKind.LIMIT:
@@ -68,12 +62,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters that were set to zero.
-
-    Args:
-        client_id: The client.
-        username: The user, None for all counters of the client.
-    """
+    """Counters that were set to zero: those of a user, or all of a client."""
 
     client_id: str
     username: str | None = None
@@ -81,21 +70,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """Record of an operator's change.
-
-    Args:
-        target: Value or counters that were changed.
-        author: Person who made the change.
-        reason: Reason that the author gave.
-        at_s: Time of the change, seconds since the epoch.
-        override: Override that was set, None if one was removed or counters were reset.
-    """
+    """Record of an operator's change."""
 
     target: Target | Counters
     author: str
     reason: str
     at_s: float
-    override: Override | None
+    override: Override | None  # override that was set, None if one was removed or counters were reset
 
     @property
     def action(self) -> str:
@@ -135,7 +116,11 @@ def _for_all(policies: PolicySet, override: Override) -> PolicySet:
     if policies.mode is Mode.OFF:
         return policies
     mode = override.mode or policies.mode
-    return replace(policies, mode=mode, ceiling=_ceiling(mode))
+    canary = policies.canary
+    if override.canary_percent is not None:
+        salt = canary.salt if canary else ""  # so that raising the file's share only adds clients
+        canary = None if override.canary_percent == MAX_PERCENT else Canary(override.canary_percent, salt)
+    return replace(policies, mode=mode, ceiling=_ceiling(mode), canary=canary)
 
 
 def _for_client(rules: Rules, override: Override) -> Rules:

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
@@ -16,25 +17,25 @@ POLICY_NAME_PATTERN = r"^[!#-\[\]-~]([ !#-\[\]-~]*[!#-\[\]-~])?$"
 MAX_POLICY_NAME_LENGTH = 64
 
 
+class OnLimit(enum.StrEnum):
+    """Answer to a request over a limit."""
+
+    DENY = "deny"
+    REUSE = "reuse"
+    """The token that the client already has, where that is possible; else a denial."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Named limit: at most ``limit`` hits in any ``window``.
+    """Named limit: at most ``limit`` hits in any ``window``."""
 
-    Args:
-        name: Name in headers, logs and metrics.
-        limit: Hits per window, 1 to 2^53.
-        window: Trailing period and its frames.
-        estimator: Formula that weighs the frames.
-        count_denied: True to count denied requests, too, so that a client that never pauses stays denied.
-        mode: Mode of this policy, None for the client's.
-    """
-
-    name: str
-    limit: int
+    name: str  # name in headers, logs and metrics
+    limit: int  # hits per window, 1 to 2^53
     window: Window
     estimator: Estimator = Estimator.SLIDING
-    count_denied: bool = False
-    mode: Mode | None = None
+    count_denied: bool = False  # True to count denied requests, too, so that a client that never pauses stays denied
+    mode: Mode | None = None  # mode of this policy, None for the client's
+    on_limit: OnLimit = OnLimit.DENY  # reuse is for requests without a user
 
 
 class LimitKind(enum.StrEnum):
@@ -47,17 +48,11 @@ class LimitKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Policies of one client for one counter, by what they count.
+    """Policies of one client for one counter, by what they count."""
 
-    Args:
-        client: Requests without a user, per client.
-        user: Requests with a user, per client and user.
-        client_total: All requests of a client together.
-    """
-
-    client: tuple[Policy, ...] = ()
-    user: tuple[Policy, ...] = ()
-    client_total: tuple[Policy, ...] = ()
+    client: tuple[Policy, ...] = ()  # requests without a user, per client
+    user: tuple[Policy, ...] = ()  # requests with a user, per client and user
+    client_total: tuple[Policy, ...] = ()  # all requests of a client together
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +66,30 @@ class OwnLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientPolicies:
-    """Policies and mode of one client at one endpoint, for one grant type.
+    """Policies and mode of one client at one endpoint, for one grant type."""
 
-    Args:
-        limits: Policies that apply, without those that are off. A policy has a mode only if it differs from ``mode``.
-        mode: Effect of a denial, with canary and overrides applied.
-        trusted: True if the client is never denied and never counted.
-        scope: Counter of its requests: None for the plain token counter, ``grant:<grant_type>`` for a grant type with
-            limits of its own, else the endpoint's name.
-        is_canary: True if the canary enforces limits for this client, which has no mode of its own.
-    """
-
+    # Policies that apply, without those that are off. A policy has a mode only if it differs from ``mode``.
     limits: Limits
-    mode: Mode
-    trusted: bool = False
+    mode: Mode  # effect of a denial, with canary and overrides applied
+    trusted: bool = False  # True if the client is never denied and never counted
+    # Counter of its requests: None for the plain token counter, ``grant:<grant_type>`` for a grant type with limits of
+    # its own, else the endpoint's name
     scope: str | None = None
-    is_canary: bool = False
+    is_canary: bool = False  # True if the canary enforces limits for this client, which has no mode of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Section of the configuration for one client, plan, grant type or endpoint. None inherits.
-
-    Args:
-        mode: Mode that replaces the inherited one.
-        limits: Limits that replace the inherited ones, kind by kind.
-        plan: Plan that a client inherits from before the defaults.
-        grants: Sections of a client or a plan by grant type.
-        endpoints: Sections of a client or a plan by endpoint.
-        paths: Patterns of the request path, for an endpoint.
-        methods: HTTP methods in capitals, for an endpoint. All methods if empty.
-        ceiling: ``DRY_RUN`` if nothing of a client is denied, whatever modes the file names.
-    """
+    """Section of the configuration for one client, plan, grant type or endpoint. None inherits."""
 
     mode: Mode | None = None
-    limits: OwnLimits | None = None
-    plan: str | None = None
-    grants: Mapping[str, "Rules"] = field(default_factory=dict)
-    endpoints: Mapping[str, "Rules"] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    ceiling: Mode | None = None
+    limits: OwnLimits | None = None  # limits that replace the inherited ones, kind by kind
+    plan: str | None = None  # plan that a client inherits from before the defaults
+    grants: Mapping[str, "Rules"] = field(default_factory=dict)  # sections of a client or a plan by grant type
+    endpoints: Mapping[str, "Rules"] = field(default_factory=dict)  # sections of a client or a plan by endpoint
+    paths: tuple[str, ...] = ()  # patterns of the request path, for an endpoint
+    methods: tuple[str, ...] = ()  # HTTP methods in capitals, for an endpoint. All methods if empty.
+    ceiling: Mode | None = None  # ``DRY_RUN`` if nothing of a client is denied, whatever modes the file names
 
 
 _NO_RULES = Rules()
@@ -119,34 +97,21 @@ _NO_RULES = Rules()
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All policies, and the rules that select those of a request. Immutable: a reload creates another one.
-
-    Args:
-        mode: Mode of all that has none of its own.
-        limits: Default limits of the token endpoint.
-        trusted: Trusted client ids, or patterns of them.
-        trusted_ids: Client ids that are trusted at run time. No pattern: an id may contain ``*``.
-        clients: Sections by client id.
-        endpoints: Sections by the names of other endpoints, each with limits of its own.
-        canary: Share of clients or instances that enforce limits, None if all do.
-        instance: Name of this instance, for a canary by instance.
-        plans: Sections by plan, for clients to refer to.
-        grants: Sections by grant type at the token endpoint. Every grant type that a client or a plan names is a key,
-            too, so that requests of other grant types share one entry per client.
-        ceiling: ``DRY_RUN`` if nothing is denied, whatever modes the file names.
-    """
+    """All policies, and the rules that select those of a request. Immutable: a reload creates another one."""
 
     mode: Mode = Mode.DRY_RUN
-    limits: Limits = Limits()
-    trusted: tuple[str, ...] = ()
-    trusted_ids: tuple[str, ...] = ()
+    limits: Limits = Limits()  # default limits of the token endpoint
+    trusted: tuple[str, ...] = ()  # trusted client ids, or patterns of them
+    trusted_ids: tuple[str, ...] = ()  # Client ids that are trusted at run time. No pattern: an id may contain ``*``.
     clients: Mapping[str, Rules] = field(default_factory=dict)
     endpoints: Mapping[str, Rules] = field(default_factory=dict)
-    canary: Canary | None = None
-    instance: str = ""
+    canary: Canary | None = None  # share of clients or instances that enforce limits, None if all do
+    instance: str = ""  # name of this instance, for a canary by instance
     plans: Mapping[str, Rules] = field(default_factory=dict)
+    # Sections by grant type at the token endpoint. Every grant type that a client or a plan names is a key, too, so
+    # that requests of other grant types share one entry per client.
     grants: Mapping[str, Rules] = field(default_factory=dict)
-    ceiling: Mode | None = None
+    ceiling: Mode | None = None  # ``DRY_RUN`` if nothing is denied, whatever modes the file names
 
     def matching(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
@@ -157,28 +122,35 @@ class PolicySet:
         global one. Off is different: the global mode, or that of the grant type or endpoint, switches every client off,
         and a client's mode all of its policies. Clients outside of the canary make a dry run, unless they or their plan
         have a mode of their own.
-
-        Args:
-            client_id: The OAuth client.
-            endpoint: Name of the endpoint in the configuration.
-            grant_type: Grant type of a token request, None if it does not matter.
         """
         client, plan = self.rules_of(client_id)
-        section, plan_section, client_section = self.rules_at(endpoint, grant_type, plan=plan, client=client)
+        everybody_here, plan_here, client_here = self.rules_at(client_id, endpoint, grant_type)
+        own = client_here.mode or client.mode or plan_here.mode or plan.mode
+        mode = own or everybody_here.mode or self.mode
+        if Mode.OFF in (self.mode, everybody_here.mode):
+            mode = Mode.OFF
+        in_canary = None  # no canary affects the client
+        if self.canary is not None and own is None:
+            in_canary = self.canary.has_client(client_id, instance=self.instance)
+        ceiling = Mode.DRY_RUN if in_canary is False else self.ceiling or client.ceiling
         scope, limits = self.limits_at(client_id, endpoint=endpoint, grant_type=grant_type)
-        own = client_section.mode or client.mode or plan_section.mode or plan.mode
-        mode = Mode.OFF if Mode.OFF in (self.mode, section.mode) else own or section.mode or self.mode
-        is_in_canary = self.canary is not None and self.canary.has_client(client_id, instance=self.instance)
-        is_outside = own is None and self.canary is not None and not is_in_canary
-        never_denies = is_outside or Mode.DRY_RUN in (self.ceiling, client.ceiling)
-        mode = _without_enforcing(mode) if never_denies else mode
         return ClientPolicies(
-            limits=_with_modes(limits, mode=mode, never_denies=never_denies),
-            mode=mode,
+            limits=_with_modes(limits, mode, ceiling),
+            mode=_under(ceiling, mode),
             trusted=self.trusts(client_id),
             scope=scope,
-            is_canary=is_in_canary and own is None,
+            is_canary=in_canary is True,
         )
+
+    def by_grant(self, client_id: str) -> dict[str, ClientPolicies]:
+        """Return a client's policies for each grant type that has rules and counts in the plain token counter."""
+        found = {name: self.matching(client_id, grant_type=name) for name in self.grants}
+        return {name: policies for name, policies in found.items() if policies.scope is None}
+
+    def can_reuse(self, client_id: str) -> bool:
+        """Return True if a client has a limit with ``on_limit: reuse``, whatever the modes."""
+        _, limits = self.limits_at(client_id, grant_type=CLIENT_CREDENTIALS)
+        return any(policy.on_limit is OnLimit.REUSE for policy in (*limits.client, *limits.client_total))
 
     def trusts(self, client_id: str) -> bool:
         """Return True if a client is trusted."""
@@ -189,7 +161,7 @@ class PolicySet:
     ) -> tuple[str | None, Limits]:
         """Return the scope that a client's requests are counted in, and its limits, whatever the modes."""
         client, plan = self.rules_of(client_id)
-        sections = [rules.limits for rules in self.rules_at(endpoint, grant_type, plan=plan, client=client)]
+        sections = [rules.limits for rules in self.rules_at(client_id, endpoint, grant_type)]
         if endpoint != TOKEN_ENDPOINT:
             return endpoint, _complete(Limits(), *sections)
         if any(sections):
@@ -199,12 +171,8 @@ class PolicySet:
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
         """Return the configured endpoint that a request belongs to, None if there is none.
 
-        One with path patterns is found by them, any other by its name. The first in the configuration wins.
-
-        Args:
-            name: Name of the endpoint in the web framework or the OAuth server.
-            path: Path of the request, without query.
-            method: HTTP method in capitals. HEAD counts as GET, because servers answer it with the same work.
+        One with path patterns is found by them, any other by its name in the web framework or the OAuth server. The
+        first in the configuration wins. HEAD counts as GET, because servers answer it with the same work.
         """
         accepted = {method, "GET"} if method == "HEAD" else {method}
         for key, rules in self.endpoints.items():
@@ -218,19 +186,14 @@ class PolicySet:
         client = self.clients.get(client_id, _NO_RULES)
         return client, _NO_RULES if client.plan is None else self.plans.get(client.plan, _NO_RULES)
 
-    def rules_at(
-        self, endpoint: str, grant_type: str | None, *, plan: Rules, client: Rules
-    ) -> tuple[Rules, Rules, Rules]:
-        """Return the sections of an endpoint, or of a grant type at the token endpoint.
-
-        Returns:
-            The section for all clients, that of the plan, that of the client.
-        """
-        is_token = endpoint == TOKEN_ENDPOINT
-        name = (grant_type or "") if is_token else endpoint
-        parents = (parent.grants if is_token else parent.endpoints for parent in (self, plan, client))
-        section, plan_section, client_section = (sections.get(name, _NO_RULES) for sections in parents)
-        return section, plan_section, client_section
+    def rules_at(self, client_id: str, endpoint: str, grant_type: str | None) -> tuple[Rules, Rules, Rules]:
+        """Return the sections of an endpoint, or of a grant type: for all, of the client's plan, of the client."""
+        client, plan = self.rules_of(client_id)
+        if endpoint == TOKEN_ENDPOINT:
+            name, (everybody, of_plan, of_client) = grant_type or "", (self.grants, plan.grants, client.grants)
+        else:
+            name, (everybody, of_plan, of_client) = endpoint, (self.endpoints, plan.endpoints, client.endpoints)
+        return everybody.get(name, _NO_RULES), of_plan.get(name, _NO_RULES), of_client.get(name, _NO_RULES)
 
 
 def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
@@ -245,25 +208,22 @@ def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
     return base
 
 
-def _without_enforcing(mode: Mode) -> Mode:
-    return Mode.DRY_RUN if mode is Mode.ENFORCE else mode
+def _under(ceiling: Mode | None, mode: Mode) -> Mode:
+    return Mode.DRY_RUN if mode is Mode.ENFORCE and ceiling is Mode.DRY_RUN else mode
 
 
-def _with_modes(limits: Limits, *, mode: Mode, never_denies: bool) -> Limits:
-    """Return limits without the policies that are off. A policy keeps a mode only if it differs from ``mode``."""
-    if mode is Mode.OFF:
+def _with_modes(limits: Limits, client_mode: Mode, ceiling: Mode | None) -> Limits:
+    """Return limits without the policies that are off. A policy keeps a mode only if it differs from the client's."""
+    if client_mode is Mode.OFF:
         return Limits()
+    inherited = _under(ceiling, client_mode)
 
     def effective(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-        kept = []
-        for policy in policies:
-            own = _without_enforcing(policy.mode) if policy.mode and never_denies else policy.mode
-            if own is not Mode.OFF:
-                kept.append(replace(policy, mode=None if own is mode else own))
-        return tuple(kept)
+        modes = [inherited if policy.mode is None else _under(ceiling, policy.mode) for policy in policies]
+        return tuple(
+            replace(policy, mode=None if mode is inherited else mode)
+            for policy, mode in zip(policies, modes, strict=True)
+            if mode is not Mode.OFF
+        )
 
-    return Limits(
-        client=effective(limits.client),
-        user=effective(limits.user),
-        client_total=effective(limits.client_total),
-    )
+    return Limits(effective(limits.client), effective(limits.user), effective(limits.client_total))

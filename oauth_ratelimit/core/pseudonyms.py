@@ -1,5 +1,6 @@
 """User pseudonyms: the username or its keyed hash."""
 
+import base64
 import hashlib
 import hmac
 import re
@@ -20,33 +21,29 @@ _HEX_HASH = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class PseudonymKey:
-    """A key that hashes usernames. It does not keep the secret, so it cannot print it.
+    """A key that hashes usernames. It does not keep the secret, so it cannot print it."""
 
-    Attributes:
-        label: Prefix of every hash under this key. It is derived from the key, so two keys have two labels.
-    """
-
-    label: str
+    label: str  # Prefix of every hash under this key. It is derived from the key, so two keys have two labels.
     _mac: hmac.HMAC = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, secret: bytes) -> "PseudonymKey":
-        """Return the key of a secret.
-
-        Raises:
-            ValueError: The secret is shorter than 32 bytes.
-        """
+        """Return the key of a secret. Raises ``ValueError`` if that is shorter than 32 bytes."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"a key needs {MIN_SECRET_BYTES} bytes, got {len(secret)}")
         mac = hmac.new(secret, digestmod="sha256")
-        return cls(_hash(mac, b"oauth_ratelimit: label of this key")[:LABEL_LENGTH], mac)
+        return cls(_hash(mac, b"oauth_ratelimit: label of this key").hex()[:LABEL_LENGTH], mac)
 
     def __str__(self) -> str:
         return self.label
 
     def __call__(self, username: str) -> str:
         """Return the hash of a username. It covers the whole name, however long it is."""
-        return f"{self.label}-{_hash(self._mac, username.encode('utf-8', 'surrogatepass'))}"
+        return f"{self.label}-{_hash(self._mac, username.encode('utf-8', 'surrogatepass')).hex()}"
+
+    def partition(self, client_id: str, username: str) -> str:
+        """Return a hash of a client and one of its users, in base64."""
+        return base64.b64encode(_hash(self._mac, repr((client_id, username)).encode())).decode()
 
     def is_hash(self, text: str) -> bool:
         """Return True if a text has the form of a hash under this key."""
@@ -54,30 +51,22 @@ class PseudonymKey:
         return label == self.label and _HEX_HASH.fullmatch(digest) is not None
 
 
-def erasure_mark(name: str, client_id: str | None = None) -> str:
-    """Return the digest of an erased name, by which instances recognise it.
+def erasure_mark(name: str, client_id: str | None = None, *, in_failures: bool = False) -> str:
+    """Return the digest of a username or pseudonym by which instances recognise that it was erased.
 
-    Args:
-        name: The username, or its pseudonym.
-        client_id: The only client that it was erased at; None for all.
+    It is another one for each client, None for all, and for failed authentications under the name.
     """
-    content = name if client_id is None else f"{client_id}\0{name}"
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:HASH_BYTES].hex()
+    return hashlib.sha256(repr((name, client_id, in_failures)).encode()).digest()[:HASH_BYTES].hex()
 
 
-def _hash(mac: hmac.HMAC, content: bytes) -> str:
+def _hash(mac: hmac.HMAC, content: bytes) -> bytes:
     mac = mac.copy()
     mac.update(content)
-    return mac.digest()[:HASH_BYTES].hex()
+    return mac.digest()[:HASH_BYTES]
 
 
 class Pseudonyms:
-    """Turns usernames into pseudonyms. Thread-safe.
-
-    Args:
-        key: Hashes the usernames; None keeps them plain.
-        former_keys: Keys of older records, for ``all_of``.
-    """
+    """Turns usernames into pseudonyms; without a key they stay plain. Former keys are for ``all_of``. Thread-safe."""
 
     def __init__(self, key: PseudonymKey | None, former_keys: Sequence[PseudonymKey] = ()) -> None:
         self._key = key
@@ -92,17 +81,9 @@ class Pseudonyms:
         return self._cached(username) if len(username) <= MAX_CACHED_LENGTH else self._make(username)
 
     def typed(self, user: str) -> str:
-        """Return the pseudonym of a user whom an operator has named.
-
-        Args:
-            user: The username, or its hash under the current key as logs show it.
-        """
+        """Return the pseudonym of a user whom an operator has named: plainly, or by its hash under the current key."""
         return user if self._key is not None and self._key.is_hash(user) else self._make(user)
 
     def all_of(self, user: str) -> tuple[str, ...]:
-        """Return every pseudonym that records of a user may carry: under each key, and plain.
-
-        Args:
-            user: The username, or a hash as logs show it.
-        """
+        """Return every pseudonym that records of a user, or of a hash, may carry: under each key, and plain."""
         return (*(key(user) for key in self._hashes), storable_name(user))

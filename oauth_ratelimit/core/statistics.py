@@ -14,6 +14,9 @@ OTHER_CLIENTS = ""
 MIN_LIFETIME_SHARE = 10  # one in ten tokens; rarer lifetimes are exceptions
 
 ENDPOINT = "endpoint:"
+GUARD = "guard:"
+NOT_TOKEN = (ENDPOINT, GUARD)
+"""Beginnings of a ``Source.grant`` that is no grant type of the token endpoint."""
 
 Kind = Literal["client", "user"]
 """Kind of limit that a request meets, as in the configuration: ``client`` if it has no user, else ``user``."""
@@ -21,36 +24,40 @@ Kind = Literal["client", "user"]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Number of requests by outcome, see ``core.decision.Outcome``.
-
-    Args:
-        allowed: Requests within all limits.
-        denied: Requests that were over a limit and denied.
-        would_deny: Requests that were over a limit in a dry run and admitted.
-        trusted: Requests of a trusted client.
-        retries: Denied requests that came earlier than an earlier denial had asked for.
-    """
+    """Number of requests by outcome, see ``core.decision.Outcome``."""
 
     allowed: int = 0
     denied: int = 0
-    would_deny: int = 0
+    would_deny: int = 0  # requests that were over a limit in a dry run and admitted
     trusted: int = 0
-    retries: int = 0
+    retries: int = 0  # denied requests that came earlier than an earlier denial had asked for
+    reused: int = 0  # requests over a limit that got the token that their client already had
+    would_reuse: int = 0  # of those denied or admitted in a dry run, the ones that reuse would have answered so
 
     @property
     def offered(self) -> int:
         """Number of all requests."""
-        return self.allowed + self.denied + self.would_deny + self.trusted
+        return self.allowed + self.denied + self.would_deny + self.trusted + self.reused
 
     @property
     def issued(self) -> int:
-        """Number of requests that were admitted."""
+        """Number of requests that got a new token."""
         return self.allowed + self.would_deny + self.trusted
 
     @property
     def over(self) -> int:
         """Number of requests over a limit, denied or not."""
-        return self.denied + self.would_deny
+        return self.denied + self.would_deny + self.reused
+
+    @property
+    def over_share(self) -> float:
+        """Share of the requests that were over a limit."""
+        return self.over / self.offered if self.offered else 0.0
+
+    @property
+    def is_mostly_trusted(self) -> bool:
+        """True if most requests were those of a trusted client."""
+        return self.trusted * 2 > self.offered
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -59,7 +66,12 @@ class Tally:
             self.would_deny + other.would_deny,
             self.trusted + other.trusted,
             self.retries + other.retries,
+            self.reused + other.reused,
+            self.would_reuse + other.would_reuse,
         )
+
+    def __sub__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, name) - getattr(other, name) for name in COUNTS))
 
 
 COUNTS = tuple(count.name for count in fields(Tally))
@@ -67,63 +79,60 @@ NO_REQUESTS = Tally()
 
 
 class Source(NamedTuple):
-    """Source of requests.
+    """Source of requests."""
 
-    Attributes:
-        kind: ``user`` if they have a user, else ``client``.
-        grant: Grant type. ``other`` if the server has no such grant, ``none`` if it is not known. For another endpoint,
-            ``endpoint:`` and its name.
-    """
-
-    kind: Kind
+    kind: Kind  # ``user`` if they have a user, else ``client``
+    # Grant type. ``other`` if the server has no such grant, ``none`` if it is not known. For another endpoint,
+    # ``endpoint:`` and its name; for the guard, ``guard:`` and the kind of failure.
     grant: str
 
     @property
     def is_token(self) -> bool:
         """True for the token endpoint."""
-        return not self.grant.startswith(ENDPOINT)
+        return not self.grant.startswith(NOT_TOKEN)
 
 
 class Peak(NamedTuple):
-    """Highest use of a limit. For a limit per user, the highest of any user.
+    """Highest use of a limit. For a limit per user, the highest of any user."""
 
-    Attributes:
-        share: Share of the limit. Peaks are compared by it, also if the limit has changed.
-        used: Estimated hits in the window.
-        limit: Hits per window.
-        window_s: Length of the window in seconds.
-    """
+    share: float  # Share of the limit. Peaks are compared by it, also if the limit has changed.
+    used: float  # estimated hits in the window
+    limit: int  # hits per window
+    window_s: int
 
-    share: float
-    used: float
-    limit: int
+
+class Denials(NamedTuple):
+    """Requests of one source that one policy denied in a minute, or would have denied."""
+
+    denied: int
+    would_deny: int
+    first_s: int  # time of the first of them, whole seconds since the epoch
+    last_s: int  # time of the last of them
+    limit: int  # hits per window of the policy
     window_s: int
 
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
-    """Requests of one user, without those on instances where it was not among the heaviest users.
-
-    Args:
-        username: Pseudonym of the user.
-        offered: Number of all requests.
-        denied: Number of denied requests.
-        would_deny: Number of requests that would have been denied under enforce.
-    """
+    """Requests of one pseudonym, without those on instances where it was not among the heaviest users."""
 
     username: str
     offered: int
     denied: int = 0
     would_deny: int = 0
 
-    def plus(self, other: "UserLoad") -> "UserLoad":
-        """Return the sum of both, under this user's name."""
-        return UserLoad(
-            self.username,
-            self.offered + other.offered,
-            self.denied + other.denied,
-            self.would_deny + other.would_deny,
-        )
+    @property
+    def over(self) -> int:
+        """Number of requests over a limit, denied or not."""
+        return self.denied + self.would_deny
+
+
+def add_user(users: dict[str, UserLoad], user: UserLoad) -> None:
+    """Add the requests of a user to those known by its name."""
+    known = users.get(user.username, UserLoad(user.username, 0))
+    users[user.username] = UserLoad(
+        user.username, known.offered + user.offered, known.denied + user.denied, known.would_deny + user.would_deny
+    )
 
 
 class Load:
@@ -150,97 +159,67 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ClientMinute(Load):
-    """One client in one minute, over all instances.
+    """One client in one minute, over all instances."""
 
-    Args:
-        client_id: The client, or ``OTHER_CLIENTS``.
-        minute_s: Start of the minute, seconds since the epoch.
-        tallies: Requests by source.
-        peaks: Highest use of each policy, by name.
-        users: Users with most requests at the token endpoint, the heaviest first. Empty until the minute is over.
-        registers: HyperLogLog registers of the users. Empty until the minute is over.
-        burst: Most token requests within a second in one process.
-        lifetimes: Number of issued tokens by their lifetime in seconds, ``expires_in``; not all if there are many.
-    """
-
-    client_id: str
-    minute_s: int
+    client_id: str  # the client, or ``OTHER_CLIENTS``
+    minute_s: int  # start of the minute, seconds since the epoch
     tallies: Mapping[Source, Tally] = field(default_factory=dict)
     peaks: Mapping[str, Peak] = field(default_factory=dict)
+    # Users with most requests at the token endpoint, the heaviest first. Empty until the minute is over, so that those
+    # who were among the heaviest only briefly are not stored.
     users: tuple[UserLoad, ...] = ()
+    # HyperLogLog registers of the users. Empty until the minute is over.
     registers: Registers = field(default_factory=dict)
-    burst: int = 0
+    burst: int = 0  # most token requests within a second in one process
+    # Number of issued tokens by their lifetime in seconds, ``expires_in``; not all if there are many
     lifetimes: Mapping[int, int] = field(default_factory=dict)
+    # Denials by policy and ``Source.grant``. Policies of another endpoint have its name before their own, those of the
+    # guard ``guard/``.
+    denials: Mapping[tuple[str, str], Denials] = field(default_factory=dict)
 
 
-class StepSums(NamedTuple):
-    """Token requests of many clients in one step of time, as columns of equal length.
+class ClientTotal(NamedTuple):
+    """Requests of one client, or ``OTHER_CLIENTS``, over some time."""
 
-    Attributes:
-        start_s: Start of the step, seconds since the epoch.
-        client_ids: The clients. One may occur several times.
-        counts: For each name of ``COUNTS`` the numbers of the clients.
-        peaks: Highest use of a limit: its share and the policy's name; None if none is recorded.
-    """
+    client_id: str
+    tally: Tally  # its requests at the token endpoint
+    elsewhere: Tally = NO_REQUESTS  # its requests at other endpoints
+    guard: Tally = NO_REQUESTS  # its attempts that the guard denied, or would have denied
+    highest_use: float | None = None  # highest share of a limit, that of ``policy``; None if none is recorded
+    policy: str | None = None
+    # Time of the first request over a limit, seconds since the epoch; None without any
+    denied_from_s: int | None = None
+    denied_until_s: int | None = None  # time of the last one
 
-    start_s: int
-    client_ids: list[str]
-    counts: list[list[int]]
-    peaks: list[tuple[float, str] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Counts of one process for a client's minute.
-
-    Args:
-        minute: The counts. They only grow from one write to the next.
-        is_complete: True if the minute is over. Only then users are written, so that users who were among the heaviest
-            only briefly are not stored.
-    """
-
-    minute: ClientMinute
-    is_complete: bool
+    @property
+    def all(self) -> Tally:
+        """Its requests at all endpoints, with the attempts that the guard denied."""
+        more = [each for each in (self.elsewhere, self.guard) if each is not NO_REQUESTS]
+        return sum(more, self.tally) if more else self.tally
 
 
 @dataclass(slots=True)
 class ClientSum(Load):
-    """One client over some time: a sum to which minutes are added.
-
-    Args:
-        client_id: The client, or ``OTHER_CLIENTS``.
-
-    Attributes:
-        minute_count: Number of minutes with requests at any endpoint.
-        tallies: Requests by source.
-        peaks: Highest use of each policy, by name.
-        users: Users that were among the heaviest in any minute, by name, with the requests of those minutes only.
-        registers: HyperLogLog registers of the users.
-        burst: Most token requests within a second in one process.
-        busiest: Token requests in the busiest minute, and the start of that minute.
-        lifetimes: Number of issued tokens by their lifetime in seconds.
-    """
+    """One client over some time: a sum to which minutes are added, with the fields of ``ClientMinute``."""
 
     client_id: str
-    minute_count: int = 0
     tallies: dict[Source, Tally] = field(default_factory=dict)
     peaks: dict[str, Peak] = field(default_factory=dict)
+    # Users that were among the heaviest in any minute, by name, with the requests of those minutes only
     users: dict[str, UserLoad] = field(default_factory=dict)
     registers: dict[int, int] = field(default_factory=dict)
     burst: int = 0
-    busiest: tuple[int, int] = (0, 0)
+    busiest: tuple[int, int] = (0, 0)  # token requests in the busiest minute, and the start of that minute
     lifetimes: dict[int, int] = field(default_factory=dict)
 
     def add(self, minute: ClientMinute) -> None:
         """Add a minute."""
-        self.minute_count += 1
         for source, tally in minute.tallies.items():
             self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
         for policy, peak in minute.peaks.items():
             self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
         for user in minute.users:
-            known = self.users.get(user.username)
-            self.users[user.username] = known.plus(user) if known else user
+            add_user(self.users, user)
         merge_into(self.registers, minute.registers)
         for lifetime_s, count in minute.lifetimes.items():
             self.lifetimes[lifetime_s] = self.lifetimes.get(lifetime_s, 0) + count

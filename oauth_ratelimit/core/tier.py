@@ -1,44 +1,38 @@
 """Tiers: policies that apply to the same requests, each with the series of its counters."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.policy import OnLimit, Policy
+from oauth_ratelimit.core.window import Estimator, retry_after_s
 
 URGENT_RATIO = 1 / 200  # of a limit; docs/accuracy.md compares other values
 
 
 class Series(NamedTuple):
-    """Identity of counters in a document. Several tiers may share them.
+    """Identity of counters in a document. Several tiers may share them."""
 
-    Attributes:
-        frame_s: Length of a frame in seconds.
-        count_denied: True if denied requests are counted, too.
-        on_trial: True if only tiers in dry run use the counters, beside enforced tiers that count fewer requests.
-    """
-
-    frame_s: int
-    count_denied: bool = False
+    frame_s: int  # length of a frame in seconds
+    count_denied: bool = False  # True if denied requests are counted, too
+    # True if only tiers in dry run use the counters, beside enforced tiers that count other requests
     on_trial: bool = False
+    # True if only tiers use them that are enforced for fewer grant types than others, and for some
+    by_grant: bool = False
 
 
 class Tier:
     """Policy with its mode. A request is admitted only if all of its tiers admit it.
 
-    Args:
-        policy: The policy.
-        mode: Effect of its denials.
-        on_trial: True for a dry run beside enforced policies, which count fewer requests.
-        alone: True if no other tier applies to the same requests.
-
     Attributes:
         series: Counters in the document that hold its hits.
         horizon_s: Seconds for which a frame can matter, from its start: the window and one frame.
-        is_alone: True if no other tier applies to the same requests.
+        reuses: True if a client gets the token that it has when this tier denies.
         urgent_hits: Unsent hits that make a key urgent where several instances count.
+        sends: True for the widest tier of a series. Tiers of one series count the same requests, which are sent once.
+        is_total: True if it counts all users of a client together.
     """
 
     __slots__ = (
@@ -48,17 +42,29 @@ class Tier:
         "frame_count",
         "frame_s",
         "horizon_s",
-        "is_alone",
         "is_enforced",
+        "is_sliding",
+        "is_total",
         "limit",
         "mode",
         "policy",
+        "reuses",
+        "sends",
         "series",
         "urgent_hits",
         "window_s",
     )
 
-    def __init__(self, policy: Policy, mode: Mode, *, on_trial: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        mode: Mode,
+        *,
+        on_trial: bool = False,
+        by_grant: bool = False,
+        sends: bool = True,
+        is_total: bool = False,
+    ) -> None:
         self.policy = policy
         self.mode = mode
         self.limit = policy.limit
@@ -67,45 +73,84 @@ class Tier:
         self.horizon_s = self.window_s + self.frame_s
         self.frame_count = policy.window.frame_count
         self.is_enforced = mode is Mode.ENFORCE
+        self.is_sliding = policy.estimator is Estimator.SLIDING
         self.edge_per_hit = policy.estimator.edge_per_hit
-        self.is_alone = alone
         self.count_denied = policy.count_denied
+        self.reuses = policy.on_limit is OnLimit.REUSE
         self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)
-        self.series = Series(self.frame_s, policy.count_denied, on_trial)
+        self.series = Series(self.frame_s, policy.count_denied, on_trial, by_grant)
+        self.sends = sends
+        self.is_total = is_total
         self._frame_end_s = 0.0
 
     def frame_end_after(self, now_s: float) -> float:
-        """Return the end of the frame that contains ``now_s``.
-
-        A cached float, because every request compares it with the time, and shared by all keys to save memory.
-        """
+        """Return the end of the frame that contains ``now_s``: a float that all keys share to save memory."""
         end_s = self._frame_end_s
         if not end_s - self.frame_s <= now_s < end_s:
             end_s = self._frame_end_s = float(self.policy.window.frame_start_s(now_s) + self.frame_s)
         return end_s
 
+    def more_after_s(self, left_s: float, estimate: float, full: int, past: Sequence[int]) -> float:
+        """Return the seconds until the limit has room for one more hit, if nothing else happens; infinity for no hits.
 
-def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> tuple[Tier, ...]:
-    """Return the tiers of one kind of limit. The widest window comes first and sends the hits of a shared series.
+        Args:
+            left_s: Seconds until the frame ends.
+            estimate, full, past: Content of the window, see ``core.window``.
+        """
+        room = math.ceil(estimate) - 1
+        if self.is_sliding:  # most requests need no loop: the hits that fade out first are those of the oldest frame
+            if full <= room:
+                return (estimate - room) * self.frame_s / past[-1]
+            oldest = past[-1] if past else full
+            if estimate == full and oldest:
+                return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
+        estimator = self.policy.estimator
+        current = full - estimator.weigh(0, past, self.frame_count)[0]
+        return retry_after_s(current, past, self.policy.window, estimator, room=room, left_s=left_s)
 
-    Args:
-        policies: Policies of that kind.
-        mode: Mode of policies without one of their own.
-        alone: True if no other kind of limit applies to the same requests.
+
+@lru_cache(maxsize=1000)
+def enforced_places(tiers: tuple[Tier, ...]) -> tuple[int, ...]:
+    """Return the places of the tiers that are enforced."""
+    return tuple(place for place, tier in enumerate(tiers) if tier.is_enforced)
+
+
+@lru_cache(maxsize=1000)
+def tiers_of(
+    policies: tuple[Policy, ...],
+    mode: Mode,
+    *,
+    by_grant: tuple[tuple[tuple[Policy, ...], Mode], ...] = (),
+    is_total: bool = False,
+) -> tuple[Tier, ...]:
+    """Return the tiers of one kind of limit, the widest window first. Clients with equal policies share them.
+
+    A denial by a dry run counts in enforced tiers alone. So tiers that are enforced for different grant types count
+    different requests. Those that are enforced most often have the plain series. ``by_grant`` has the same policies and
+    mode as they apply to each grant type; no policies where the mode is off.
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
-    alone = alone and len(chosen) == 1
-    enforced = any(own is Mode.ENFORCE for _, own in chosen)
-    tiers = [Tier(policy, own, on_trial=enforced and own is not Mode.ENFORCE, alone=alone) for policy, own in chosen]
-    return tuple(sorted(tiers, key=lambda tier: -tier.window_s))
+    if not chosen:
+        return ()
+    modes = [[policy.mode or inherited for policy in found] for found, inherited in by_grant if found]
+    modes.append([own for _, own in chosen])
+    enforced = [column.count(Mode.ENFORCE) for column in zip(*modes, strict=True)]
+    least, most = min(enforced), max(enforced)
+    tiers: list[Tier] = []
+    ranked = sorted(zip(chosen, enforced, strict=True), key=lambda each: -each[0][0].window.window_s)
+    for (policy, own), count in ranked:
+        tier = Tier(policy, own, on_trial=count == least < most, by_grant=least < count < most, is_total=is_total)
+        tier.sends = all(tier.series != wider.series for wider in tiers)
+        tiers.append(tier)
+    return tuple(tiers)
 
 
-def raised(horizons: Mapping[Series, int], tiers: Iterable[Tier]) -> Mapping[Series, int]:
-    """Return horizons by series, raised to those of tiers. Equal ones are the same object, to save memory."""
-    higher = dict(horizons)
-    for tier in tiers:
-        higher[tier.series] = max(tier.horizon_s, higher.get(tier.series, 0))
-    return _shared(tuple(sorted(higher.items())))
+def extend_horizons(horizons: Mapping[Series, int], others: Mapping[Series, int]) -> Mapping[Series, int]:
+    """Return horizons in seconds by series, the longer one of each. Equal mappings are one object, to save memory."""
+    longer = dict(horizons)
+    for series, horizon_s in others.items():
+        longer[series] = max(horizon_s, longer.get(series, 0))
+    return _shared(tuple(sorted(longer.items())))
 
 
 @lru_cache(maxsize=1000)

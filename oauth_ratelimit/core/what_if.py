@@ -6,26 +6,19 @@ the share of that minute that fits recorded traffic best. docs/statistics.md lis
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind
-
-By = Literal["client", "user", "total"]
-"""Requests that a limit counts: those without a user, those of each user, or all of a client."""
+from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
 
 SHORT_WINDOW_MINUTES = 4
 HELD_OF_SHORT, HELD_OF_LONG = 1 / 3, 1 / 2  # share of the first minute; bursts matter more to short windows
 
 
 class Subject(NamedTuple):
-    """Client or user that has a limit of its own.
-
-    Attributes:
-        client_id: The client.
-        username: The user, None for a limit of the client.
-    """
+    """Client, or user of a client, that has a limit of its own."""
 
     client_id: str
     username: str | None
@@ -37,62 +30,62 @@ Loads = Mapping[Subject, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Effect that a limit would have had on one subject.
-
-    Args:
-        subject: The client or user.
-        offered: Number of all requests.
-        denied: Estimated number of denials.
-        at_least: Lower bound of ``denied``.
-        at_most: Upper bound of ``denied``.
-        peak: Most requests in a minute.
-    """
+    """Effect that a limit would have had on one subject: its requests, and the estimated denials with their bounds."""
 
     subject: Subject
     offered: int
     denied: int
     at_least: int
     at_most: int
-    peak: int
+    peak: int  # most requests in a minute
 
 
-def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Subject, dict[int, int]]:
+def loads(minutes: Iterable[ClientMinute], kind: LimitKind) -> dict[Subject, dict[int, int]]:
     """Return the requests of each subject, denied ones included and those of trusted clients left out.
 
-    Args:
-        minutes: Recorded minutes, with their tallies, and with ``users`` for a limit per user.
-        by: Requests that the limit counts. Only the heaviest users of each client are known.
+    The minutes need their ``users`` for a limit per user. Only the heaviest users of each client are known.
     """
     found: dict[Subject, dict[int, int]] = {}
-    kind: Kind | None = None if by == "total" else by
     for minute in minutes:
-        tally = minute.tally(kind)
-        is_rest = minute.client_id == OTHER_CLIENTS
-        if not is_rest and tally.trusted * 2 > tally.offered:
-            continue
-        offers: list[tuple[str | None, int]]
-        if by == "user" and not is_rest:
-            offers = [(user.username, user.offered) for user in minute.users]
-        else:
-            offers = [(None, tally.offered - tally.trusted)]
-        for username, offered in offers:
-            if offered:
-                load = found.setdefault(Subject(minute.client_id, username), {})
-                load[minute.minute_s] = load.get(minute.minute_s, 0) + offered
+        for subject, offered in requests_of(minute, kind):
+            load = found.setdefault(subject, {})
+            load[minute.minute_s] = load.get(minute.minute_s, 0) + offered
     return found
+
+
+def requests_of(minute: ClientMinute, kind: LimitKind) -> Iterator[tuple[Subject, int]]:
+    """Yield the requests of each subject in a minute of a client; none of a trusted one."""
+    tally = minute.tally(None if kind is LimitKind.CLIENT_TOTAL else "user" if kind is LimitKind.USER else "client")
+    is_rest = minute.client_id == OTHER_CLIENTS
+    if tally.is_mostly_trusted and not is_rest:
+        return
+    if kind is not LimitKind.USER or is_rest:
+        if tally.offered > tally.trusted:
+            yield Subject(minute.client_id, None), tally.offered - tally.trusted
+        return
+    for user in minute.users:
+        if user.offered:
+            yield Subject(minute.client_id, user.username), user.offered
+
+
+def rolling_sums(load: Mapping[int, int], span_s: int) -> Iterator[tuple[int, int]]:
+    """Yield each start of a load with the requests of all starts in the time span that ends with it."""
+    starts = sorted(load)
+    inside = first = 0
+    for start_s in starts:
+        inside += load[start_s]
+        while starts[first] <= start_s - span_s:
+            inside -= load[starts[first]]
+            first += 1
+        yield start_s, inside
 
 
 def effect_of(
     subject: Subject, load: Mapping[int, int], *, limit: int, window_minutes: int, since_s: float = 0.0
 ) -> Effect:
-    """Return the effect that a limit would have had on a subject.
+    """Return the effect that a limit would have had on a subject with this load, its requests by minute.
 
-    Args:
-        subject: The client or user.
-        load: Requests by minute.
-        limit: Hits per window.
-        window_minutes: Length of the window in minutes.
-        since_s: Start of the time to report on. Earlier requests only fill the first windows.
+    Requests before ``since_s`` only fill the first windows.
     """
     held = HELD_OF_SHORT if window_minutes <= SHORT_WINDOW_MINUTES else HELD_OF_LONG
     at_least = denied = at_most = 0.0
@@ -114,15 +107,9 @@ def effect_of(
 
 
 def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0.0) -> list[Effect]:
-    """Return the effect that a limit would have had on each subject with requests, the most denied first.
+    """Return the effect on each subject with requests, the most denied first.
 
     ``OTHER_CLIENTS`` is left out: it is many clients, each with a limit of its own.
-
-    Args:
-        found: Requests by subject, from ``loads``.
-        limit: Hits per window.
-        window_minutes: Length of the window in minutes.
-        since_s: Start of the time to report on. Earlier requests only fill the first windows.
     """
     all_effects = (
         effect_of(subject, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
@@ -143,12 +130,7 @@ def excluded_count(found: Loads, *, since_s: float = 0.0) -> int:
 def _denied(load: Mapping[int, int], *, limit: int, window_minutes: int, held: float, since_s: float) -> float:
     """Return the number of denials. Denied requests do not count towards the limit.
 
-    Args:
-        load: Requests by minute.
-        limit: Hits per window.
-        window_minutes: Length of the window in minutes.
-        held: Share of the minute in which a window begins that the window holds.
-        since_s: Start of the time to report on.
+    A window holds the share ``held`` of the minute in which it begins.
     """
     denied = 0.0
     window_s = window_minutes * MINUTE_S

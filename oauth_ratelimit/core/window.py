@@ -8,14 +8,14 @@ or with a new frame, so that an estimate takes the same time for any number of f
 
 The estimate is ``full + edge * (share of the current frame that is still to come)``. An estimator is the formula of
 ``full`` and ``edge``. Both numbers are whole. A hit of the current frame adds 1 to ``full`` and always the same number,
-``edge_per_hit``, to ``edge``, whatever else is there. A formula whose ``edge_per_hit`` is not 0 loses the fast path.
+``edge_per_hit``, to ``edge``, whatever else is there. A half is rounded up, or a lone hit would weigh nothing.
 
 Sources: the articles of Allegro and of Criteo on distributed rate limiting; Cloudflare, "How we built rate limiting".
 """
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
@@ -41,51 +41,30 @@ class Estimator(enum.StrEnum):
     @property
     def edge_per_hit(self) -> int:
         """Number that a hit in the current frame adds to ``edge``. To ``full`` it adds 1."""
-        return _FORMULAS[self](1, 0, 0)[1]
+        return self.weigh(1, (), 1)[1]
 
     def weigh(self, current: int, past: Sequence[int], frame_count: int) -> tuple[int, int]:
         """Return ``(full, edge)``.
 
-        Args:
-            current: Hits of the current frame.
-            past: Hits of the frames before it, newest first, at most ``frame_count``. Missing ones count as zero.
-            frame_count: Frames per window.
+        ``past`` has at most ``frame_count`` frames before the current one, newest first. Missing ones count as zero.
         """
         oldest = past[frame_count - 1] if len(past) >= frame_count else 0
-        return _FORMULAS[self](current, sum(past) - oldest, oldest)
-
-
-def _sliding(current: int, between: int, oldest: int) -> tuple[int, int]:
-    return current + between, oldest
-
-
-def _proportional(current: int, between: int, oldest: int) -> tuple[int, int]:
-    return current + between, oldest - current
-
-
-def _strict(current: int, between: int, oldest: int) -> tuple[int, int]:
-    return current + between + oldest, 0
-
-
-# Each returns ``(full, edge)`` for the hits of the current frame, of those between, and of the oldest frame.
-_FORMULAS: Mapping[Estimator, Callable[[int, int, int], tuple[int, int]]] = {
-    Estimator.SLIDING: _sliding,
-    Estimator.PROPORTIONAL: _proportional,
-    Estimator.STRICT: _strict,
-}
+        between = sum(past) - oldest
+        match self:
+            case Estimator.SLIDING:
+                return current + between, oldest
+            case Estimator.PROPORTIONAL:
+                return current + between, oldest - current
+            case Estimator.STRICT:
+                return current + between + oldest, 0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Trailing period, cut into equal frames.
+    """Trailing period, cut into equal frames."""
 
-    Args:
-        window_s: Length in whole seconds.
-        frame_count: Frames per window, a divisor of ``window_s``. 1 is the classic two-frame form.
-    """
-
-    window_s: int
-    frame_count: int
+    window_s: int  # length in whole seconds
+    frame_count: int  # Frames per window, a divisor of ``window_s``. 1 is the classic two-frame form.
     frame_s: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,15 +88,9 @@ def default_frame_count(window_s: int) -> int:
 
 
 def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
-    """Return the estimated hits in the window.
+    """Return the estimated hits in the window: those that count in full, and the part of others that fade out.
 
     The product comes before the division, so that a result that is a whole number at a whole second is exact.
-
-    Args:
-        full: Hits that count in full.
-        edge: Hits that fade out.
-        left_s: Seconds until the current frame ends.
-        frame_s: Length of a frame in seconds.
     """
     return full + edge * left_s / frame_s
 
@@ -162,18 +135,10 @@ def retry_after_s(
 ) -> float:
     """Return the seconds until the estimate has fallen to ``room``, if nothing else happens.
 
-    Args:
-        current: Hits of the current frame.
-        past: Hits of the frames before it, newest first.
-        window: Window that the hits are counted in.
-        estimator: Formula that weighs them.
-        room: Largest estimate that still admits: limit minus cost.
-        left_s: Seconds until the current frame ends.
-
-    Returns:
-        The earliest moment: 0.0 if it is now, infinity if ``room`` is negative. It is at most the window and one frame.
-        Whole seconds are exact, anything else is rounded up by at most 2 ms, because a sum with a time of day loses
-        digits.
+    ``past`` has the frames before the current one, newest first, and ``left_s`` is until that ends. ``room`` is the
+    largest estimate that still admits: limit minus cost. If it is negative, that is never, else after the window and
+    one frame at most. Whole seconds are exact, anything else is rounded up by at most 2 ms, because a sum with a time
+    of day loses digits.
     """
     if room < 0:
         return math.inf

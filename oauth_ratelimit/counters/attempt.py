@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 
 
-class Outcome(enum.Enum):
+class WriteOutcome(enum.Enum):
     """Outcome of a write, as a document shows it."""
 
-    PENDING = enum.auto()
+    UNKNOWN = enum.auto()
     """It may have been applied, or may still be."""
 
     APPLIED = enum.auto()
@@ -22,46 +22,43 @@ class Outcome(enum.Enum):
     """The document may have lost its mark. No window that was known when it was written holds its hits any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
-    """A write whose outcome is unknown.
+    """A write that is under way, or whose outcome is unknown. It is recorded before it is sent.
 
-    Attributes:
-        flush_id: The number that the document holds as this writer's mark if the write was applied.
-        version: The version that the document must have for it; None if it must not exist.
-        hits: The hits of the write.
-        begun_s: Time of the first try, by a clock that is never set.
-        horizon_s: Longest horizon that the document had if the write was applied, as far as it was known at that time.
-        was_sent: False if it surely never reached a server.
+    While the document has not moved on, the same write is sent again: same hits, same number, and the version that was
+    read. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
     """
 
-    flush_id: int
-    version: int | None
+    write_number: int  # the number that the document holds as this writer's mark if the write was applied
+    version: int | None  # the version that the document must have for it; None if it must not exist
     hits: Hits
-    begun_s: float
+    begun_s: float  # time of the first try, by a clock that is never set
+    # Longest horizon that the document had if the write was applied, as far as it was known at that time
     horizon_s: int
-    was_sent: bool = True
+    was_sent: bool = True  # False if no try has reached a server
+    mark: int | None = (
+        None  # this writer's mark that the document must hold instead of the version; None for the version
+    )
+    last_version: int = 0  # the highest version that it may have then
 
-    def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> Outcome:
-        """Return the outcome that a document shows.
-
-        Args:
-            snapshot: The document; None if it does not exist.
-            monotonic_s: The time, by a clock that is never set.
-            writer: This instance's name in the document.
-        """
+    def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:
+        """Return the outcome that a document shows; None is one that does not exist."""
         if snapshot is None:
-            return Outcome.PENDING if self.version is None else Outcome.NOT_APPLIED
-        if snapshot.writers.get(writer) == self.flush_id:
-            return Outcome.APPLIED
+            return WriteOutcome.UNKNOWN if self.version is None else WriteOutcome.NOT_APPLIED
+        if snapshot.writers.get(writer) == self.write_number:
+            return WriteOutcome.APPLIED
         # In quarantine the mark may be among what cannot be read.
         if snapshot.version in (self.version, UNUSABLE_VERSION):
-            return Outcome.PENDING
+            return WriteOutcome.UNKNOWN
+        is_marked = self.mark is not None and snapshot.writers.get(writer) == self.mark
+        if is_marked and snapshot.version <= self.last_version:
+            return WriteOutcome.UNKNOWN
         if not self.was_sent:
-            return Outcome.NOT_APPLIED
+            return WriteOutcome.NOT_APPLIED
         # Not the horizons of now: they may have been raised after the mark was removed.
         # Nor a minute more: the mark is dated and removed by servers whose clocks may differ by that much.
         if monotonic_s - self.begun_s > self.horizon_s:
-            return Outcome.EXPIRED
+            return WriteOutcome.EXPIRED
         # A first write can still be applied: as soon as the document is removed.
-        return Outcome.PENDING if self.version is None else Outcome.NOT_APPLIED
+        return WriteOutcome.UNKNOWN if self.version is None else WriteOutcome.NOT_APPLIED

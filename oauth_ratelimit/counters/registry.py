@@ -6,20 +6,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-import structlog
-
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES, claimed_name
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
 from oauth_ratelimit.core.pseudonyms import erasure_mark
-from oauth_ratelimit.counters.client_scope import Peers
-from oauth_ratelimit.counters.client_state import ClientState
-from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.client import ClientState
+from oauth_ratelimit.counters.due_queue import DueQueue
+from oauth_ratelimit.counters.key import KeyState, SharingState
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import yield_between
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CROWDED_RATIO = 0.95  # of the number of keys allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
@@ -30,42 +28,32 @@ LOG_INTERVAL_S = 60.0
 
 
 class ClientRegistry:
-    """Finds the state of a client, and creates it if it is new.
+    """Finds the state of a client, and creates it if it is new. There is room for ``max_keys`` keys.
 
-    There is one state for each client and scope, so each document has one state, whatever policies lead to it.
-
-    Args:
-        policies: The policies that apply.
-        dirty_queue: Queue of keys for the sync cycle.
-        clock: Returns the time in seconds since the epoch.
-        max_keys: Maximum number of keys. Requests of further ones are admitted uncounted.
-        peers: Other instances.
-
-    Attributes:
-        grants: Grant types that some rule names. All others share the plain token counter.
-        plain: States of the plain token counter, by client id.
+    There is one state for each client and scope, so each document has one state, whatever policies lead to it. Without
+    room requests are admitted uncounted.
     """
 
     def __init__(
         self,
         policies: PolicySet,
         *,
-        dirty_queue: DirtyQueue,
+        queue: DueQueue,
         clock: Callable[[], float],
         max_keys: int,
-        peers: Peers,
+        sharing: SharingState,
     ) -> None:
-        self.grants = policies.grants
-        self.plain: dict[str, ClientState] = {}
-        self.dirty_queue = dirty_queue
-        self._scoped: dict[tuple[str, str], ClientState] = {}  # by client id and scope
-        self._by_grant: dict[tuple[str, str], ClientState] = {}  # by client id and grant type, once looked up
         self._policies = policies
-        self._peers = peers
+        self._grants = policies.grants  # those that some rule names; all others share the plain token counter
+        self._queue = queue
+        self._sharing = sharing
         self._clock = clock
         self._max_keys = max_keys
-        self._key_count = 0
         self._max_clients = max_keys + SPARE_CLIENTS
+        self._clients: dict[tuple[str, str | None], ClientState] = {}  # by client id and scope
+        self._plain: dict[str, ClientState] = {}  # of the plain token counter, by client id
+        self._routes: dict[tuple[str, str, str | None], ClientState] = {}  # of others, by endpoint and grant type, too
+        self._key_count = 0
         self._swept_s = -math.inf
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
         self._lock = threading.Lock()  # guards changes of the mappings, the policies and the count
@@ -78,7 +66,7 @@ class ClientRegistry:
     @property
     def client_count(self) -> int:
         """Number of known clients, once for each scope."""
-        return len(self.plain) + len(self._scoped)
+        return len(self._clients)
 
     @property
     def excess_count(self) -> int:
@@ -87,33 +75,25 @@ class ClientRegistry:
             return 0
         return self._key_count - int(self._max_keys * ROOMY_RATIO)
 
-    def find(
-        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
-    ) -> ClientState | None:
-        """Return the state that a client's requests count in, None if it is not known.
+    def find(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState | None:
+        """Return the state that a client's requests count in, None if it is not known."""
+        client_id = storable_name(client_id)
+        if grant_type not in self._grants:
+            if endpoint == TOKEN_ENDPOINT:
+                return self._plain.get(client_id)
+            grant_type = None
+        return self._routes.get((client_id, endpoint, grant_type))
 
-        Raises:
-            TypeError: A name is not text.
-        """
-        if not isinstance(client_id, str):
-            raise TypeError(f"client_id must be text, got {client_id!r}")
-        if not isinstance(endpoint, str):
-            raise TypeError(f"endpoint must be text, got {endpoint!r}")
-        name = storable_name(client_id)
-        if endpoint != TOKEN_ENDPOINT:
-            return self._scoped.get((name, storable_name(endpoint)))
-        if grant_type is None or grant_type not in self.grants:
-            return self.plain.get(name)
-        return self._by_grant.get((name, grant_type))
-
-    def get(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
+    def get(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
         """Return the state that a client's requests count in, after creating it if it is new.
 
-        Raises:
-            TypeError: A name is not text.
+        Raises ``TypeError`` if a name is not text.
         """
-        known = self.find(client_id, endpoint=endpoint, grant_type=grant_type)
-        if known is not None:
+        for name, value in (("client_id", client_id), ("endpoint", endpoint)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be text, got {value!r}")
+        known = self.find(client_id, endpoint, grant_type)
+        if known is not None and not known.is_gone:
             return known
         now_s = self._clock()
         with self._lock:
@@ -127,64 +107,53 @@ class ClientRegistry:
         """Return the state of a client, and whether it is kept: there may be no room. The registry's lock is held."""
         name = storable_name(client_id)
         configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else name
-        if endpoint != TOKEN_ENDPOINT or grant_type not in self.grants:
+        if endpoint != TOKEN_ENDPOINT or grant_type not in self._grants:
             grant_type = None
-        policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
-        client = self._at(name, policies.scope)
+        scope = self._policies.limits_at(configured_id, endpoint=endpoint, grant_type=grant_type)[0]
+        stored_scope = None if scope is None else storable_name(scope)
+        client = self._clients.get((name, stored_scope))
         if client is None:
-            own_grant_type = None if policies.scope is None else grant_type
-            client = self._new_client(name, configured_id, endpoint, own_grant_type, now_s)
+            own_grant_type = None if scope is None else grant_type
+            policies, grants = self._policies_at(configured_id, endpoint, own_grant_type)
+            client = ClientState(
+                name,
+                policies,
+                now_s,
+                configured_id=configured_id,
+                queue=self._queue,
+                sharing=self._sharing,
+                endpoint=endpoint,
+                grant_type=own_grant_type,
+                grants=grants,
+            )
             if self.client_count >= self._max_clients:
                 return client, False
-            if client.scope is None:
-                self.plain[name] = client
-            else:
-                self._scoped[name, client.scope] = client
-        if grant_type is not None:
-            self._by_grant[name, grant_type] = client
+            self._clients[name, stored_scope] = client
+        if endpoint == TOKEN_ENDPOINT and grant_type is None:
+            self._plain[name] = client
+        elif len(endpoint) <= MAX_CONFIGURED_LENGTH:  # one with a longer name is looked up each time
+            self._routes[name, endpoint, grant_type] = client
         return client, True
-
-    def _new_client(
-        self, name: str, configured_id: str, endpoint: str, grant_type: str | None, now_s: float
-    ) -> ClientState:
-        """Return the state of a client that has none, of one grant type if that is counted apart."""
-        policies, grants = self._policies_at(configured_id, endpoint, grant_type)
-        return ClientState(
-            name,
-            policies,
-            now_s,
-            configured_id=configured_id,
-            dirty_queue=self.dirty_queue,
-            peers=self._peers,
-            endpoint=endpoint,
-            grant_type=grant_type,
-            grants=grants,
-        )
-
-    def _at(self, name: str, scope: str | None) -> ClientState | None:
-        return self.plain.get(name) if scope is None else self._scoped.get((name, storable_name(scope)))
 
     def _policies_at(
         self, client_id: str, endpoint: str, grant_type: str | None
     ) -> tuple[ClientPolicies, Mapping[str, ClientPolicies]]:
         """Return a client's policies, and those of grant types that count with them under other modes."""
         policies = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
-        grants = {}
-        if policies.scope is None:
-            for name in self._policies.grants:
-                found = self._policies.matching(client_id, grant_type=name)
-                if found.scope is None and found != policies:
-                    grants[name] = found
-        return policies, grants
+        grants = self._policies.by_grant(client_id) if policies.scope is None else {}
+        return policies, {name: found for name, found in grants.items() if found != policies}
 
-    def acquire(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
+    def acquire(self, client_id: str, endpoint: str, grant_type: str | None) -> ClientState:
         """Return the state that a client's requests count in, with its lock held: the caller releases it.
 
-        Raises:
-            TypeError: A name is not text.
+        Raises ``TypeError`` if a name is not text.
         """
         while True:
-            client = self.get(client_id, endpoint=endpoint, grant_type=grant_type)
+            client = None
+            if endpoint == TOKEN_ENDPOINT and grant_type not in self._grants:
+                client = self._plain.get(client_id)  # most names are storable as they are
+            if client is None:
+                client = self.get(client_id, endpoint, grant_type)
             client.lock.acquire()
             if not client.is_gone:
                 return client
@@ -195,32 +164,29 @@ class ClientRegistry:
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Iterator[ClientState]:
         """Do as ``acquire`` does, and release the lock at the end."""
-        client = self.acquire(client_id, endpoint=endpoint, grant_type=grant_type)
+        client = self.acquire(client_id, endpoint, grant_type)
         try:
             yield client
         finally:
             client.lock.release()
 
     def key_of(self, client: ClientState, username: str | None, now_s: float) -> KeyState | None:
-        """Return the state of a key, after creating it if it is new. The client's lock is held.
+        """Return the counters of a key, after creating them if it is new. The client's lock is held.
 
-        Returns:
-            None if the key has no limits of its own, or if there is no room for a new one.
-
-        Raises:
-            TypeError: The username is neither text nor None.
+        None if the key has no limits of its own, or if there is no room for a new one. Raises ``TypeError`` if the
+        username is neither text nor None.
         """
-        state = client.keys.get(username)
-        if state is not None:
-            return state
+        key = client.keys.get(username)
+        if key is not None:
+            return key
         if username is not None:
             if not isinstance(username, str):
                 raise TypeError(f"username must be text or None, got {username!r}")
             username = storable_name(username)
-            state = client.keys.get(username)
-            if state is not None:
-                return state
-        if not client.is_limited(username):
+            key = client.keys.get(username)
+            if key is not None:
+                return key
+        if not client.rules.own_tiers(username):
             return None
         if username not in client.former:
             with self._lock:
@@ -231,70 +197,72 @@ class ClientRegistry:
                 return None
         return client.add_key(username, now_s)
 
-    def forget(self, state: KeyState) -> bool:
+    def forget(self, key: KeyState) -> bool:
         """Drop a key, unless hits of it are still to be sent, and return whether there is one key less."""
-        client = self._at(state.client.client_id, state.client.scope)
-        if client is not state.client:
+        client = self._clients.get((key.client.client_id, key.client.scope))
+        if client is None or client is not key.client:
             return False
         with client.lock:
-            is_forgotten = client.forget(state)
+            is_forgotten = client.forget(key)
         if is_forgotten:
             with self._lock:
                 self._key_count -= 1
         return is_forgotten
 
     def erase(self, marks: Collection[str]) -> None:
-        """Drop the keys of erased users, with all their hits.
-
-        Args:
-            marks: The ``erasure_mark`` of each name.
-        """
-        for client in self:
-            with client.lock:
-                states = client.states()
-            for state in yield_between(states):
-                if _is_erased(state, marks):
-                    with client.lock:
-                        is_dropped = client.erase(state)
-                    with self._lock:
-                        self._key_count -= is_dropped
+        """Drop the keys of erased users, by their ``erasure_mark``, with all their hits."""
+        for key in yield_between(self.all_keys()):
+            if _is_erased(key, marks):
+                with key.client.lock:
+                    is_dropped = key.client.erase(key)
+                with self._lock:
+                    self._key_count -= is_dropped
 
     def sweep(self, now_s: float) -> None:
         """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""
-        is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
+        client_count = self.client_count
+        is_crowded = client_count >= self._max_clients * CROWDED_RATIO
         if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
             return
-        without_key_count = self.client_count - self._key_count  # at least so many: a client may have several keys
+        without_key_count = client_count - self._key_count  # at least so many: a client may have several keys
         if without_key_count <= (0 if is_crowded else self._key_count + SPARE_CLIENTS // 2):
             return
         self._swept_s = now_s
         for client in self:
             with client.lock:  # until the client is marked and unlisted, so that a key never has two states
-                if client.is_empty(now_s):
-                    client.leave()
-                    self._remove(client)
+                if client.retire(now_s):
+                    with self._lock:
+                        del self._clients[client.client_id, client.scope]
+        self.drop_retired()
 
-    def _remove(self, client: ClientState) -> None:
+    def drop_retired(self) -> None:
+        """Drop clients that are marked as such."""
         with self._lock:
-            if client.scope is None:
-                del self.plain[client.client_id]
-            else:
-                del self._scoped[client.client_id, client.scope]
-            if self._by_grant:
-                self._by_grant = {}
+            self._clients = {name: client for name, client in self._clients.items() if not client.is_gone}
+            self._plain = {name: client for name, client in self._plain.items() if not client.is_gone}
+            self._routes = {route: client for route, client in self._routes.items() if not client.is_gone}
 
     def __iter__(self) -> Iterator[ClientState]:
         with self._lock:
-            clients = [*self.plain.values(), *self._scoped.values()]
+            clients = list(self._clients.values())
         return iter(clients)
+
+    def all_keys(self) -> Iterator[KeyState]:
+        """Yield the keys of all clients. No lock is held between them."""
+        for client in self:
+            with client.lock:
+                keys = client.all_keys()
+            yield from keys
 
     def apply(self, policies: PolicySet) -> None:
         """Apply new policies, client by client: a request meets either the old ones or the new ones."""
         now_s = self._clock()
+        self._queue.end_waiting()
         with self._lock:
             self._policies = policies
-            self.grants = policies.grants
-            self._by_grant = {}
+            self._grants = policies.grants
+            # Grant types may have limits of their own now, or none any more.
+            self._routes = {route: client for route, client in self._routes.items() if route[2] is None}
         for client in self:
             found, grants = self._policies_at(client.configured_id, client.endpoint, client.grant_type)
             scope = None if found.scope is None else storable_name(found.scope)
@@ -306,11 +274,12 @@ class ClientRegistry:
         self._log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")
 
 
-def _is_erased(state: KeyState, marks: Collection[str]) -> bool:
+def _is_erased(key: KeyState, marks: Collection[str]) -> bool:
     """Return True if a key is that of an erased user, or of failed authentications in the user's name."""
-    name = state.username
-    if name is not None and state.scope in NAMING_SCOPES:
-        name = claimed_name(name)
+    in_failures = key.scope in NAMING_SCOPES
+    name = claimed_name(key.username) if in_failures and key.username is not None else key.username
     if name is None:
         return False
-    return erasure_mark(name) in marks or erasure_mark(name, state.client.client_id) in marks
+    return any(
+        erasure_mark(name, client_id, in_failures=in_failures) in marks for client_id in (None, key.client.client_id)
+    )

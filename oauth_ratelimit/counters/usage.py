@@ -10,7 +10,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.counters.bucket import Bucket
-from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
+from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
@@ -18,25 +18,15 @@ MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """Usage of one limit by one key.
-
-    Args:
-        key: The client and user.
-        kind: The kind of requests that the limit counts.
-        policy: The limit.
-        mode: What is done with denials.
-        estimate: Hits in the window now.
-        retry_after_s: Seconds until a request is admitted, 0.0 if it is now.
-        reset_after_s: Seconds until the whole quota is back.
-    """
+    """Usage of one limit by one key."""
 
     key: Key
     kind: LimitKind
     policy: Policy
-    mode: Mode
-    estimate: float
-    retry_after_s: float
-    reset_after_s: float
+    mode: Mode  # what is done with denials
+    estimate: float  # hits in the window now
+    retry_after_s: float  # seconds until a request is admitted, 0.0 if it is now
+    reset_after_s: float  # seconds until the whole quota is back
 
     @property
     def remaining(self) -> int:
@@ -50,17 +40,11 @@ class LimitUsage:
 
 
 class Scope(NamedTuple):
-    """Meaning of the scope of a key.
+    """Meaning of the scope of a key."""
 
-    Attributes:
-        endpoint: The endpoint whose requests are counted.
-        grant_type: The grant type with limits of its own, None for the plain token counter and for endpoints.
-        is_total: Whether all users of the client are counted together.
-    """
-
-    endpoint: str
-    grant_type: str | None
-    is_total: bool
+    endpoint: str  # the endpoint whose requests are counted
+    grant_type: str | None  # the grant type with limits of its own, None for the plain token counter and for endpoints
+    is_total: bool  # whether all users of the client are counted together
 
 
 def scope_of(scope: str | None) -> Scope:
@@ -74,24 +58,14 @@ def scope_of(scope: str | None) -> Scope:
 
 
 class UsageReader:
-    """Computes the usage of limits from counter documents.
-
-    Args:
-        policies: The limits and modes, overrides included.
-    """
+    """Computes the usage of limits from counter documents, under policies with overrides."""
 
     def __init__(self, policies: PolicySet) -> None:
         self._policies = policies
         self._cache: dict[tuple[str, str | None, LimitKind], tuple[Tier, ...]] = {}
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
-        """Return the usage of each limit of a key; none if it has no limits or is trusted.
-
-        Args:
-            key: The client and user.
-            snapshot: The key's document, None if there is none.
-            now_s: The time, seconds since the epoch.
-        """
+        """Return the usage of each limit of a key; none if it has no limits or is trusted."""
         kind = LimitKind.CLIENT if key.username is None else LimitKind.USER
         if scope_of(key.scope).is_total:
             kind = LimitKind.CLIENT_TOTAL
@@ -114,7 +88,9 @@ class UsageReader:
                 self._cache.clear()
             found = self._matching(key)
             limits = () if found.trusted else getattr(found.limits, kind.value)
-            tiers = self._cache[client] = tiers_of(limits, found.mode)
+            grants = self._policies.by_grant(key.client_id).values() if found.scope is None else ()
+            by_grant = tuple((getattr(own.limits, kind.value), own.mode) for own in grants)
+            tiers = self._cache[client] = tiers_of(limits, found.mode, by_grant=by_grant)
         return tiers
 
     def _matching(self, key: Key) -> ClientPolicies:
@@ -127,7 +103,7 @@ def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int
     counted = Counter[int]()
     for start_s, hits in frames.items():
         counted[min(start_s, bucket.frame_start_s)] += hits  # a later frame comes from a clock that is ahead
-    bucket.load(now_s, counted)
+    bucket.load(counted)
     return LimitUsage(
         key=key,
         kind=kind,

@@ -3,58 +3,37 @@
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import structlog
 from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import Settings, load_config
-from oauth_ratelimit.config.source import ConfigSource
+from oauth_ratelimit.config.source import ConfigFile
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.process.log import get_logger
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
 MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
 MODE_KEY = "OAUTH_RATELIMIT_MODE"
 SIGHUP_KEY = "OAUTH_RATELIMIT_RELOAD_ON_SIGHUP"
+KEYS = (CONFIG_KEY, MONGO_URI_KEY, MODE_KEY, SIGHUP_KEY)
+PREFIX = "OAUTH_RATELIMIT_"
+MISSPELT_RATIO = 0.85
 
-log = structlog.get_logger(__name__)
-
-
-class WatchedFile:
-    """A configuration file that is read when it changes or when a reload is requested.
-
-    Args:
-        source: The file. Only ``poll`` uses it.
-    """
-
-    def __init__(self, source: ConfigSource) -> None:
-        self._source = source
-        self._is_reload_requested = False
-
-    def request_reload(self) -> None:
-        """Have the next ``poll`` read the file even if it looks unchanged. Safe in a signal handler."""
-        self._is_reload_requested = True
-
-    def poll(self) -> Settings | None:
-        """Return new settings, None if there are none."""
-        if self._is_reload_requested:
-            self._is_reload_requested = False
-            log.info("reload_requested", path=self._source.path)
-            return self._source.reload()
-        return self._source.poll()
+log = get_logger(__name__)
 
 
-def reload_on_sighup(file: WatchedFile) -> bool:
+def reload_on_sighup(file: ConfigFile) -> bool:
     """Have SIGHUP request a reload, and call the former handler, too.
 
-    Returns:
-        False where that is not possible: outside of the main thread, without such a signal, or where the server has
-        taken it below Python, as uWSGI does.
+    Returns False where that is not possible: outside of the main thread, without such a signal, or where the server has
+    taken it below Python, as uWSGI does.
     """
     number = getattr(signal, "SIGHUP", None)
     if number is None or threading.current_thread() is not threading.main_thread():
@@ -72,24 +51,34 @@ def reload_on_sighup(file: WatchedFile) -> bool:
     return True
 
 
-def live_settings(app: Flask, *, is_switched_off: bool) -> LiveSettings:
+def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings, Settings], None]) -> LiveSettings:
     """Return the settings that the application's configuration names. A file is watched for changes.
 
-    Raises:
-        ConfigError: The configuration cannot be used.
+    A file that is not valid is logged, and limits are off until it is. Raises ``ConfigError`` if the application's code
+    names what cannot be used: a mapping, the mode or the address of MongoDB.
     """
     config = app.config
+    _warn_of_unknown_keys(config)
     overrides = _overrides(config)
     source = config_source(app)
     if is_switched_off:  # whatever is in the file, even if it is broken
         return LiveSettings(load_config({"mode": Mode.OFF.value}), lambda: None)
     if isinstance(source, Mapping):
         return LiveSettings(load_config(source, **overrides), lambda: None)
-    found = ConfigSource(source, **overrides)
-    settings, file = found.load(), WatchedFile(found)
+    load_config({}, **overrides)  # raises
+    file = ConfigFile(source, mode=overrides["mode"], uri=overrides["uri"])
+    settings = file.load()
     if config.get(SIGHUP_KEY) and not reload_on_sighup(file):
         log.warning("sighup_not_available", hint="a changed file is read within seconds all the same")
-    return LiveSettings(settings, file.poll)
+    return LiveSettings(settings, file.poll, file=file, warn=warn)
+
+
+def _warn_of_unknown_keys(config: Mapping[str, Any]) -> None:
+    for key in filter(lambda key: isinstance(key, str), config):
+        like = get_close_matches(key, KEYS, n=1, cutoff=MISSPELT_RATIO)
+        if key not in KEYS and (like or key.startswith(PREFIX)):
+            hint = f"did you mean {like[0]}?" if like else f"known: {', '.join(KEYS)}"
+            log.warning("app_config_ignored", key=key, hint=hint)
 
 
 def configured_settings(app: Flask) -> Settings:
@@ -124,5 +113,4 @@ def is_switched_off() -> bool:
 
 
 def _overrides(config: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the values in ``app.config`` that override the file."""
     return {"mode": config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}

@@ -7,48 +7,63 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.caller import Caller
 from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited, quota_headers
+from oauth_ratelimit.flask_authlib.start_report import StartReport
+from oauth_ratelimit.flask_authlib.token_reuse import Reuser, TokenRequest, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
-from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.operations.context import OperatorContext
 
 EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
 MAX_LIFETIME_S = 100 * 366 * 86_400  # of a token; more is a mistake
 LOG_INTERVAL_S = 10.0  # between two log lines about the same problem
+UNCOUNTED = (
+    "requests go on without a limit until this is corrected: it must not raise, and names are text; "
+    "OAuthRateLimit(username_of=..., caller_of=...) name users and callers"
+)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+
+
+def username_of(user: Any) -> str:
+    """Return the first of ``username``, ``get_user_id()`` and ``id`` that is neither None nor empty.
+
+    Raises:
+        TypeError: The user has none of them. Counted under the client alone, all such users would share one limit.
+    """
+    for attribute in ("username", "get_user_id", "id"):
+        name = getattr(user, attribute, None)
+        if callable(name):
+            name = name()
+        if name is not None and name != "":
+            return f"{name}"
+    raise TypeError(
+        f"{type(user).__name__} has no username, get_user_id() or id; "
+        "pass OAuthRateLimit(username_of=...) to name a user"
+    )
 
 
 class AppLimiter:
     """Decides the requests of one application. The first request of each process starts its worker.
 
-    Args:
-        live: The configuration.
-        username_of: Returns the name of a user object.
-        caller_of: Returns the client and user of a token.
-        callbacks: Functions of the application.
-        authorize_endpoint: Decide tokens from the authorization endpoint.
-        is_switched_off: Do nothing at all. The mode in ``live`` is off.
-        clock: Returns the time, seconds since the epoch.
-
-    Attributes:
-        worker_type: The class of the worker.
-        log: For problems that may come with every request.
+    While it is switched off it starts nothing, and the mode in ``live`` is off. ``log`` is for problems that may come
+    with every request.
     """
 
     worker_type: type[Worker] = Worker
@@ -58,20 +73,25 @@ class AppLimiter:
         live: LiveSettings,
         *,
         username_of: Callable[[Any], str],
-        caller_of: Callable[[Any], Caller | None],
+        caller_of: Callable[[Any], Any],
         callbacks: Callbacks,
+        is_token_active: Callable[[dict[str, Any]], object] | None = None,
+        reuse_key: Callable[[Any], str] | None = None,
         authorize_endpoint: bool,
+        start_report: StartReport,
         is_switched_off: bool,
         clock: Callable[[], float],
     ) -> None:
         self._live = live
+        self.caller_of = caller_of
         self.authorize_endpoint = authorize_endpoint
+        self.start_report = start_report
         self.is_switched_off = is_switched_off
         self._username_of = username_of
-        self._caller_of = caller_of
         self._callbacks = callbacks
         self._clock = clock
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
+        self._reuser = Reuser(is_token_active, reuse_key, self.log_failure)
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
@@ -82,23 +102,13 @@ class AppLimiter:
         return self._live.current
 
     @property
-    def configured_settings(self) -> Settings:
-        """The configuration without overrides."""
-        return self._live.base
-
-    @property
     def limiter(self) -> Limiter:
         """This process's limiter, started if needed."""
         return self._running_worker().limiter
 
-    @property
-    def is_guarded(self) -> bool:
-        """True if failed authentications are counted."""
-        return self._live.current.is_guarded
-
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""
-        return self._running_worker().guard if self.is_guarded else None
+        return self._running_worker().guard if self._live.current.is_guarded else None
 
     def start(self) -> None:
         """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
@@ -109,28 +119,33 @@ class AppLimiter:
     def fail_open(self, event: str) -> Iterator[None]:
         """Log an unexpected error and let the request go on without us.
 
-        What decides, guards and reports runs inside this, or does the same by itself. Hooks around it only pass values;
-        errors of the application's functions (``username_of``, ``caller_of``) are raised. A denial is raised outside,
-        so that it reaches the client.
-
-        Args:
-            event: Name of the log event.
+        What decides, guards and reports runs inside this, or does the same by itself. Hooks around it only pass values.
+        A denial passes.
         """
         try:
             yield
+        except RateLimited:
+            raise
         except Exception as exc:  # noqa: BLE001  # whatever it is, the client gets its token
             self.log_failure(event, exc)
 
-    def log_failure(self, event: str, exc: Exception) -> None:
-        """Log an unexpected error."""
+    def log_uncounted(self, source: str, exc: Exception) -> None:
+        """Log that a request goes on and is counted nowhere, because foreign code did not say whose it is."""
+        self.log_failure("caller_unknown", exc, key=source, source=source, hint=UNCOUNTED)
+
+    def log_failure(self, event: str, exc: Exception, **facts: str) -> None:
+        try:
+            error = repr(exc)
+        except Exception:  # noqa: BLE001  # foreign code, too
+            error = type(exc).__name__
         # As text, because structlog may render local variables with a traceback, the client's secret included.
-        self.log.error(event, error=repr(exc), traceback="".join(traceback.format_exception(exc)))
+        self.log.error(event, error=error, traceback="".join(traceback.format_exception(exc)), **facts)
 
     def username_of(self, user: Any) -> str | None:
         """Return the name of a user; None while nothing is decided.
 
         Raises:
-            TypeError: The user has no name. If the token were issued, nobody would notice.
+            Exception: The application's function has failed, or did not return a name. See ``log_uncounted``.
         """
         if self._live.current.policies.mode is Mode.OFF:
             return None
@@ -139,58 +154,80 @@ class AppLimiter:
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
 
-    def caller_of(self, token: Any) -> Caller | None:
-        """Return the client and user of a token; None if it names no client, and while nothing is decided."""
-        return None if self._live.current.policies.mode is Mode.OFF else self._caller_of(token)
-
     def check(
-        self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
-    ) -> tuple[Headers, RateLimited | None]:
+        self,
+        client: Any,
+        username: str | None,
+        grant_type: str | None = None,
+        endpoint: str = TOKEN_ENDPOINT,
+        asked: TokenRequest | None = None,
+    ) -> tuple[Headers, RateLimited | None, TokenReuse | None]:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
+        Args:
+            asked: The token that the server is asked to generate; None if there is none to give out again.
+
         Returns:
-            The quota headers of an admitted request, and the error to raise for a denied one.
+            The quota headers of an admitted request, the error to raise for a denied one, and the token of a request
+            that is given out again or may be kept.
         """
         if self.is_switched_off:
-            return [], None
+            return [], None, None
         settings = self._live.current
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
-            limiter, observer = worker.limiter, worker.observer
-            begun_s = time.perf_counter() if observer.is_active else 0.0
-            decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            if observer.is_active:
-                duration_s = time.perf_counter() - begun_s
+            begun_s = time.perf_counter()
+            decision = worker.limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            duration_s = time.perf_counter() - begun_s
+            partition = None
+            if username is not None:
+                username = worker.limiter.pseudonym_of(username)
+                key = settings.denial.partition_key or settings.privacy.key
+                if key is not None and username is not None:
+                    partition = key.partition(client_id, username)
+            reuse = None
+            if asked is not None and username is None:
+                reuse = self._reuser.answer(decision, worker.tokens, client, asked, settings.denial)
+            if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
+                worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
+            if worker.observer.is_active:
                 try:
-                    observer.report(
+                    worker.observer.report(
                         decision,
                         client_id,
-                        username=limiter.pseudonym_of(username),
+                        username=username,
                         grant_type=grant_type,
                         endpoint=endpoint,
                         duration_s=duration_s,
                     )
                 except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
                     self.log_failure("observer_failed", exc)
-            if decision.allowed:
-                return quota_headers(decision, settings.denial.headers), None
-            return [], RateLimited(decision, settings.denial, grant_type=grant_type)
+            if decision.allowed or reuse is not None:
+                return quota_headers(decision, settings.denial.headers, partition), None, reuse
+            return [], RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition), None
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)
-            return [], None
+            return [], None, None
+
+    def forget_tokens(self, client: Any) -> None:
+        """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles."""
+        with self.fail_open("reuse_failed"):
+            client_id = f"{client.get_client_id()}"
+            if not self.is_switched_off and self.settings.policies.can_reuse(client_id):
+                self._running_worker().tokens.revoke(storable_name(client_id))
 
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
         worker = self._worker  # started by the decision; without one there is nothing to record with
-        if worker is None or not worker.observer.counts_lifetimes or not isinstance(token, Mapping):
+        if worker is None or not worker.observer.counts_lifetimes:
             return
-        lifetime_s = token.get("expires_in")
-        if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
-            try:
+        try:
+            lifetime_s = token.get("expires_in") if isinstance(token, Mapping) else None
+            if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
                 worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
-            except Exception as exc:  # noqa: BLE001  # the token has been issued
-                self.log_failure("observer_failed", exc)
+        except Exception as exc:  # noqa: BLE001  # the token has been issued
+            self.log_failure("observer_failed", exc)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""
@@ -204,13 +241,14 @@ class AppLimiter:
                 worker.observer.count_noted()
             worker.health_monitor.note_state()
 
-    def context(self) -> OperatorContext | None:
+    def context(self) -> "OperatorContext | None":
         """Return the context of operator commands, with this process's stores; None if nothing is shared."""
+        from oauth_ratelimit.operations.context import OperatorContext  # at a command or page, no worker's need
+
         stores = None if self.is_switched_off else self._running_worker().stores
         return OperatorContext(lambda: self._live.base, lambda: stores, clock=self._clock) if stores else None
 
     def now_s(self) -> float:
-        """Return the time, seconds since the epoch."""
         return self._clock()
 
     def close(self) -> None:
@@ -246,13 +284,22 @@ class AppLimiter:
             if worker is not None and worker.pid == pid:
                 return worker
             if worker is not None:
+                worker.tokens.forget_parent()
                 self._inherited.append(worker)
             worker = self.worker_type(self._live, callbacks=self._callbacks, clock=self._clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
             atexit.register(self.at_exit)
+            self.report_start()
             return worker
 
+    def report_start(self) -> None:
+        """Log what applies in this process from now on."""
+        with self.fail_open("check_failed"):
+            self.start_report.log(self.settings, authorize_endpoint=self.authorize_endpoint)
+
     def _trace_of(self) -> Trace:
-        return trace_of_request(self._live.current.events.request_id_header)
+        with self.fail_open("observer_failed"):  # a denial stands without its trace
+            return trace_of_request(self._live.current.events.request_id_header)
+        return Trace()

@@ -6,30 +6,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import structlog
-from authlib.integrations.flask_oauth2 import token_authenticated
-from flask import Flask, Response, abort
+from authlib.integrations.flask_oauth2 import token_authenticated, token_revoked
+from flask import Flask, Response, abort, current_app
 
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token, username_of
-from oauth_ratelimit.flask_authlib.endpoints import limit_caller, limit_token_owner
-from oauth_ratelimit.flask_authlib.hooks import attach, has_grant
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, username_of
+from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token, limit_caller, limit_token_owner
+from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.start_report import StartReport, run_pending
+from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.observe.observer import Callbacks, Hook
+from oauth_ratelimit.process.log import get_logger
 
 MIDDLEWARE = f"{EXTENSION}.middleware"  # in app.extensions: an application is wrapped once
-PENDING = f"{EXTENSION}.pending"  # in app.extensions: reports that wait for the first request
-START = f"{EXTENSION}.start"  # in app.extensions: the report of this start
 
 SUPPORTED = (
     "OAuthRateLimit supports Flask applications with the AuthorizationServer of authlib.integrations.flask_oauth2: "
     "OAuthRateLimit().init_app(app, server). Quart, FastAPI, Django and others can call oauth_ratelimit.Limiter."
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class OAuthRateLimit:
@@ -37,7 +34,8 @@ class OAuthRateLimit:
 
     Args:
         app: The Flask application; None if ``init_app`` follows.
-        server: Its Authlib server.
+        server: Its Authlib server, or a list of them. Others of the application are limited if their class has
+            ``RateLimitMixin``, else named by ``server_unlimited`` at start.
         username_of: Returns the name of a user object; by default its ``username``, ``get_user_id()`` or ``id``.
         caller_of: Returns the client and user of a token that a ``ResourceProtector`` has validated; by default from
             its ``client_id`` and its ``user``, ``username``, ``user_id`` or ``sub``. Matters for configured
@@ -47,12 +45,15 @@ class OAuthRateLimit:
         on_denied: Called as ``on_denied(decision, client_id=..., username=..., grant_type=...)`` with each denied
             request, before it is answered; ``decision.decision_id`` is in the answer and in the log, too. An error in
             it is logged and changes nothing.
+        is_token_active: Called as ``is_token_active(token)`` with the token of an earlier answer before the client gets
+            it again, for limits with ``on_limit: reuse``. If it returns False or raises, the client does not.
+        reuse_key: Called as ``reuse_key(client)`` within the request; returns as text what a token depends on besides
+            the client and the parameters of the request, such as a header that names a tenant.
         on_near_limit: Called likewise with each request that is admitted with less than a fifth of its quota left.
         clock: Returns the time in seconds since the epoch; instances that share counters must agree on it.
     """
 
     _app_limiter_type: type[AppLimiter] = AppLimiter
-    _reports_start = True
 
     def __init__(
         self,
@@ -64,14 +65,20 @@ class OAuthRateLimit:
         authorize_endpoint: bool = True,
         on_denied: Hook | None = None,
         on_near_limit: Hook | None = None,
+        is_token_active: Callable[[dict[str, Any]], object] | None = None,
+        reuse_key: Callable[[Any], str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._username_of = username_of
-        self._caller_of = caller_of
-        self._authorize_endpoint = authorize_endpoint
-        self._on_denied = on_denied
-        self._on_near_limit = on_near_limit
-        self._clock = clock
+        self._callbacks = partial(Callbacks, on_denied=on_denied, on_near_limit=on_near_limit)
+        self._app_limiter = partial(
+            self._app_limiter_type,
+            username_of=username_of,
+            caller_of=caller_of,
+            authorize_endpoint=authorize_endpoint,
+            is_token_active=is_token_active,
+            reuse_key=reuse_key,
+            clock=clock,
+        )
         if app is not None or server is not None:
             self.init_app(app, server)
 
@@ -95,34 +102,35 @@ class OAuthRateLimit:
         One server may serve several applications, and this object may protect several. Nothing is started before the
         first request.
 
+        A file that cannot be used stops nothing: limits are off until it can, which ``config_rejected`` reports.
+
         Raises:
-            ConfigError: The configuration cannot be used.
+            ConfigError: What the code names cannot be used: a mapping, ``OAUTH_RATELIMIT_MONGO_URI`` or ``_MODE``.
             RuntimeError: The application is protected already.
             TypeError: An argument is missing, or no Authlib server.
         """
-        if app is None or server is None:
+        servers = list(server) if isinstance(server, list | tuple) else [server]
+        if app is None or server is None or not servers:
             raise TypeError("OAuthRateLimit needs both the Flask application and its Authlib server")
-        check_supported(app, server)
+        for one in servers:
+            check_supported(app, one)
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_off = is_switched_off()
-        app_limiter = self._app_limiter_type(
-            live_settings(app, is_switched_off=is_off),
-            username_of=self._username_of,
-            caller_of=self._caller_of,
-            callbacks=Callbacks(
-                partial(has_grant, server), on_denied=self._on_denied, on_near_limit=self._on_near_limit
-            ),
-            authorize_endpoint=self._authorize_endpoint,
+        start_report = StartReport(app, servers, RateLimitMixin)
+        app_limiter = self._app_limiter(
+            live_settings(app, is_switched_off=is_off, warn=start_report.warn),
+            callbacks=self._callbacks(partial(has_grant, servers)),
+            start_report=start_report,
             is_switched_off=is_off,
-            clock=self._clock,
         )
-        attach(server)
+        for one in servers:
+            attach(one)
         token_authenticated.connect(limit_token_owner, weak=False)  # connects once, however often this is called
+        token_revoked.connect(_forget_tokens, weak=False)
         app.extensions[EXTENSION] = app_limiter
         if MIDDLEWARE not in app.extensions:
-            app.extensions[PENDING] = []
-            app.extensions[MIDDLEWARE] = with_quota_headers(app.wsgi_app, app.extensions[PENDING])
+            app.extensions[MIDDLEWARE] = with_quota_headers(app.wsgi_app)
             app.wsgi_app = app.extensions[MIDDLEWARE]  # type: ignore[method-assign]
         if app.config.get(CONFIG_KEY) is None:
             log.warning(
@@ -131,9 +139,8 @@ class OAuthRateLimit:
                 shared=app_limiter.settings.store.uri is not None,
                 hint=f"set {CONFIG_KEY} to the path of a configuration file",
             )
-        if self._reports_start:
-            app.extensions[START] = StartReport(app, server, app_limiter, app.extensions[PENDING])
-            app.extensions[START].attached()
+        if is_off:  # no worker will start, which reports it otherwise
+            app_limiter.report_start()
 
     @staticmethod
     def start(app: Flask) -> None:
@@ -141,17 +148,21 @@ class OAuthRateLimit:
 
         For a worker that should know the counts before it takes traffic. Call it after any fork, such as in gunicorn's
         ``post_worker_init``. Waits for MongoDB, at most for ``store.timeout``; without an answer the worker starts
-        without the counts.
-
-        Args:
-            app: The application, initialised.
-
-        Raises:
-            KeyError: It is not protected.
+        without the counts. Raises ``KeyError`` if the application is not protected.
         """
         app_limiter: AppLimiter = app.extensions[EXTENSION]
-        run_pending(app.extensions[PENDING])
         app_limiter.start()
+
+    @staticmethod
+    def forget_tokens(client_id: str) -> None:
+        """Drop the tokens that are kept of a client for ``on_limit: reuse``, within two sync cycles in all processes.
+
+        For an application that revokes tokens other than by Authlib's revocation endpoint. Call it after that. Does
+        nothing in an application that this extension does not protect.
+        """
+        app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+        if app_limiter is not None:
+            app_limiter.forget_tokens(Caller(client_id, None))
 
     @staticmethod
     def limit(client_id: str, username: str | None = None) -> None:
@@ -168,18 +179,20 @@ class OAuthRateLimit:
             HTTPException: The request is denied; Flask turns it into the response.
         """
         try:
-            limit_caller(Caller(client_id, username))
+            limit_caller(lambda _: Caller(client_id, username))
         except RateLimited as exc:
             status, body, headers = exc()
             abort(Response(json.dumps(dict(body)), status=status, headers=headers))
 
 
-def check_supported(app: Any, server: Any) -> None:
-    """Check that these are a Flask application and a server for Flask.
+def _forget_tokens(_sender: Any, client: Any = None, **_extra: Any) -> None:
+    """Drop the tokens of a client that has revoked one. Receives Authlib's signal."""
+    if client is not None:
+        OAuthRateLimit.forget_tokens(str(client.get_client_id()))
 
-    Raises:
-        TypeError: They are not. The message names what is supported.
-    """
+
+def check_supported(app: Any, server: Any) -> None:
+    """Raise ``TypeError`` unless these are a Flask application and a server for Flask."""
     if isinstance(server, Flask):
         raise TypeError(f"the application comes first, then the server. {SUPPORTED}")
     if not isinstance(app, Flask):

@@ -1,237 +1,230 @@
-"""Hooks on Authlib's server: seven methods that every token passes, replaced on one instance or overridden by a mixin.
+"""Hooks on Authlib's server: a mixin that overrides eight of its methods.
 
-Every grant calls ``generate_token`` after client and user are authenticated and before anything is saved, deleted or
-revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
+Authlib's grants call ``generate_token`` after client and user are authenticated and before anything is saved, deleted
+or revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
 """
 
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from flask import after_this_request
+from flask import after_this_request, current_app, has_request_context
 
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.endpoints import limit_client
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
+from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, limit_client
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
-    guard_grant,
-    guarding_limiter,
+    guard_assertion,
+    look_up,
     reserve_password,
     settle_password,
 )
-from oauth_ratelimit.flask_authlib.grants import WITHOUT_SERVER
-from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, open_state, token_request
+from oauth_ratelimit.flask_authlib.request_state import (
+    TOKEN_STATE,
+    RequestState,
+    current_state,
+    keep_state,
+    kept_state,
+    new_state,
+)
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.token_reuse import TokenRequest
 
-Method = Callable[..., Any]
-
-_ATTACHED = "_oauth_ratelimit_attached"  # on the server
-
-
-# What each hook adds to the method of Authlib that it gets as its first argument.
-
-
-def answer_token_request(inner: Method, /, request: Any = None) -> Any:
-    """Open the state of a token request, and report a token that was issued without a decision."""
-    state = open_state()
-    if state is None:
-        return inner(request)
-    token = token_request.set(state)
-    try:
-        response = inner(request)
-    finally:
-        token_request.reset(token)
-        if state.guess is not None:
-            settle_password(state)
-    return response if state.is_decided else report_undecided(state, response)
-
-
-def choose_grant(inner: Method, /, request: Any) -> Any:
-    """Prepare the grant of a token request.
-
-    If the route kept a reference to the unhooked ``create_token_response``, the request's state is opened here.
-    """
-    state = token_request.get() or current_state()
-    if state is None:
-        state = open_state()
-        if state is not None:
-            after_this_request(partial(end_token_request, state))
-    grant = inner(request)
-    if state is not None:
-        state.grant = grant
-        guard_grant(state.app_limiter, grant)
-    return grant
-
-
-def answer_authorization_request(
-    inner: Method, /, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
-) -> Any:
-    """Open the state of an authorization request, unless the application leaves those unlimited."""
-    open_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
-    return inner(request, grant_user, *args, **kwargs)
-
-
-def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Decide before a token is generated."""
-    state = token_request.get() or current_state()
-    if state is not None:
-        limit_request(state, grant_type, client, user)
-    return inner(grant_type, client, user, *args, **kwargs)
-
-
-def save_token(inner: Method, /, token: Any, request: Any) -> Any:
-    """Decide before a token is saved, for grants that generate it themselves, and record its lifetime afterwards."""
-    state = token_request.get() or current_state()
-    if state is None:
-        return inner(token, request)
-    if not state.is_decided:
-        limit_before_saving(state, request)
-    elif state.denial is not None:
-        raise state.denial
-    saved = inner(token, request)
-    if state.client is not None:
-        state.app_limiter.record_lifetime(state.client, token)
-    return saved
-
-
-def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-    """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
-    guarding = guarding_limiter()
-    if guarding is None:
-        client = inner(request, methods, endpoint)
-    else:
-        client = authenticate_guarded(guarding, partial(inner, request, methods, endpoint), request)
-    if endpoint != TOKEN_ENDPOINT:
-        limit_client(endpoint, client, oauth_request=request)
-    elif guarding is not None:
-        reserve_password(client, request)
-    return client
-
-
-def answer_error(inner: Method, /, request: Any, error: Any) -> Any:
-    """Count a wrong password, and redirect a denial at the authorization endpoint."""
-    settle_password(current_state(), error)
-    redirect_denial(error, request)
-    return inner(request, error)
-
-
-HOOKS: dict[str, Method] = {
-    "create_token_response": answer_token_request,
-    "get_token_grant": choose_grant,
-    "create_authorization_response": answer_authorization_request,
-    "generate_token": generate_token,
-    "save_token": save_token,
-    "authenticate_client": authenticate_client,
-    "handle_error_response": answer_error,
-}
-
-
-def attach(server: Any) -> None:
-    """Replace the server's methods, on this instance only. An attached server stays as it is.
-
-    Raises:
-        TypeError: This is no Authlib authorization server.
-    """
-    if missing := [name for name in HOOKS if not callable(getattr(server, name, None))]:
-        raise TypeError(f"expected an Authlib AuthorizationServer, got {server!r}, which has no {', '.join(missing)}")
-    if isinstance(server, RateLimitMixin) or getattr(server, _ATTACHED, False):
-        return
-    for name, hook in HOOKS.items():
-        inner = getattr(server, name)
-        setattr(server, name, wraps(inner)(partial(hook, inner)))
-    setattr(server, _ATTACHED, True)
-
-
-def has_grant(server: Any, grant_type: str) -> bool:
-    """Return True if a grant type is registered with a server."""
-    grants = getattr(server, "_token_grants", ())
-    return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant, _ in grants)
+REVOCATION = "revocation"
+WITHOUT_SERVER = "it neither generates nor saves its token through the server: call self.save_token(token)"
 
 
 class RateLimitMixin:
-    """Typed alternative to replaced methods: ``class Server(RateLimitMixin, AuthorizationServer)``.
+    """Adds the limits to an Authlib server: ``class Server(RateLimitMixin, AuthorizationServer)``.
 
-    The application still needs ``OAuthRateLimit.init_app``.
+    ``OAuthRateLimit.init_app`` adds it to a server that does not have it, and without ``init_app`` it does nothing.
     """
 
     def create_token_response(self, request: Any = None) -> Any:
-        """Answer a token request, with its quota in the headers."""
-        return answer_token_request(super().create_token_response, request)  # type: ignore[misc]
+        """Open the state of a token request, and report a token that was issued without a decision."""
+        state = new_state()
+        outer = TOKEN_STATE.set(state)
+        try:
+            response = super().create_token_response(request)  # type: ignore[misc]  # Authlib's
+            if state is not None and state.reuse is not None:
+                state.reuse.confirm(response)
+            return response if state is None or state.is_decided else _report_undecided(state, response)
+        finally:
+            TOKEN_STATE.reset(outer)
+            if state is not None:
+                if state.guess is not None:
+                    settle_password(state.app_limiter, state.guess)
+                state.close()
 
     def get_token_grant(self, request: Any) -> Any:
-        """Choose the grant of a token request."""
-        return choose_grant(super().get_token_grant, request)  # type: ignore[misc]
+        """Prepare the grant of a token request.
+
+        If the route took ``create_token_response`` before the mixin was added, the request's state is opened here.
+        """
+        state = TOKEN_STATE.get() or _open_late()
+        grant = super().get_token_grant(request)  # type: ignore[misc]
+        if state is not None:
+            state.grant = grant
+            if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
+                guard_assertion(state.app_limiter, grant)
+        return grant
 
     def create_authorization_response(
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Answer an authorization request; tokens that it issues are limited."""
-        inner = super().create_authorization_response  # type: ignore[misc]
-        return answer_authorization_request(inner, request, grant_user, *args, **kwargs)
+        """Open the state of an authorization request, unless the application leaves those unlimited."""
+        state = new_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
+        outer = TOKEN_STATE.set(state)
+        try:
+            return super().create_authorization_response(request, grant_user, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            TOKEN_STATE.reset(outer)
+            if state is not None:
+                state.close()
 
     def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Generate a token, unless the request is denied."""
-        return generate_token(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
+        """Decide before a token is generated, or give out one again."""
+        state = TOKEN_STATE.get() or kept_state(None)
+        if state is not None:
+            asked = None
+            is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
+            if is_reusable and not state.is_decided and state.grant is not None:
+                asked = TokenRequest(self, state.grant, state.environ, args, kwargs)
+            state.limit(client, user, grant_type, asked)
+            if state.reuse is not None:
+                generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
+                return state.reuse.generate(generate)
+        return super().generate_token(grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
 
     def save_token(self, token: Any, request: Any) -> Any:
-        """Save a token, unless the request is denied."""
-        return save_token(super().save_token, token, request)  # type: ignore[misc]
+        """Decide before a token is saved, for grants that generate it themselves, and record its lifetime."""
+        state = TOKEN_STATE.get() or kept_state(None)
+        if state is None:
+            return super().save_token(token, request)  # type: ignore[misc]
+        if state.denial is not None:
+            raise state.denial
+        if not state.is_decided:
+            client, user, grant_type = _facts_of(state.app_limiter, request)
+            if client is not None:
+                state.limit(client, user, grant_type)
+        if state.reuse is not None and state.reuse.is_saved_already(token):
+            return None
+        saved = super().save_token(token, request)  # type: ignore[misc]
+        if state.reuse is not None:
+            state.reuse.note_saved(token)
+        if state.client is not None:
+            state.app_limiter.record_lifetime(state.client, token)
+        return saved
 
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        """Authenticate a client, unless there were too many failures or the endpoint's limit is reached."""
-        return authenticate_client(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
+        """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
+        state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
+        app_limiter = _current_limiter() if state is None else state.app_limiter
+        if app_limiter is None or not app_limiter.settings.is_guarded:
+            client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
+        else:
+            authenticate = partial(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
+            client = authenticate_guarded(app_limiter, authenticate, request)
+            if endpoint == TOKEN_ENDPOINT:
+                reserve_password(client, request)
+        if endpoint != TOKEN_ENDPOINT:
+            if endpoint == REVOCATION and app_limiter is not None and request.auth_method != NO_SECRET:
+                app_limiter.forget_tokens(client)
+            limit_client(endpoint, client, oauth_request=request)
+        return client
+
+    def query_client(self, client_id: str) -> Any:
+        """Have the guard count a client that Authlib looks up to check its secret."""
+        return look_up(super().query_client, client_id)  # type: ignore[misc]
 
     def handle_error_response(self, request: Any, error: Any) -> Any:
-        """Answer an error; a denial at the authorization endpoint is redirected."""
-        return answer_error(super().handle_error_response, request, error)  # type: ignore[misc]
+        """Count a wrong password, and redirect a denial at the authorization endpoint."""
+        state = current_state()
+        if state is not None:
+            if state.guess is not None:
+                settle_password(state.app_limiter, state.guess, error)
+            if state.is_authorize and isinstance(error, RateLimited):
+                with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
+                    _redirect_denial(state, error, request)
+        return super().handle_error_response(request, error)  # type: ignore[misc]
 
 
-def limit_request(state: RequestState, grant_type: str | None, client: Any, user: Any) -> None:
-    """Decide a request, unless that was done before, and raise if it is denied."""
-    if not state.is_decided:
-        state.client = client
-        username = None if user is None else state.app_limiter.username_of(user)
-        state.check(client, username, grant_type)
-    if state.denial is not None:
-        raise state.denial
+def attach(server: Any) -> None:
+    """Add the mixin to the class of this one server. A server that has it stays as it is.
+
+    Raises:
+        TypeError: This is no Authlib authorization server, or a method is set on the object, where it hides the hook.
+    """
+    hooked = [name for name in vars(RateLimitMixin) if not name.startswith("_")]
+    if missing := [name for name in hooked if not callable(getattr(server, name, None))]:
+        raise TypeError(f"expected an Authlib AuthorizationServer, got {server!r}, which has no {', '.join(missing)}")
+    if hidden := [name for name in hooked if name in vars(server)]:
+        raise TypeError(f"define {', '.join(hidden)} in a class instead of on {server!r}, where it bypasses the limits")
+    if not isinstance(server, RateLimitMixin):
+        kind = server.__class__
+        server.__class__ = type(kind.__name__, (RateLimitMixin, kind), {"__module__": kind.__module__})
+        if getattr(server, "_client_auth", None) is not None:  # Authlib's, which has kept the method without the hook
+            server._client_auth.query_client = server.query_client
 
 
-def limit_before_saving(state: RequestState, oauth_request: Any) -> None:
-    """Decide for a grant that has not called ``generate_token``."""
-    client = getattr(oauth_request, "client", None)
-    if client is not None:
+def has_grant(servers: Iterable[Any], grant_type: str) -> bool:
+    """Return True if a grant type is registered with one of an application's servers."""
+    grants = (grant for server in servers for grant, _ in getattr(server, "_token_grants", ()))
+    return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant in grants)
+
+
+def _current_limiter() -> AppLimiter | None:
+    return current_app.extensions.get(EXTENSION) if has_request_context() else None
+
+
+def _open_late() -> RequestState | None:
+    """Open the state of a token request whose ``create_token_response`` is not ours. It ends with the HTTP request."""
+    state = new_state()
+    if state is not None:
+        keep_state(state, None)
+        after_this_request(partial(_end_token_request, state))
+    return state
+
+
+def _facts_of(app_limiter: AppLimiter, oauth_request: Any) -> tuple[Any, Any, str | None]:
+    """Return client, user and grant type of one of Authlib's requests, None for those that it does not have."""
+    try:
         payload = getattr(oauth_request, "payload", None)
-        limit_request(state, getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
+        client, user = getattr(oauth_request, "client", None), getattr(oauth_request, "user", None)
+        return client, user, getattr(payload, "grant_type", None)
+    except Exception as exc:  # noqa: BLE001  # an error in foreign code
+        app_limiter.log_uncounted("request", exc)
+        return None, None, None
 
 
-def redirect_denial(error: Any, oauth_request: Any) -> None:
-    """Send a denial at the authorization endpoint to the client's redirect URI."""
-    state = current_state()
-    if state is None or not state.is_authorize or not isinstance(error, RateLimited):
-        return
+def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: Any) -> None:
     payload = (oauth_request if state.grant is None else state.grant.request).payload
     redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
     if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
-        error.redirect_to(redirect_uri, state=payload.state)
+        denial.redirect_to(redirect_uri, state=payload.state)
 
 
-def end_token_request(state: RequestState, response: Any) -> Any:
-    """Return the response of a token request as it is, after all that is to be done at its end."""
-    settle_password(state)
-    return report_undecided(state, response)
+def _end_token_request(state: RequestState, response: Any) -> Any:
+    if state.guess is not None:
+        settle_password(state.app_limiter, state.guess)
+    if state.reuse is not None:
+        state.reuse.confirm(response)
+    return _report_undecided(state, response)
 
 
-def report_undecided(state: RequestState, response: Any) -> Any:
+def _report_undecided(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
-    if not state.is_decided and getattr(response, "status_code", None) == 200:
-        request = getattr(state.grant, "request", None)
-        client = getattr(request, "client", None)
-        grant_type = getattr(getattr(request, "payload", None), "grant_type", None)
-        state.app_limiter.log.error(
-            "token_without_decision",
-            grant_type=None if grant_type is None else logged_name(str(grant_type)),
-            client_id=None if client is None else logged_name(str(client.get_client_id())),
-            hint=WITHOUT_SERVER,
-        )
+    app_limiter = state.app_limiter
+    with app_limiter.fail_open("check_failed"):
+        if not state.is_decided and getattr(response, "status_code", None) == 200:
+            client, _, grant_type = _facts_of(app_limiter, getattr(state.grant, "request", None))
+            app_limiter.log.error(
+                "token_without_decision",
+                grant_type=None if grant_type is None else logged_name(str(grant_type)),
+                client_id=None if client is None else logged_name(str(client.get_client_id())),
+                hint=WITHOUT_SERVER,
+            )
     return response

@@ -1,56 +1,74 @@
-"""Facts of one HTTP request, from the first hook to the response."""
+"""Facts of one decision, from the first hook to the response.
+
+Each ``create_token_response`` has a state of its own, and so has each endpoint: a request may ask for several tokens.
+Hooks find the state of a token in a context variable, which is reset whatever happens.
+"""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Flask, current_app, request
+from flask import current_app, request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited
+from oauth_ratelimit.flask_authlib.token_reuse import TokenRequest, TokenReuse
 from oauth_ratelimit.guard import Guess
 
-STATE_KEY = "oauth_ratelimit.request"  # in the WSGI environment, because two requests may share flask.g
+STATES_KEY = "oauth_ratelimit.states"  # in the WSGI environment, because two requests may share flask.g
 QUOTA_KEY = "oauth_ratelimit.quota"  # in the WSGI environment: the headers that the middleware adds to the response
 
 
 @dataclass(slots=True)
 class RequestState:
-    """Facts of one HTTP request, which is decided only once, even if its grant calls several hooks.
-
-    Attributes:
-        app_limiter: Decides the request.
-        is_authorize: True at the authorization endpoint, where a denial goes to the redirect URI.
-        quota_headers: Headers that the middleware adds to the response.
-        grant: The grant of a token request, or the one that the application has chosen at the authorization endpoint.
-        client: The client of a token request, None before the decision.
-        is_decided: True after the decision.
-        denial: Error to raise, None if the request is not denied.
-        guess: The user's password as the guard sees it, None if it sees none.
-    """
+    """Facts of one token or one endpoint, which is decided only once, even if its grant calls several hooks."""
 
     app_limiter: AppLimiter
-    is_authorize: bool
-    quota_headers: Headers
-    grant: Any = None
-    client: Any = None
+    environ: dict[str, Any]  # of WSGI
+    is_authorize: bool  # at the authorization endpoint, where a denial goes to the redirect URI
+    quota_headers: Headers  # added to the response by the middleware
+    grant: Any = None  # of a token request, or chosen by the application at the authorization endpoint
+    client: Any = None  # None before the decision
     is_decided: bool = False
-    denial: RateLimited | None = None
-    guess: Guess | None = None
+    denial: RateLimited | None = None  # to raise
+    guess: Guess | None = None  # the user's password as the guard sees it
+    reuse: TokenReuse | None = None  # the token that is given out again or may be kept
+
+    def limit(self, client: Any, user: Any, grant_type: str | None, asked: TokenRequest | None = None) -> None:
+        """Decide a token request, unless that was done before, and raise if it is denied."""
+        if not self.is_decided:
+            self.client = client
+            self.is_decided = True
+            try:
+                username = None if user is None else self.app_limiter.username_of(user)
+            except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
+                self.app_limiter.log_uncounted("username_of", exc)
+            else:
+                self.check(client, username, grant_type, asked=asked)
+        if self.denial is not None:
+            raise self.denial
 
     def check(
-        self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
+        self,
+        client: Any,
+        username: str | None,
+        grant_type: str | None = None,
+        endpoint: str = TOKEN_ENDPOINT,
+        asked: TokenRequest | None = None,
     ) -> None:
-        """Decide the request, and pass the quota headers of an admitted one to the middleware."""
-        headers, self.denial = self.app_limiter.check(client, username, grant_type, endpoint)
-        self.is_decided = True
+        """Decide, and pass the quota headers of the last decision to the middleware, none if that is a denial."""
+        headers, self.denial, self.reuse = self.app_limiter.check(client, username, grant_type, endpoint, asked)
         if not self.is_authorize:  # a browser receives that response, not the client
-            self.quota_headers += headers
+            self.quota_headers[:] = headers
+
+    def close(self) -> None:
+        """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
+        self.is_decided = True
+        self.client = self.denial = self.reuse = None  # the traceback of a denial refers to this state
 
 
-token_request: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit.token_request", default=None)
-"""State of the current token request. Quicker than ``current_state``, and None where the route has no hook."""
+TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
 
 
 def current_environ() -> dict[str, Any] | None:
@@ -63,31 +81,28 @@ def current_environ() -> dict[str, Any] | None:
 
 
 def current_state() -> RequestState | None:
-    """Return the state of the current request, None if it is not limited."""
-    state = token_request.get()
-    if state is not None:
-        return state
+    """Return the state of the current token request, None if it is not limited."""
+    return TOKEN_STATE.get() or kept_state(None)
+
+
+def kept_state(endpoint: str | None) -> RequestState | None:
+    """Return the state that the current request has kept for an endpoint (None: for a token), None without one."""
     environ = current_environ()
-    return None if environ is None else environ.get(STATE_KEY)
+    states = None if environ is None else environ.get(STATES_KEY)
+    return None if states is None else states.get((current_app.extensions.get(EXTENSION), endpoint))
 
 
-def open_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
-    """Return the state of the current request, created if needed; None if the application does not limit it."""
+def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
+    """Return a state for the current request, None if the application does not limit it."""
     environ = current_environ()
     if environ is None:
         return None
-    state: RequestState | None = environ.get(STATE_KEY)
-    if state is None:
-        app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-        app_limiter: AppLimiter | None = app.extensions.get(EXTENSION)
-        if app_limiter is not None and (app_limiter.authorize_endpoint or not is_authorize):
-            state = add_state(environ, app_limiter, is_authorize=is_authorize, grant=grant)
-    return state
+    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+    if app_limiter is None or (is_authorize and not app_limiter.authorize_endpoint):
+        return None
+    return RequestState(app_limiter, environ, is_authorize, environ.setdefault(QUOTA_KEY, []), grant)
 
 
-def add_state(
-    environ: dict[str, Any], app_limiter: AppLimiter, *, is_authorize: bool = False, grant: Any = None
-) -> RequestState:
-    """Add a state to a WSGI environment that has none."""
-    state = environ[STATE_KEY] = RequestState(app_limiter, is_authorize, environ.setdefault(QUOTA_KEY, []), grant)
-    return state
+def keep_state(state: RequestState, endpoint: str | None) -> None:
+    """Keep a state until the end of its HTTP request. An application inside another one has states of its own."""
+    state.environ.setdefault(STATES_KEY, {})[state.app_limiter, endpoint] = state

@@ -1,70 +1,41 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
 import difflib
-import sys
-from collections.abc import Iterable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
-import click
-import structlog
 from flask import Flask
 
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.grants import grants_of
+from oauth_ratelimit.flask_authlib.other_servers import servers_used_by
 from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, warnings_of
-from oauth_ratelimit.process.fork import call_in_child
+from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, trust_warnings_of, warnings_of
+from oauth_ratelimit.process.log import get_logger
 
-log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+log = get_logger(__name__)
 
 
 class StartReport:
-    """Logs ``ratelimit_started`` once in each process that serves requests.
+    """Logs ``ratelimit_started`` when the worker of a process starts, which is with its first token request.
 
-    It is logged when the extension is attached, if this process will serve requests and the server has its grants; else
-    with the first request of the process. Names are checked with the first request, when everything is registered.
-
-    Args:
-        app: The application.
-        server: Its Authlib server.
-        app_limiter: The limiter of the application.
-        pending: Reports that wait for the first request of this process.
+    The servers are those that were passed to the extension. Others are limited if they have the mixin.
     """
 
-    def __init__(self, app: Flask, server: Any, app_limiter: AppLimiter, pending: "list[StartReport]") -> None:
+    def __init__(self, app: Flask, servers: Sequence[Any], mixin: type) -> None:
         self._app = app
-        self._server = server
-        self._app_limiter = app_limiter
-        self._pending = pending
-        self._is_logged = False
-        pending.append(self)
-        call_in_child(self._begin_again)
+        self._servers = servers
+        self._mixin = mixin
 
-    def _begin_again(self) -> None:
-        """Report in a forked child, too."""
-        self._is_logged = False
-        if self not in self._pending:
-            self._pending.append(self)
-
-    def attached(self) -> None:
-        """Log the line, if this process will serve requests and the server has its grants."""
-        if getattr(self._server, "_token_grants", ()) and not _is_loading_for_others():
-            self._log_start()
-
-    def run(self) -> None:
-        """Log what has not been logged in this process. Never raises."""
-        with self._app_limiter.fail_open("check_failed"):
-            if not self._is_logged:
-                self._log_start()
-            self._check_names()
-
-    def _log_start(self) -> None:
-        self._is_logged = True
-        settings = self._app_limiter.settings
+    def log(self, settings: Settings, *, authorize_endpoint: bool) -> None:
+        """Log what applies, and the grant types and endpoints in the configuration that match nothing."""
         policies = settings.policies
-        grants = grants_of(self._server, authorize_endpoint=self._app_limiter.authorize_endpoint)
+        limited = [_type_of(grant) or grant.__name__ for grant in self._grants("_token_grants")]
+        front_channel = _response_types(self._grants("_authorization_grants"))
         log.info(
             "ratelimit_started",
             mode=policies.mode.value,
@@ -72,66 +43,76 @@ class StartReport:
             limits=limits_by_kind(policies),
             store=store_text(settings.store),
             trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),
-            grants=grants.protected,
-            unprotected_grants=grants.unprotected,
+            grants=list(dict.fromkeys([*limited, *(front_channel if authorize_endpoint else ())])),
+            unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),
         )
-        for warning in warnings_of(settings):
-            log.warning("counters_not_shared", hint=warning)
+        self.warn(settings)
+        for server in servers_used_by(self._app):
+            if not isinstance(server, self._mixin):
+                kind, grants = type(server), [_type_of(grant) for grant, _ in server._token_grants]
+                log.warning(
+                    "server_unlimited",
+                    server=f"{kind.__module__}.{kind.__qualname__}",
+                    grants=[name for name in grants if name],
+                    hint="pass it, too: OAuthRateLimit(app, [server, other]); or derive its class from RateLimitMixin",
+                )
 
-    def _check_names(self) -> None:
-        """Log the grant types and endpoints in the configuration that the application does not have."""
-        policies = self._app_limiter.settings.policies
-        for name, hint in self.unknown_grants(policies):
+    def warn(self, settings: Settings, former: Settings | None = None) -> None:
+        """Log what an operator should know about settings, unless it holds for the former ones, too."""
+
+        def new(find: Callable[[Settings], Iterable[T]]) -> list[T]:
+            known = [] if former is None else list(find(former))
+            return [found for found in find(settings) if found not in known]
+
+        for hint in new(warnings_of):
+            log.warning("counters_not_shared", hint=hint)
+        for hint in new(trust_warnings_of):
+            log.warning("everybody_trusted", hint=hint)
+        for hint in new(attrgetter("warnings")):
+            log.warning("config_key_ignored", hint=hint)
+        for name, hint in new(lambda each: self.unknown_grants(each.policies)):
             log.warning("grant_unknown", grant_type=name, hint=hint)
-        for name, hint in self.unknown_endpoints(policies):
+        for name, hint in new(lambda each: self.unknown_endpoints(each.policies)):
             log.warning("endpoint_unknown", endpoint=name, hint=hint)
 
     def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each grant type in a configuration that the application does not have."""
-        known = grants_of(self._server, authorize_endpoint=True).grant_types
-        for name in policies.grants:
-            if known is not None and name not in known:
-                yield name, _hint(name, known)
+        known = {_type_of(grant) for grant in self._grants("_token_grants")}
+        if _response_types(self._grants("_authorization_grants")):
+            known.add(IMPLICIT)
+        if None not in known:  # else a grant chooses its requests by itself
+            yield from _unknown(policies.grants, {name for name in known if name})
 
     def unknown_endpoints(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each endpoint in a configuration that the application does not have."""
-        known = {*getattr(self._server, "_endpoints", ()), *self._app.view_functions}
-        for name, rules in policies.endpoints.items():
-            if not rules.paths and name not in known:
-                yield name, _hint(name, known)
+        named = [name for name, rules in policies.endpoints.items() if not rules.paths]
+        ours = {name for server in self._limited() for name in getattr(server, "_endpoints", ())}
+        yield from _unknown(named, {*ours, *self._app.view_functions})
+
+    def _grants(self, attribute: str) -> list[Any]:
+        return [grant for server in self._limited() for grant, _ in getattr(server, attribute, ())]
+
+    def _limited(self) -> list[Any]:
+        """Return the servers that were passed, and others with the mixin."""
+        others = [server for server in servers_used_by(self._app) if isinstance(server, self._mixin)]
+        return [*self._servers, *(server for server in others if server not in self._servers)]
 
 
-def run_pending(pending: list[StartReport]) -> None:
-    """Run the reports that wait for the first request. Several threads may call this at once."""
-    while pending:
-        try:
-            report = pending.pop()
-        except IndexError:  # another thread was faster
-            return
-        report.run()
+def _type_of(grant: Any) -> str | None:
+    grant_type = getattr(grant, "GRANT_TYPE", None)
+    return grant_type if isinstance(grant_type, str) else None
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    return f"{guess}its rules never apply; the application has {', '.join(names_text(names)) or 'none'}"
+def _response_types(grants: Iterable[Any]) -> list[str]:
+    """Return names for the tokens from the authorization endpoint. That for a code comes from the token endpoint."""
+    types = (kind for grant in grants for kind in sorted(getattr(grant, "RESPONSE_TYPES", ())))
+    return [f"response_type={response_type}" for response_type in types if response_type != "code"]
 
 
-def _is_loading_for_others() -> bool:
-    """Return True if this process loads the application for children, or for a command of ``flask``.
-
-    The children or ``flask run`` report with their first request.
-    """
-    if click.get_current_context(silent=True) is not None:
-        return True
-    uwsgi = sys.modules.get("uwsgi")
-    if uwsgi is not None:
-        return not uwsgi.worker_id()
-    modules = []
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        modules.append(frame.f_globals.get("__name__", ""))
-        frame = frame.f_back
-    # Without --preload gunicorn loads the application in a worker, which the arbiter has forked.
-    return "gunicorn.arbiter" in modules and not any(name.startswith("gunicorn.workers.") for name in modules)
+def _unknown(names: Iterable[str], known: set[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            guess = f"did you mean {close[0]}? " if close else ""
+            has = ", ".join(names_text(sorted(known))) or "none"
+            yield name, f"{guess}its rules never apply; the application has {has}"

@@ -8,7 +8,7 @@ from werkzeug.datastructures import Headers
 
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.observe.otel import current_trace_id
+from oauth_ratelimit.observe.spans import current_trace_id
 
 MAX_LENGTH = 128  # of an id from outside
 
@@ -24,9 +24,6 @@ def trace_of_request(request_id_header: str | None) -> Trace:
 
     Values bound to structlog's context come first, then OpenTelemetry's current trace, then the headers:
     ``traceparent`` of W3C Trace Context, and the one with the request id. Malformed values are ignored.
-
-    Args:
-        request_id_header: Name of the header with the request id, None for none.
     """
     bound = get_contextvars()
     headers = request.headers if has_request_context() else Headers()

@@ -3,32 +3,19 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-INTERVAL_S = 600.0
+from oauth_ratelimit.process.log import get_logger
 
+log = get_logger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Records that were lost since the last log entry.
-
-    Args:
-        count: Number of lost records.
-        reason: Reason for the last loss.
-    """
-
-    count: int
-    reason: str
+INTERVAL_S = 600.0  # between two log entries
 
 
 class LostRecords:
-    """Counts lost records, to be logged at most once in ten minutes. Thread-safe.
+    """Counts lost records, and logs an event about them at most once in ten minutes. Thread-safe."""
 
-    Args:
-        clock: Returns the time in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._event = event
         self._clock = clock
         self._lock = threading.Lock()  # guards the attributes below
         self._count = 0
@@ -36,22 +23,17 @@ class LostRecords:
         self._next_s = -INTERVAL_S
 
     def add(self, count: int, *, reason: str) -> None:
-        """Count lost records."""
         if count:
             with self._lock:
                 self._count += count
                 self._reason = reason
 
-    def take(self, *, is_final: bool = False) -> Loss | None:
-        """Return the loss to log now, None if there is none or if the last entry is too recent.
-
-        Args:
-            is_final: True for the last entry, which is never held back.
-        """
+    def log(self, *, is_final: bool = False) -> None:
+        """Log the number and the last reason, unless none is lost or, before the end, the last entry is too recent."""
         with self._lock:
             now_s = self._clock()
-            if not self._count or (now_s < self._next_s and not is_final):
-                return None
-            loss = Loss(self._count, self._reason)
+            count, reason = self._count, self._reason
+            if not count or (now_s < self._next_s and not is_final):
+                return
             self._count, self._next_s = 0, now_s + INTERVAL_S
-            return loss
+        log.warning(self._event, count=count, reason=reason)

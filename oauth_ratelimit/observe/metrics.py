@@ -1,166 +1,180 @@
-"""Metrics of one process, for Prometheus, OpenTelemetry or both."""
+"""Metrics of one process for Prometheus, if its client library is installed (the extra ``prometheus``).
+
+They are in the library's own registry, beside those of the application. With several worker processes the library adds
+them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it is imported.
+"""
 
 import threading
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from oauth_ratelimit.core.decision import Decision, outcome_of
+from oauth_ratelimit.core.decision import NEAR_LIMIT_SHARE, Decision, Outcome, outcome_of
 from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
-from oauth_ratelimit.observe import metric_catalog as catalog
-from oauth_ratelimit.observe import otel, prometheus
-from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS, Metric
 from oauth_ratelimit.sync.flusher import CycleReport
 
-Labels = tuple[str, ...]
-"""Labels of both counters of decisions: outcome, mode, grant type, policy, client and kind."""
+try:
+    import prometheus_client
+except ImportError:
+    IS_AVAILABLE = False
+else:
+    IS_AVAILABLE = True
 
-FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
+NAMESPACE = "oauth_ratelimit"
 NONE = "none"
 OTHER = "other"
 
+MAX_CLIENTS = 50  # clients with series of their own, each with up to ten
+FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
 
-class MetricsBackend(Protocol):
-    """Instruments of a metrics library. Thread-safe."""
+DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
+FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
+FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
 
-    def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None: ...
-    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[int], object]: ...
-    def observe(self, metric: Metric, value: float) -> None: ...
-    def observer(self, metric: Metric) -> Callable[[float], object]: ...
-    def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None: ...
-
-
-class ClientLabels:
-    """Client ids as labels, for a bounded number of clients. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._labels: dict[str, str] = {}
-        self._lock = threading.Lock()  # guards additions to _labels
-
-    def label_of(self, client_id: str, *, is_over_limit: bool) -> str:
-        """Return the label of a client: its own if it has one or there is room for one, else ``other``."""
-        label = self._labels.get(client_id)
-        if label is not None:
-            return label
-        if len(self._labels) >= (MAX_CLIENTS if is_over_limit else FIRST_COME_CLIENTS):
-            return OTHER
-        with self._lock:
-            if len(self._labels) >= MAX_CLIENTS:
-                return OTHER
-            return self._labels.setdefault(client_id, visible_name(client_id))
+DecidedRequest = tuple[Decision, str, Kind, str, float]
+"""Decision, client id, kind of limit, name of the grant type, and seconds that the decision took."""
 
 
 class Metrics:
-    """Counts what happens in one process. Thread-safe.
+    """Counts what happens in one process. Thread-safe, as the library is."""
 
-    Args:
-        backends: Receivers of the numbers.
-    """
+    def __init__(self, registry: "prometheus_client.CollectorRegistry | None" = None) -> None:
+        own: dict[str, Any] = {"namespace": NAMESPACE, "registry": registry or prometheus_client.REGISTRY}
+        counter: Callable[..., prometheus_client.Counter] = partial(prometheus_client.Counter, **own)
+        gauge: Callable[..., prometheus_client.Gauge] = partial(prometheus_client.Gauge, **own)
+        histogram: Callable[..., prometheus_client.Histogram] = partial(prometheus_client.Histogram, **own)
+        self._decisions = counter("decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy"))
+        self._near_limit = counter("near_limit", "Requests admitted with less than a fifth of their quota left.")
+        self._decision_seconds = histogram("decision_seconds", "Duration of a decision.", buckets=DECISION_BUCKETS_S)
+        self._client_decisions = counter(
+            "client_decisions",
+            f"Requests decided, of at most {MAX_CLIENTS} clients per process by name. Kind: client or user, as limits.",
+            ("client_id", "kind", "decision"),
+        )
+        self._client_limit = gauge(
+            "client_limit_per_second",
+            "Limit of a client as a rate; of kind user, for each user.",
+            ("client_id", "kind", "policy"),
+            multiprocess_mode="livemostrecent",
+        )
+        self._flush_seconds = histogram(
+            "flush_seconds", "Duration of a sync cycle with MongoDB.", buckets=FLUSH_BUCKETS_S
+        )
+        self._flush_keys = histogram("flush_keys", "Documents written by a sync cycle.", buckets=FLUSH_KEYS_BUCKETS)
+        self._flush_conflicts = counter("flush_conflicts", "Writes that lost a race and were repeated.")
+        self._flush_failures = counter("flush_failures", "Sync cycles that failed because of MongoDB.")
+        self._over_admitted = counter(
+            "over_admitted",
+            "Hits above a limit, admitted while instances did not know of each other. The instance that writes one "
+            "counts it.",
+            ("policy",),
+        )
+        self._in_flight_hits = gauge(
+            "in_flight_hits", "Hits counted here that the last sync cycle could not write.", multiprocess_mode="livesum"
+        )
+        self._tracked_keys = gauge(
+            "tracked_keys", "Keys in memory, summed over processes.", multiprocess_mode="livesum"
+        )
+        self._snapshot_age = gauge(
+            "snapshot_age_seconds",
+            "Time since the last full sync cycle without an error, of the process that lags most.",
+            multiprocess_mode="livemax",
+        )
+        self._config_valid = gauge(
+            "config_valid", "1, or 0 if a process rejects its configuration file.", multiprocess_mode="livemin"
+        )
+        self._mode = gauge("mode", "Processes in each global mode.", ("mode",), multiprocess_mode="livesum")
+        self._failures = counter("failures", "Failed authentications, by kind of limit that counts them.", ("kind",))
+        self._alarms = counter(
+            "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")
+        )
+        self._labels: dict[str, str] = {}  # by client id
+        self._rates: dict[tuple[str, ...], float] = {}  # shown by the gauge of limits
 
-    def __init__(self, *backends: MetricsBackend) -> None:
-        self._backends = backends
-        self._clients = ClientLabels()
-        self._counters: dict[Labels, list[Callable[[int], object]]] = {}
-        self._duration_observers = [backend.observer(catalog.DECISION_SECONDS) for backend in backends]
-        self._policies: dict[tuple[str, ...], Policy] = {}  # shown by the gauge of limits, by label values
+    def record_decisions(self, decided: Sequence[DecidedRequest]) -> None:
+        """Count requests, those of a kind at once: the library takes longer to count one than we to decide it."""
+        counts: Counter[tuple[str, Kind, str, Outcome, Mode, str]] = Counter()
+        policies: dict[tuple[str, Kind, str, Outcome, Mode, str], Policy | None] = {}
+        near_limit_count = 0
+        for decision, client_id, kind, grant, _ in decided:
+            policy, mode, remaining, _ = decision.described
+            key = client_id, kind, grant, outcome_of(decision), mode, NONE if policy is None else policy.name
+            counts[key] += 1
+            policies[key] = policy
+            if policy is not None and remaining * NEAR_LIMIT_SHARE < policy.limit:
+                near_limit_count += decision.denial is None
+        for key, count in counts.items():
+            client_id, kind, grant, outcome, mode, name = key
+            client, policy = (
+                self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted")),
+                policies[key],
+            )
+            self._decisions.labels(outcome, mode.value, grant, name).inc(count)
+            self._client_decisions.labels(client, kind, outcome).inc(count)
+            if policy is not None and client != OTHER:
+                rate = policy.limit / policy.window.window_s
+                if self._rates.get((client, kind, name)) != rate:
+                    self._rates[client, kind, name] = rate
+                    self._client_limit.labels(client, kind, name).set(rate)
+        self._near_limit.inc(near_limit_count)
+        _observe(self._decision_seconds, [duration_s for *_, duration_s in decided])
 
-    def record_decision(
-        self,
-        decision: Decision,
-        client_id: str,
-        counts: Counter[Labels],
-        *,
-        kind: Kind,
-        grant: str,
-        is_near_limit: bool,
-        duration_s: float,
-    ) -> None:
-        """Count a decision.
-
-        Args:
-            decision: The decision.
-            client_id: The client.
-            counts: Gets the decision, for ``add_decisions``. One thread uses it.
-            kind: ``user`` if the request is for a user.
-            grant: Name of the grant type, one of a bounded number.
-            is_near_limit: True if the request was admitted with little of its quota left.
-            duration_s: Seconds that the decision took.
-        """
-        outcome, policy = outcome_of(decision), decision.rule
-        client = self._clients.label_of(client_id, is_over_limit=decision.would_deny)
-        policy_name = NONE if policy is None else policy.name
-        counts[outcome, decision.mode, grant, policy_name, client, kind] += 1
-        for observe in self._duration_observers:
-            observe(duration_s)
-        if is_near_limit:
-            for backend in self._backends:
-                backend.add(catalog.NEAR_LIMIT)
-        if policy is not None and client != OTHER:
-            self._record_limit(policy, (client, kind, policy_name))
-
-    def add_decisions(self, counts: Mapping[Labels, int]) -> None:
-        """Add decisions to the counters. If one of them fails, the others count all the same."""
-        rest = iter(counts.items())
-        for labels, count in rest:
-            try:
-                for add in self._counters_of(labels):
-                    add(count)
-            except Exception:
-                self.add_decisions(dict(rest))
-                raise
-
-    def _counters_of(self, labels: Labels) -> list[Callable[[int], object]]:
-        counters = self._counters.get(labels)
-        if counters is None:
-            outcome, mode, grant, policy_name, client, kind = labels
-            counters = self._counters[labels] = [
-                backend.counter(metric, own_labels)
-                for backend in self._backends
-                for metric, own_labels in (
-                    (catalog.DECISIONS, (outcome, str(mode), grant, policy_name)),
-                    (catalog.CLIENT_DECISIONS, (client, kind, outcome)),
-                )
-            ]
-        return counters
-
-    def _record_limit(self, policy: Policy, labels: tuple[str, ...]) -> None:
-        if self._policies.get(labels) is not policy:
-            self._policies[labels] = policy
-            for backend in self._backends:
-                backend.set(catalog.CLIENT_LIMIT, policy.limit / policy.window.window_s, labels=labels)
+    def _label_of(self, client_id: str, *, is_over_limit: bool) -> str:
+        """Return a client's own label if it has one or there is room, else ``other``. A race may add one too many."""
+        label = self._labels.get(client_id)
+        if label is None:
+            if len(self._labels) >= (MAX_CLIENTS if is_over_limit else FIRST_COME_CLIENTS):
+                return OTHER
+            label = self._labels.setdefault(client_id, visible_name(client_id))
+        return label
 
     def record_cycle(self, report: CycleReport, *, duration_s: float) -> None:
-        """Count what a sync cycle did."""
-        for backend in self._backends:
-            if report.error is not None:
-                backend.add(catalog.FLUSH_FAILURES)
-            if report.error is not None or report.flushed_count or report.pulled_count:
-                backend.observe(catalog.FLUSH_SECONDS, duration_s)
-            if report.flushed_count:
-                backend.observe(catalog.FLUSH_KEYS, report.flushed_count)
-            if report.conflict_count:
-                backend.add(catalog.FLUSH_CONFLICTS, report.conflict_count)
-            for policy, hits in report.over_admitted.items():
-                backend.add(catalog.OVER_ADMITTED, hits, labels=(policy,))
+        if report.error is not None:
+            self._flush_failures.inc()
+        if report.error is not None or report.flushed_count or report.pulled_count:
+            self._flush_seconds.observe(duration_s)
+        if report.flushed_count:
+            self._flush_keys.observe(report.flushed_count)
+        self._flush_conflicts.inc(report.conflict_count)
+        for policy, hits in report.over_admitted.items():
+            self._over_admitted.labels(policy).inc(hits)
 
-    def record_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
-        """Set the gauges of the synchronisation."""
-        for backend in self._backends:
-            backend.set(catalog.IN_FLIGHT_HITS, in_flight_hits)
-            backend.set(catalog.TRACKED_KEYS, key_count)
-            backend.set(catalog.SNAPSHOT_AGE, lag_s)
+    def record_state(
+        self, *, in_flight_hits: int, key_count: int, lag_s: float, is_config_valid: bool, mode: Mode | None
+    ) -> None:
+        """Set the gauges; ``mode`` is None at the end of a process."""
+        self._in_flight_hits.set(in_flight_hits)
+        self._tracked_keys.set(key_count)
+        self._snapshot_age.set(lag_s)
+        self._config_valid.set(is_config_valid)
+        for each in Mode:
+            self._mode.labels(each.value).set(each is mode)
 
     def record_failure(self, kind: str) -> None:
         """Count a failed authentication against a client, a user or an address."""
-        for backend in self._backends:
-            backend.add(catalog.FAILURES, labels=(kind,))
+        self._failures.labels(kind).inc()
 
     def record_alarm(self, decision: Decision) -> None:
         """Count a request that came after too many failed authentications."""
-        for backend in self._backends:
-            backend.add(catalog.ALARMS, labels=(outcome_of(decision), decision.policy or NONE))
+        self._alarms.labels(outcome_of(decision), decision.policy or NONE).inc()
+
+
+def _observe(histogram: "prometheus_client.Histogram", values: Sequence[float]) -> None:
+    """Add values to a histogram at once, for which the library has no public method."""
+    try:
+        total, buckets, bounds = histogram._sum, histogram._buckets, histogram._upper_bounds
+    except AttributeError:  # of another version
+        for value in values:
+            histogram.observe(value)
+        return
+    total.inc(sum(values))
+    for index, count in Counter(bisect_left(bounds, value) for value in values).items():
+        buckets[index].inc(count)
 
 
 _opening = threading.Lock()  # guards _opened
@@ -168,18 +182,13 @@ _opened: list[Metrics] = []
 
 
 def open_metrics() -> Metrics | None:
-    """Return the metrics of this process, which all its applications share; None without a metrics library.
+    """Return the metrics of this process, which all its applications share; None without the library.
 
     Called as late as the first request: in multiprocess mode metrics leave files behind, and commands should not.
     """
+    if not IS_AVAILABLE:
+        return None
     with _opening:
         if not _opened:
-            backends: list[MetricsBackend] = []
-            if prometheus.IS_AVAILABLE:
-                backends.append(prometheus.PrometheusMetrics())
-            if otel.IS_AVAILABLE:
-                backends.append(otel.OtelMetrics())
-            if not backends:
-                return None
-            _opened.append(Metrics(*backends))
+            _opened.append(Metrics())
         return _opened[0]

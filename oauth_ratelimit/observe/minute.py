@@ -2,11 +2,11 @@
 
 from heapq import nlargest
 
-from oauth_ratelimit.core.decision import Decision, outcome_of
+from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
@@ -15,71 +15,70 @@ TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are a
 class OpenMinute:
     """Counts of a client that still grow. Not thread-safe.
 
-    Args:
-        client_id: The client.
-        max_users: Maximum number of users that are reported by name.
-
-    Attributes:
-        request_count: Requests so far.
-        written_count: Requests in the counts that were written last.
-        users: All, denied and would-be denied requests of each user. When there are too many, the lighter half is
-            dropped.
+    ``max_users`` are reported by name. When there are too many in ``users``, the lighter half is dropped.
     """
-
-    __slots__ = (
-        "_burst",
-        "_lifetimes",
-        "_max_users",
-        "_peaks",
-        "_registers",
-        "_second",
-        "_second_count",
-        "_tallies",
-        "client_id",
-        "request_count",
-        "users",
-        "written_count",
-    )
 
     def __init__(self, client_id: str, max_users: int) -> None:
         self.client_id = client_id
         self.request_count = 0
-        self.written_count = 0
-        self.users: dict[str, list[int]] = {}
+        self.written_count = 0  # of the requests in the counts that were written last
+        self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
         # Plain tuples, because creating a Source and a Peak takes longer than all the rest of a request.
         self._tallies: dict[tuple[Kind, str], dict[str, int]] = {}
         self._peaks: dict[str, tuple[float, float, Policy]] = {}
+        self._denials: dict[tuple[str, str], list[int]] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
         self._burst = 0
         self._lifetimes: dict[int, int] = {}
 
-    def count(self, decision: Decision, kind: Kind, grant: str, *, policy_prefix: str = "") -> None:
-        """Count a request at any endpoint.
+    @property
+    def is_denied(self) -> bool:
+        """True if a request of it was over a limit."""
+        return bool(self._denials)
 
-        Args:
-            decision: The decision about the request.
-            kind: See ``Source``.
-            grant: See ``Source``.
-            policy_prefix: Text before the names of policies.
-        """
+    def count(
+        self,
+        decision: Decision,
+        kind: Kind,
+        grant: str,
+        *,
+        now_s: float,
+        policy_prefix: str = "",
+        has_peak: bool = True,
+    ) -> None:
+        """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1
         source = (kind, grant)
         tally = self._tallies.get(source)
         if tally is None:
             tally = self._tallies[source] = dict.fromkeys(COUNTS, 0)
         outcome = outcome_of(decision)
+        if decision.answer is Answer.REUSABLE:
+            outcome = "would_deny" if decision.allowed else "denied"
+            tally["would_reuse"] += 1
         tally[outcome] += 1
         if decision.is_repeat and outcome == "denied":
             tally["retries"] += 1
-        for policy, used in decision.used_hits():
+        if outcome in ("denied", "would_deny"):
+            self._count_denial(decision, (f"{policy_prefix}{decision.policy}", grant), int(now_s))
+        for policy, used in decision.used_hits() if has_peak else ():
             name = policy_prefix + policy.name
             known = self._peaks.get(name)
             share = used / policy.limit
             if known is None or share > known[0]:
                 self._peaks[name] = (share, used, policy)
+
+    def _count_denial(self, decision: Decision, key: tuple[str, str], now_s: int) -> None:
+        counts = self._denials.get(key)
+        if counts is None:
+            limit, window_s = decision.limit or 0, decision.window_s or 0
+            counts = self._denials[key] = [0, 0, now_s, now_s, limit, window_s]
+        counts[decision.allowed] += 1
+        if now_s > counts[3]:
+            counts[3] = now_s
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
         """Count the user and the burst of a request at the token endpoint."""
@@ -115,12 +114,7 @@ class OpenMinute:
         return user
 
     def snapshot(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
-        """Return the present counts.
-
-        Args:
-            minute_s: Start of the minute, seconds since the epoch.
-            is_complete: True if the minute is over, so that users are reported.
-        """
+        """Return the present counts; users only if the minute is over."""
         heaviest = self._heaviest_users(self._max_users) if is_complete else ()
         return ClientMinute(
             client_id=self.client_id,
@@ -130,6 +124,7 @@ class OpenMinute:
                 name: Peak(share, used, policy.limit, policy.window.window_s)
                 for name, (share, used, policy) in self._peaks.items()
             },
+            denials={key: Denials(*counts) for key, counts in self._denials.items()},
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),
             registers=self._all_registers() if is_complete else {},
             burst=self._burst,
@@ -140,7 +135,6 @@ class OpenMinute:
         return nlargest(max_count, self.users.items(), key=lambda user: user[1][0])
 
     def _all_registers(self) -> dict[int, int]:
-        """Return the HyperLogLog registers of all users, dropped ones included."""
         registers = dict(self._registers)
         for register, rank in map(register_of, self.users):
             registers[register] = max(rank, registers.get(register, 0))

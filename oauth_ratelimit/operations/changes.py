@@ -1,7 +1,5 @@
 """Overrides from operator input, validated."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -9,34 +7,28 @@ from datetime import datetime
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.loader import parse_limits
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates, rate_text
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origins
-from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
-from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
-from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, Policy, PolicySet
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import canary_text, origin_text, policy_text
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.format import canary_text, origin_text
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_LIMIT_LENGTH = 1000  # characters of one limit as typed
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 MAX_NAMED = 5  # sections of the configuration in a sentence
 NO_LIMIT = "none"
-NAMED_LIMIT = re.compile(
-    r"([^{}:]+): *([0-9]+ *(?:/|per)[^:]*?)(?: +(off|dry-run|enforce))?"
-)  # as policy_text writes it
+UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 STAND_IN = "1/minute"  # for a limit that cannot be read, so that the others keep their positions
 
 
 def checked_client_id(client_id: str) -> str:
-    """Return a client id that can be stored.
-
-    Raises:
-        ValueError: It cannot be stored; the message says what is allowed.
-    """
+    """Return a client id that can be stored; the message of a ``ValueError`` says what is allowed."""
     problems = Problems()
     CLIENT_ID.parse(client_id, "", problems)
     if problems:
@@ -45,22 +37,14 @@ def checked_client_id(client_id: str) -> str:
 
 
 def storable_text(text: str) -> str:
-    """Return an author or a reason for the history, with invalid Unicode from a terminal replaced.
-
-    Raises:
-        ValueError: It is too long; the message says what is allowed.
-    """
+    """Return an author or a reason for the history, with invalid Unicode from a terminal replaced."""
     if len(text) > MAX_TEXT_LENGTH:
         raise ValueError(f"allowed: up to {MAX_TEXT_LENGTH} characters, which the history keeps")
     return text.strip().encode("utf-8", "replace").decode()
 
 
 def end_after(duration: str, *, now_s: float) -> float:
-    """Return the end of a duration such as ``12h`` that begins now.
-
-    Raises:
-        ValueError: It is no duration or out of range; the message says what is allowed.
-    """
+    """Return the end of a duration such as ``12h`` that begins now."""
     try:
         duration_s = parse_duration(duration)
     except ValueError:
@@ -71,11 +55,7 @@ def end_after(duration: str, *, now_s: float) -> float:
 
 
 def end_at(text: str, *, now_s: float) -> float:
-    """Return a future time such as ``2026-12-01T00:00:00Z`` in seconds since the epoch.
-
-    Raises:
-        ValueError: It is no time, or in the past; the message says what is allowed.
-    """
+    """Return a future time such as ``2026-12-01T00:00:00Z`` in seconds since the epoch."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -88,24 +68,29 @@ def end_at(text: str, *, now_s: float) -> float:
 
 
 def limit_overrides(
-    policies: PolicySet, client_id: str | None, limits: Mapping[LimitKind, list[str]], *, template: Override
+    policies: PolicySet,
+    client_id: str | None,
+    limits: Mapping[LimitKind, list[str]],
+    *,
+    template: Override,
+    on_limit: OnLimit | None = None,
 ) -> list[Override]:
-    """Return the overrides that set limits.
+    """Return the overrides that set limits, or raise a ``ConfigError`` with all problems at once.
 
-    Args:
-        policies: Current limits and modes.
-        client_id: The client; None for all clients.
-        limits: By kind, each limit as typed: a shorthand, also with a name and a mode (``burst: 20/5s enforce``), a
-            mapping in braces, or ``none``.
-        template: An override with the author, the reason and the times; its limit kind is ignored.
-
-    Raises:
-        ConfigError: With all problems at once.
+    A limit is typed as a shorthand, a mapping in braces, or ``none``. The template has the author, the
+    reason and the times.
     """
     problems: list[str] = []
     parsed = {kind.value: _parse_texts(texts, f"limits.{kind.value}", problems) for kind, texts in limits.items()}
     try:
         own = parse_limits(parsed)
+        if on_limit is not None:  # parsed once more, as if each limit had it
+            own = parse_limits(
+                {
+                    kind: [{**_settings_of(policy), "on_limit": on_limit.value} for policy in getattr(own, kind)]
+                    for kind in parsed
+                }
+            )
     except ConfigError as exc:
         problems += exc.problems
     if problems:
@@ -125,14 +110,23 @@ def limit_overrides(
     return overrides
 
 
-def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], change: Override) -> list[str]:
-    """Return sentences about those whose mode stays in spite of an override of the mode.
+def enforce_refusal(context: OperatorContext, change: Override) -> str | None:
+    """Return why a change may not enforce for everybody without naming a share of the clients; None if it may."""
+    policies = context.policies
+    if change.mode is not Mode.ENFORCE or change.target.client_id is not None or change.canary_percent is not None:
+        return None
+    if policies.canary is not None:
+        return f"A canary is active: {canary_text(policies.canary)}."
+    if policies.mode is Mode.ENFORCE and policies.ceiling is None:
+        return None  # they are enforced already
+    recorded = context.stores.statistics.minutes(0.0, context.now_s, parts=())
+    if policies.mode is Mode.OFF or next(recorded, None) is None:
+        return "These limits were never in a dry run: nobody knows whom they deny."
+    return None
 
-    Args:
-        policies: Limits and modes of the configuration.
-        overrides: Active overrides, with or without the one that it replaces.
-        change: The override of the mode.
-    """
+
+def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], change: Override) -> list[str]:
+    """Return sentences about those whose mode stays in spite of an override of the mode."""
     applied = (*(each for each in overrides if each.target != change.target), change)
     effective, client_id = apply_overrides(policies, applied), change.target.client_id
     if policies.mode is Mode.OFF and change.mode is not Mode.OFF:
@@ -149,7 +143,7 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
     more = f" and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
     sentences = [f"These have a mode of their own, which stays: {', '.join(own[:MAX_NAMED])}{more}."] if own else []
     if effective.canary is not None:
-        sentences.append(f"The canary stays: enforced for {canary_text(effective.canary)}, a dry run for the others.")
+        sentences.append(f"The canary has {canary_text(effective.canary)}; the others stay in a dry run.")
     return sentences
 
 
@@ -168,62 +162,52 @@ def _parse_texts(texts: list[str], at: str, problems: list[str]) -> list[object]
         return []
     parsed: list[object] = []
     for index, text in enumerate(texts):
-        place = f"{at}[{index}]"
         try:
             parsed.append(_parse_limit(text))
         except ConfigError as exc:
-            problems += [f"{place}: {problem}" for problem in exc.problems]
+            problems += [f"{at}[{index}]: {problem}" for problem in exc.problems]
             parsed.append(STAND_IN)
     return parsed
 
 
 def _parse_limit(text: str) -> object:
-    """Return a limit as a configuration file would hold it."""
     if text == NO_LIMIT:
         raise ConfigError([f"got {NO_LIMIT} beside other limits, allowed: {NO_LIMIT} alone, which lifts the limit"])
     if len(text) > MAX_LIMIT_LENGTH:
         raise ConfigError([f"got {len(text)} characters, allowed: up to {MAX_LIMIT_LENGTH}"], source="limit")
     if text.lstrip().startswith("{"):
         return parse_yaml(text.encode("utf-8", "replace"), source="limit")
-    named = NAMED_LIMIT.fullmatch(text.strip())
-    if named is None:
-        return text
-    name, rate, mode = named.groups()
-    try:
-        ((limit, window_s),) = parse_rates(rate)
-    except ValueError:
-        return text  # its error names the whole text
-    return {"name": name, "limit": limit, "window": window_s, **({"mode": mode} if mode else {})}
+    return text
 
 
-def limit_texts(kind: LimitKind, policies: Sequence[Policy]) -> list[str]:
-    """Return limits as ``limit_overrides`` reads them: the shortest notation that gives the same limits."""
-    if not policies:
-        return [NO_LIMIT]
-    short = [rate_text(policy.limit, policy.window.window_s) for policy in policies]
-    try:
-        alike = getattr(parse_limits({kind.value: short}), kind.value)
-    except ConfigError:  # several limits with the same window need names
-        alike = [None] * len(short)
-    return [
-        text if policy == other else _full_text(policy)
-        for text, policy, other in zip(short, policies, alike, strict=True)
-    ]
+def limits_of(policies: PolicySet, client_id: str | None) -> Limits:
+    """Return the limits that apply to a client at the token endpoint, or to everybody for None."""
+    return policies.limits_at(UNCONFIGURED_CLIENT if client_id is None else client_id)[1]
 
 
-def _full_text(policy: Policy) -> str:
-    """Return a limit with its name and mode, in braces if it has further settings."""
+def _settings_of(policy: Policy) -> dict[str, object]:
+    """Return a limit as a configuration file would hold it."""
     window = policy.window
-    plain = Policy(policy.name, policy.limit, Window.of(window.window_s), mode=policy.mode)
-    if policy == plain:
-        return policy_text(policy)
-    settings = {
+    return {
         "name": policy.name,
         "limit": policy.limit,
         "window": window.window_s,
         "frames": window.frame_count,
         "estimator": policy.estimator.value,
         "count_denied": policy.count_denied,
+        "on_limit": policy.on_limit.value,
         **({"mode": policy.mode.value} if policy.mode else {}),
     }
-    return json.dumps(settings)  # a flow mapping of YAML
+
+
+def amount_overrides(
+    policies: PolicySet, client_id: str | None, amounts: Mapping[LimitKind, Mapping[str, int]], template: Override
+) -> list[Override]:
+    """Return the overrides that give existing limits other amounts. Only changed kinds are overridden."""
+    found = []
+    for kind, by_name in amounts.items():
+        present = getattr(limits_of(policies, client_id), kind)
+        changed = tuple(replace(policy, limit=by_name.get(policy.name, policy.limit)) for policy in present)
+        if changed != present:
+            found.append(replace(template, target=Target(OverrideKind.LIMIT, client_id, kind), policies=changed))
+    return found

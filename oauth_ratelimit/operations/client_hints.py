@@ -31,14 +31,8 @@ def similar_client_ids(
 ) -> list[str] | None:
     """Return known client ids like an unknown one, the most similar first.
 
-    Args:
-        context: Configuration and stores.
-        client_id: The client id.
-        known_ids: Returns cached client ids to compare with; by default ``known_client_ids`` reads them.
-        count: Maximum number of ids.
-
-    Returns:
-        The ids; None if the client is known, or if the database does not let us find out.
+    Returns None if the client is known, or if the database does not let us find out. ``known_ids`` returns cached ids
+    to compare with; by default ``known_client_ids`` reads them.
     """
     if not context.is_shared or _is_configured(context, client_id):
         return None
@@ -54,9 +48,9 @@ def similar_client_ids(
 
 def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
     """Return a warning that limits have no effect on a trusted client; None if it is not trusted."""
-    if not context.policies.matching(client_id).trusted:
-        return None
-    return f"'{visible_name(client_id)}' is a trusted client: its limits have no effect"
+    if context.policies.trusts(client_id):
+        return f"'{visible_name(client_id)}' is a trusted client: its limits have no effect"
+    return None
 
 
 def known_client_ids(context: OperatorContext) -> set[str]:

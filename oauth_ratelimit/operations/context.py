@@ -8,32 +8,22 @@ from oauth_ratelimit.core.origin import Origins
 from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Pseudonyms
+from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.store.factory import Stores
 
 
 class OperatorContext:
-    """Configuration, overrides and stores at one moment. Each is loaded at first use and kept.
-
-    Args:
-        load_settings: Returns the configuration without overrides.
-        open_stores: Returns the stores that instances share.
-        clock: Returns the time in seconds since the epoch.
-
-    Attributes:
-        now_s: The moment, in seconds since the epoch.
-    """
+    """Configuration, overrides and stores at one moment, ``now_s``. Each is loaded at first use and kept."""
 
     def __init__(
         self, load_settings: Callable[[], Settings], open_stores: Callable[[], Stores], *, clock: Callable[[], float]
     ) -> None:
         self._load_settings = load_settings
         self._open_stores = open_stores
-        self._clock = clock
         self.now_s = clock()
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration without overrides."""
         return self._load_settings()
 
     @property
@@ -43,17 +33,14 @@ class OperatorContext:
 
     @cached_property
     def stores(self) -> Stores:
-        """The stores that instances share."""
         return self._open_stores()
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
-        """Conversion of usernames to pseudonyms."""
         return self.settings.privacy.names()
 
     @cached_property
     def overrides(self) -> tuple[Override, ...]:
-        """The active overrides."""
         return active(self.stores.overrides.read(), self.now_s) if self.is_shared else ()
 
     @cached_property
@@ -61,13 +48,13 @@ class OperatorContext:
         """The limits and modes of the configuration with overrides applied."""
         return apply_overrides(self.settings.policies, self.overrides)
 
+    def enforces(self, client_id: str) -> bool:
+        """Return True if a client has limits at the token endpoint and all of them are enforced."""
+        found = self.policies.matching(client_id)
+        limits = found.limits
+        tiers = tiers_of((*limits.client, *limits.user, *limits.client_total), found.mode)
+        return bool(tiers) and all(tier.is_enforced for tier in tiers)
+
     @cached_property
     def origins(self) -> Origins:
-        """The origin of each limit and mode."""
         return Origins(self.settings.policies, self.overrides)
-
-    def refresh(self) -> None:
-        """Read the clock and the overrides again."""
-        self.now_s = self._clock()
-        for name in ("overrides", "policies", "origins"):
-            self.__dict__.pop(name, None)

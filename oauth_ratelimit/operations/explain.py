@@ -2,8 +2,7 @@
 
 import enum
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +10,7 @@ from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
-from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
+from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration
@@ -23,36 +22,16 @@ MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after
 MAX_READ = 20_000  # documents, about a second
 
 
-class OutcomeKind(enum.StrEnum):
-    """Kind of expected outcome."""
-
+class Forecast(enum.StrEnum):
     ADMITTED = "admitted"
     WOULD_BE_DENIED = "would-be-denied"
     DENIED = "denied"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedOutcome:
-    """Expected outcome of the next request, with the reason.
-
-    Args:
-        kind: The outcome.
-        text: Outcome and reason for people.
-    """
-
-    kind: OutcomeKind
-    text: str
-
-
 class LimitExplanation:
     """Limits, usage, mode and trust of one client and user at one endpoint.
 
-    Args:
-        context: Configuration and stores.
-        client_id: The client.
-        username: The user as the operator types it; None for grants without a user.
-        grant_type: The grant type; None for limits that apply to any.
-        endpoint: The configured endpoint.
+    The username is as the operator types it. None is for grants without a user, and for limits of any grant type.
     """
 
     def __init__(
@@ -79,33 +58,36 @@ class LimitExplanation:
         if context.is_shared:
             self._snapshots |= context.stores.documents.of_keys(list(self.keys.values()))
 
-    def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
-        """Yield the usage and the origin of each limit that applies."""
-        reader = UsageReader(self.context.policies)
-        for kind, key in self.keys.items():
-            origin = self.context.origins.of_limits(self.client_id, kind, **self._request)
-            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s):
-                yield usage, origin
+    @cached_property
+    def usages(self) -> list[tuple[LimitUsage, Origin]]:
+        reader, origins = UsageReader(self.context.policies), self.context.origins
+        return [
+            (usage, origins.of_limits(self.client_id, kind, **self._request))
+            for kind, key in self.keys.items()
+            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s)
+        ]
 
-    def expected_outcome(self, usages: Iterable[LimitUsage]) -> ExpectedOutcome:
-        """Return the expected outcome of the next request."""
+    def forecast(self) -> tuple[Forecast, str]:
+        """Return what the next request meets, and the reason in words."""
         if self.trust_origin:
-            return ExpectedOutcome(OutcomeKind.ADMITTED, "admitted: trusted")
-        exceeded = [usage for usage in usages if usage.retry_after_s > 0]
+            return Forecast.ADMITTED, "admitted: trusted"
+        exceeded = [usage for usage, _ in self.usages if usage.retry_after_s > 0]
         if not exceeded:
-            return ExpectedOutcome(OutcomeKind.ADMITTED, "admitted")
+            return Forecast.ADMITTED, "admitted"
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
         last = max(denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
         if denying:
-            return ExpectedOutcome(OutcomeKind.DENIED, f"denied: {reason}")
-        return ExpectedOutcome(OutcomeKind.WOULD_BE_DENIED, f"admitted, would be denied: {reason}")
+            return Forecast.DENIED, f"denied: {reason}"
+        return Forecast.WOULD_BE_DENIED, f"admitted, would be denied: {reason}"
 
     def instance_count(self) -> int:
-        """Return the number of instances that have lately sent hits for this client and user."""
-        snapshots = [self._snapshots.get(key) for key in self.keys.values()]
-        writers = {name for snapshot in snapshots if snapshot for name in _recent_writers(snapshot, self.context.now_s)}
-        return len(writers)
+        """Return the number of instances that have sent hits since the start of the oldest frame."""
+        names: set[str] = set()
+        for snapshot in self._snapshots.values():
+            oldest_s = min((at_s for frames in snapshot.hits.values() for at_s in frames), default=self.context.now_s)
+            names.update(name for name, at_s in snapshot.seen.items() if at_s >= oldest_s)
+        return len(names)
 
     def other_users(self) -> list[LimitUsage]:
         """Return the other users that consume the client's total, busiest first."""
@@ -120,13 +102,7 @@ class LimitExplanation:
         return heapq.nlargest(MAX_OTHERS, (usage for usage in widest if usage.estimate > 0), key=attrgetter("estimate"))
 
     @property
-    def has_user_limits(self) -> bool:
-        """True if grants with a user have limits of their own."""
-        return bool(self.matched.limits.user)
-
-    @property
     def mode_origin(self) -> Origin:
-        """The origin of the mode."""
         return self.context.origins.of_mode(self.client_id, **self._request)
 
     @property
@@ -149,8 +125,7 @@ class LimitExplanation:
 
     def data(self) -> Record:
         """Return the explanation as a record, without ``other_users``."""
-        usages = list(self.usages())
-        expected = self.expected_outcome(usage for usage, _ in usages)
+        kind, text = self.forecast()
         trust = self.trust_origin
         is_shared = self.context.is_shared
         unknown = {} if is_shared else dict.fromkeys(MEASURED)
@@ -162,17 +137,9 @@ class LimitExplanation:
             "mode": self.matched.mode.value,
             "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.matched.is_canary,
-            "forecast": {"kind": expected.kind.value, "text": expected.text} if is_shared or trust else None,
+            "forecast": {"kind": kind.value, "text": text} if is_shared or trust else None,
             "instance_count": self.instance_count(),
-            "limits": [{**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in usages],
+            "limits": [
+                {**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in self.usages
+            ],
         }
-
-
-def _recent_writers(snapshot: Snapshot, now_s: float) -> list[str]:
-    """Return the instances that wrote after the start of the oldest frame.
-
-    Instances of earlier versions have no date in the document. Their flush ids are times in milliseconds.
-    """
-    starts = [start_s for frames in snapshot.hits.values() for start_s in frames]
-    oldest_s = min(starts, default=now_s)
-    return [name for name, number in snapshot.writers.items() if snapshot.seen.get(name, number / 1000) >= oldest_s]

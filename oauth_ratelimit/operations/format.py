@@ -2,11 +2,15 @@
 
 import math
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from oauth_ratelimit.config.notation import rate_text
-from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.origin import Origin
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.mode import Canary, Mode
+from oauth_ratelimit.core.policy import OnLimit, Policy, PolicySet
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.core.origin import Origin
+    from oauth_ratelimit.core.what_if import Subject
 
 
 def duration(seconds: float) -> str:
@@ -34,10 +38,16 @@ def utc_time(at_s: float) -> str:
 def policy_text(policy: Policy) -> str:
     """Return a limit such as ``user: 100/minute``."""
     mode = f" {policy.mode.value}" if policy.mode else ""
-    return f"{policy.name}: {rate_text(policy.limit, policy.window.window_s)}{mode}"
+    reuse = " reuse" if policy.on_limit is OnLimit.REUSE else ""
+    return f"{policy.name}: {rate_text(policy.limit, policy.window.window_s)}{mode}{reuse}"
 
 
-def origin_text(origin: Origin) -> str:
+def subject_text(subject: "Subject") -> str:
+    """Return a client, or such as ``alice of partner-app``."""
+    return subject.client_id if subject.username is None else f"{subject.username} of {subject.client_id}"
+
+
+def origin_text(origin: "Origin") -> str:
     """Return the origin of a value: a configuration key, or an override with author and reason."""
     override = origin.override
     if override is None:
@@ -54,3 +64,21 @@ def canary_text(canary: Canary | None) -> str:
     if canary.instances:
         return f"instances {', '.join(canary.instances)}"
     return f"{canary.percent:g} % of the clients"
+
+
+def mode_text(policies: PolicySet) -> str:
+    """Return the global mode, such as ``enforce for 5 % of the clients``."""
+    is_partial = policies.mode is Mode.ENFORCE and policies.canary is not None
+    return f"{policies.mode.value} for {canary_text(policies.canary)}" if is_partial else policies.mode.value
+
+
+def mode_source_text(policies: PolicySet | None, origin: "Origin") -> str:
+    """Return where the global mode comes from; beside an override also the mode of the file's policies, if known."""
+    if origin.override is None:
+        return "the configuration"
+    return origin_text(origin) + (f"; the configuration has {mode_text(policies)}" if policies else "")
+
+
+def percent_text(share: float) -> str:
+    """Return a share such as ``13 %``, as the page's ``percent`` does."""
+    return f"{share * 100:,.0f} %" if share >= 0.01 or not share else "< 1 %"

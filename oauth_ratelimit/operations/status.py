@@ -1,46 +1,72 @@
 """State of the whole: mode, overrides, database, instances, and the keys nearest to a limit."""
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from operator import attrgetter
 
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import LATE_AFTER_S, Record, heartbeat_data, origin_data
+from oauth_ratelimit.operations.format import mode_text
+from oauth_ratelimit.operations.serialize import Record, origin_data
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+
+LATE_AFTER_S = 30.0  # three heartbeats
+MAX_LAG_INTERVALS = 3
+
+
+def is_late(beat: Heartbeat, now_s: float) -> bool:
+    return now_s - beat.beat_at_s > LATE_AFTER_S
+
+
+def is_lagging(lag_s: float, interval_s: float) -> bool:
+    """Return True if sync cycles are so far apart that limits are less accurate."""
+    return lag_s > MAX_LAG_INTERVALS * interval_s
+
+
+def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
+    return {
+        **asdict(beat),
+        "seen_s": max(0.0, now_s - beat.beat_at_s),
+        "is_late": is_late(beat, now_s),
+        "is_lagging": is_lagging(beat.lag_s, beat.interval_s),
+        "up_s": beat.beat_at_s - beat.started_at_s,
+    }
 
 
 class Status:
-    """Mode, overrides, database and instances at one moment.
-
-    Args:
-        context: Configuration and stores.
-
-    Attributes:
-        policies: Limits and modes with overrides applied.
-        mode_origin: Origin of the global mode.
-        override_count: Number of active overrides.
-        facts: Version, clock and size of the database; None without one.
-        heartbeats: Last heartbeat of each instance.
-    """
+    """Mode, overrides, database and instances at one moment; without a database no facts and no heartbeats."""
 
     def __init__(self, context: OperatorContext) -> None:
         self.policies = context.policies
         self.mode_origin = context.origins.of_mode("")
+        self.file_policies = context.settings.policies
         self.override_count = len(context.overrides)
         self.facts = context.stores.documents.facts() if context.is_shared else None
         self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s) if self.facts else []
 
     @property
+    def rejecting(self) -> list[Heartbeat]:
+        """Instances whose configuration file is not valid."""
+        return [beat for beat in self.heartbeats if beat.config_invalid_since_s is not None]
+
+    @property
+    def files(self) -> Counter[str]:
+        """Number of instances by the digest of their configuration file, the most common one first."""
+        digests = Counter(beat.config_digest for beat in self.heartbeats if beat.config_digest is not None)
+        return Counter(dict(digests.most_common()))
+
+    @property
     def late_count(self) -> int:
-        """Number of instances that have missed heartbeats."""
-        return sum(self.facts.clock_s - beat.beat_at_s > LATE_AFTER_S for beat in self.heartbeats) if self.facts else 0
+        return sum(is_late(beat, self.facts.clock_s) for beat in self.heartbeats) if self.facts else 0
 
     def data(self) -> Record:
-        """Return the status as a record."""
         canary, facts = self.policies.canary, self.facts
         return {
             "mode": self.policies.mode.value,
             "mode_origin": origin_data(self.mode_origin),
+            "file_mode": mode_text(self.file_policies),
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
             "mongodb": facts and {"version": facts.version, "document_count": facts.document_count},

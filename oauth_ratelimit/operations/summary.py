@@ -1,11 +1,12 @@
 """Summary of a configuration: what applies to whom, for the log at start and for check-config."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from oauth_ratelimit.config import Settings, StoreSettings
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import LimitKind, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet, Rules
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.store.mongo.client import location_of
 
@@ -18,16 +19,14 @@ NO_CEILING_WARNING = (
     "guard.limits.passed_on_total: got none, so whoever stole a client's secret can guess passwords of its users "
     'without end; give it a limit, such as ["1000 per 10 minute"]'
 )
+EVERYBODY_TRUSTED = 'trusted_clients: got "*", so every client is trusted: no request is limited, counted or reported'
 MAX_NAMES = 20  # in the log line; check-config shows all
 
 
 def limits_by_kind(policies: PolicySet) -> dict[str, str]:
     """Return the default limits of the token endpoint by kind, such as ``{"user": "10/second, 50/10s"}``."""
-    return {kind.value: _limits_text(getattr(policies.limits, kind.value)) for kind in LimitKind}
-
-
-def _limits_text(policies: Sequence[Policy]) -> str:
-    return ", ".join(map(_limit_text, policies)) or NO_LIMIT
+    limits = policies.limits
+    return {kind.value: ", ".join(map(_limit_text, getattr(limits, kind.value))) or NO_LIMIT for kind in LimitKind}
 
 
 def _limit_text(policy: Policy) -> str:
@@ -54,37 +53,34 @@ def warnings_of(settings: Settings) -> list[str]:
     return [NOT_SHARED_WARNING] if settings.store.uri is None and enforces(settings.policies) else []
 
 
+def trust_warnings_of(settings: Settings) -> list[str]:
+    """Return that every client is trusted, if that is so."""
+    return [EVERYBODY_TRUSTED] if "*" in settings.policies.trusted else []
+
+
 def guard_warnings_of(settings: Settings) -> list[str]:
     """Return what an operator should know about the limits of a valid guard."""
     return [NO_CEILING_WARNING] if settings.is_guarded and not settings.guard.limits.passed_on_total else []
 
 
 def enforces(policies: PolicySet) -> bool:
-    """Return True if some request may be denied."""
-    return policies.mode is not Mode.OFF and policies.ceiling is None and Mode.ENFORCE in _modes(policies)
+    if policies.mode is Mode.OFF or policies.ceiling is not None:
+        return False
+    sections = (policies.clients, policies.plans, policies.grants, policies.endpoints)
+    rules = list(_nested(chain.from_iterable(section.values() for section in sections)))
+    limits = (policies.limits, *(each.limits for each in rules if each.limits))
+    own = (getattr(each, kind.value) or () for each in limits for kind in LimitKind)
+    modes = {policies.mode, *(each.mode for each in rules), *(policy.mode for policy in chain.from_iterable(own))}
+    return Mode.ENFORCE in modes
 
 
-def _modes(policies: PolicySet) -> Iterator[Mode | None]:
-    yield policies.mode
-    yield from _modes_of_limits(policies.limits.client, policies.limits.user, policies.limits.client_total)
-    for sections in (policies.clients, policies.plans, policies.grants, policies.endpoints):
-        yield from _modes_of_rules(sections.values())
-
-
-def _modes_of_rules(sections: Iterable[Rules]) -> Iterator[Mode | None]:
+def _nested(sections: Iterable[Rules]) -> Iterator[Rules]:
     for rules in sections:
-        own = rules.limits or OwnLimits()
-        yield rules.mode
-        yield from _modes_of_limits(own.client, own.user, own.client_total)
-        yield from _modes_of_rules((*rules.grants.values(), *rules.endpoints.values()))
-
-
-def _modes_of_limits(*kinds: Sequence[Policy] | None) -> Iterator[Mode | None]:
-    return (policy.mode for policies in kinds for policy in policies or ())
+        yield rules
+        yield from _nested((*rules.grants.values(), *rules.endpoints.values()))
 
 
 def summary_data(settings: Settings) -> dict[str, object]:
-    """Return the summary as a record."""
     policies, privacy = settings.policies, settings.privacy
     return {
         "mode": policies.mode.value,

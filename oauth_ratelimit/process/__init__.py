@@ -1,1 +1,1 @@
-"""Building blocks of every background part: yielding, forks, throttled logs, deadlines."""
+"""Building blocks of every background part: yielding, forks, logs, deadlines."""

@@ -7,12 +7,7 @@ ENDING_S = 5.0  # of the seven that the documentation promises; the driver may t
 
 
 class Deadline:
-    """A point in time up to which work may go on.
-
-    Args:
-        seconds: Seconds from now.
-        monotonic: Returns the time of a clock that is never set, in seconds.
-    """
+    """A point in time up to which work may go on."""
 
     def __init__(self, seconds: float = ENDING_S, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -20,12 +15,10 @@ class Deadline:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that are left, 0.0 if none are."""
         return max(0.0, self._end_s - self._monotonic())
 
     @property
     def is_over(self) -> bool:
-        """True if no time is left."""
         return not self.remaining_s
 
     def part(self, share: float) -> "Deadline":

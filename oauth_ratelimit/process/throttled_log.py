@@ -18,15 +18,10 @@ class _Entry:
 
 
 class ThrottledLog:
-    """A log that writes each event at most once per interval. Thread-safe.
+    """A log that writes each event and key at most once per interval. Thread-safe.
 
     The next entry carries the number of those left out since, as ``suppressed_count``. Beyond ``MAX_KEYS`` events and
     keys, further ones of the same event share one interval.
-
-    Args:
-        log: The logger to write to.
-        interval_s: Seconds between two entries of the same event and key.
-        clock: Returns the time in seconds.
     """
 
     def __init__(

@@ -1,62 +1,60 @@
 """Formats of recorded traffic: CSV, JSON lines and access logs."""
 
+import abc
 import csv
 import enum
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.key import matches_any, visible_name
 
 SECOND_US = 1_000_000
 MAX_TIME_S = 1e11  # in the year 5138; a larger number is in a smaller unit
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
-MISSING = 1 << 30  # position of a column that a header lacks
-DELIMITERS = ("\t", ";", "|", ",")  # the first one wins a tie: a decimal comma is no delimiter
 MAX_COLUMNS_NAMED = 20
 TIMES = "seconds since the epoch, 2026-12-01T00:00:00Z or 01/Dec/2026:00:00:00 +0000"
 REQUEST_MEMBERS = ("uri", "request_uri", "path")  # of a JSON object, besides ``request``
 ADDRESS_MEMBER = "remote_addr"
 ACCESS_LOG = re.compile(
-    r'(?P<host>\S+) \S+ (?P<user>\S+(?: \S+)*?) \[(?P<time>[^\]]{1,64})\] "(?P<request>(?:[^"\\]|\\.)*)"(?: |$)'
+    r"(?P<remote_addr>\S+) \S+ (?P<remote_user>\S+(?: \S+)*?) "
+    r'\[(?P<time_local>[^\]]{1,64})\] "(?P<request>(?:[^"\\]|\\.)*)"(?: (?P<status>[0-9]{3})(?= |$))?(?: |$)'
 )
+# The usual ones: /token, and behind any prefix /oauth/token, /oauth2/v2.0/token, /connect/token, /as/token.oauth2.
+TOKEN_PATH = re.compile(
+    r"(?:.*/(?:oauth2?|oidc|openid-connect|connect|auth|as|o)(?:/v[0-9.]+)?)?/(?:access_)?token(?:\.oauth2)?/?"
+)
+COUNTED_STATUSES = ("200", "429")  # requests with another answer failed before a limit was asked
+OTHER_METHODS = ("OPTIONS", "HEAD")
+MAX_PATHS = 100  # that are counted by name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
 
 
+ClientUser = tuple[str, str | None]
+"""Client and user, None for a request without a user."""
+
+
 class Row(NamedTuple):
-    """One recorded request.
+    """One recorded request."""
 
-    Attributes:
-        at_us: Microseconds since the epoch.
-        client: Name of the client.
-        user: Name of the user, None for a grant without a user.
-        grant: Grant type, None if it is not recorded.
-    """
-
-    at_us: int
+    at_us: int  # microseconds since the epoch
     client: str
     user: str | None = None
     grant: str | None = None
 
 
 class Format(enum.StrEnum):
-    """Format of a file."""
-
-    CSV = "csv"
-    """``time,client[,user]``, or a header with these names in any order; comma, semicolon, tab or pipe."""
-
-    JSON_LINES = "jsonl"
-    """One object per line, with the same names."""
-
-    ACCESS_LOG = "access-log"
-    """The common or combined log format of Apache and nginx."""
+    CSV = "csv"  # ``time,client[,user]``, or a header with these names in any order
+    JSON_LINES = "jsonl"  # one object per line, with the same names
+    ACCESS_LOG = "access-log"  # the common or combined log format of Apache and nginx
 
 
 def detect_format(line: str) -> Format:
@@ -68,14 +66,7 @@ def detect_format(line: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """Names of the columns of a CSV file, or of the members of a JSON object; the first one that is there is read.
-
-    Args:
-        time: Names of the column with the time.
-        client: Names of the column with the client.
-        user: Names of the column with the user; the column may be missing.
-        grant: Names of the column with the grant type; the column may be missing.
-    """
+    """Names of the columns of a CSV file, or of the members of a JSON object; the first one that is there is read."""
 
     time: tuple[str, ...] = ("time", "timestamp", "ts", "@timestamp", "time_local", "time_iso8601", "msec")
     client: tuple[str, ...] = ("client", "client_id", "remote_user")
@@ -92,83 +83,123 @@ class ColumnNames:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Parts of a file to read.
+
+    The pattern finds the client in a line of an access log or of JSON, in its group ``client`` or its first group, and
+    the user in its group ``user`` if it has one. Lines without a match are skipped. Without a pattern the client is the
+    authenticated user of the log or the member of the client, and the address if that is empty.
+    """
+
+    names: ColumnNames = field(default_factory=ColumnNames)
+    path: str | None = None  # or a pattern, of the token endpoint, in logs with paths; None for the usual ones
+    client_pattern: re.Pattern[str] | None = None
+
+
 class UnusableFile(Exception):
     """A file that is no text, or has no column for the time or the client. The text says what was found."""
 
 
-class Parser(Protocol):
-    """Parser of one format.
+class Parser(abc.ABC):
+    """Parser of one format."""
 
-    Attributes:
-        address_count: Rows without a client, whose address is taken for it.
-    """
+    def __init__(self, selection: Selection) -> None:
+        self.address_count = 0  # rows without a client, whose address is taken for it
+        self.paths: Counter[str] = Counter()  # of rows, up to a number of paths
+        self.other_paths: Counter[str] = Counter()  # of requests that are left out for it
+        self._selection = selection
 
-    address_count: int
+    @abc.abstractmethod
+    def parse(self, line: str) -> Row | str:
+        """Return the row of a line, or the reason to leave the line out, such as that it is a header.
 
-    def parse(self, line: str) -> Row | None:
-        """Return the row of a line, None for a line without one, such as a header.
-
-        Raises:
-            ValueError: The line is malformed; the text gives the reason.
-            UnusableFile: The file is not what was expected.
+        Raises ``ValueError`` with the reason for a malformed line, ``UnusableFile`` for another file than expected.
         """
-        ...
+
+    def _row(self, line: str, found: Mapping[str, object], names: ColumnNames) -> Row | str:
+        """Return the row of named values, or the reason to leave it out."""
+        selection = self._selection
+        method, path = _requested(found)
+        if path is None and selection.path is not None:
+            raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
+        if path is not None and not self._is_selected(path):
+            _count(self.other_paths, path)
+            return "at another path"
+        if method in OTHER_METHODS:
+            return f"of method {method}"
+        status = str(found.get("status"))
+        if re.fullmatch("[1-9][0-9]{2}", status) and status not in COUNTED_STATUSES:
+            return f"answered with {status}"
+        time, client = _member(found, names.time), _member(found, names.client)
+        user, grant = _optional_name(_member(found, names.user)), _optional_name(_member(found, names.grant))
+        pattern = selection.client_pattern
+        if pattern is not None:
+            match = pattern.search(line)
+            if match is None or (client := match[pattern.groupindex.get("client", 1)]) is None:
+                return "without a client that --client-pattern finds"
+            user = _optional_name(match.groupdict().get("user")) or user
+        if client in (None, "", "-") and time is not None and ADDRESS_MEMBER in found:
+            client = found[ADDRESS_MEMBER]
+            self.address_count += 1
+        if time is None or client is None:
+            raise ValueError(names.missing(list(found)) or "the time or the client is null")
+        row = Row(parse_time_us(time), _name(client), user, grant)
+        if path is not None:
+            _count(self.paths, path)
+        return row
+
+    def _is_selected(self, path: str) -> bool:
+        wanted = self._selection.path
+        return TOKEN_PATH.fullmatch(path) is not None if wanted is None else matches_any([wanted], path)
 
 
-class CsvParser:
-    """Parser of CSV: columns ``time,client[,user]``, or any order after a header. The first line shows the delimiter.
+def _count(paths: Counter[str], path: str) -> None:
+    if path in paths or len(paths) < MAX_PATHS:
+        paths[path] += 1
 
-    Args:
-        names: Names in the header.
-    """
 
-    def __init__(self, names: ColumnNames) -> None:
-        self.address_count = 0
-        self._names = names
-        self._delimiter = ","
-        self._columns: tuple[int, ...] = ()
+class CsvParser(Parser):
+    """Parser of CSV: columns ``time,client[,user]``, or any order after a header."""
 
-    def parse(self, line: str) -> Row | None:
-        """See ``Parser.parse``."""
+    _columns: tuple[int | None, ...] = ()
+
+    def __init__(self, selection: Selection) -> None:
+        super().__init__(selection)
+        if selection.path is not None or selection.client_pattern is not None:
+            raise UnusableFile("CSV has columns: --path and --client-pattern are for access logs and JSON")
+
+    def parse(self, line: str) -> Row | str:
+        fields = _fields(line)
         if not self._columns:
-            self._delimiter = max(DELIMITERS, key=lambda delimiter: len(_fields(line, delimiter)))
-            fields = _fields(line, self._delimiter)
-            if _is_header(fields):
-                self._columns = self._positions([field.strip() for field in fields])
-                return None
-            self._columns = (0, 1, 2, MISSING)
-        else:
-            fields = _fields(line, self._delimiter)
-        time, client, user, grant = self._columns
-        if max(time, client) >= len(fields):
+            self._columns = (0, 1, 2, None)
+            if len(fields) < 2:
+                raise UnusableFile("not CSV: a single column; expected time,client with or without a header")
+            if not any(map(_is_time, fields)) and all(map(str.strip, fields)):
+                self._columns = self._positions([name.strip() for name in fields])
+                return "header"
+        values = [fields[column] if column is not None and column < len(fields) else None for column in self._columns]
+        time, client, user, grant = values
+        if time is None or client is None:
             raise ValueError("the column with the time or the client is missing")
-        return Row(
-            parse_time_us(fields[time]),
-            _name(fields[client]),
-            _user(fields[user]) if user < len(fields) else None,
-            _user(fields[grant]) if grant < len(fields) else None,
-        )
+        return Row(parse_time_us(time), _name(client), _optional_name(user), _optional_name(grant))
 
-    def _positions(self, header: list[str]) -> tuple[int, ...]:
-        names = self._names
+    def _positions(self, header: list[str]) -> tuple[int | None, ...]:
+        names = self._selection.names
         problem = names.missing(header)
         if problem is not None:
             raise UnusableFile(problem)
         wanted = (names.time, names.client, names.user, names.grant)
-        return tuple(next((header.index(name) for name in each if name in header), MISSING) for each in wanted)
+        return tuple(next((header.index(name) for name in each if name in header), None) for each in wanted)
 
 
-def _fields(line: str, delimiter: str) -> list[str]:
+def _fields(line: str) -> list[str]:
     if '"' not in line:
-        return line.split(delimiter)
+        return line.split(",")
     try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True))
+        return next(csv.reader([line], strict=True))
     except csv.Error as exc:
         raise ValueError(f"not CSV: {exc}") from None
-
-
-def _is_header(fields: list[str]) -> bool:
-    return len(fields) > 1 and not any(map(_is_time, fields)) and all(map(str.strip, fields))
 
 
 def _is_time(value: str) -> bool:
@@ -179,113 +210,44 @@ def _is_time(value: str) -> bool:
     return True
 
 
-class JsonParser:
-    """Parser of JSON lines.
+class JsonParser(Parser):
+    """Parser of JSON lines. ``request``, ``uri``, ``request_uri`` or ``path`` is compared with the selected path."""
 
-    Args:
-        names: Names of its members.
-        path: See ``AccessLogParser``; it is compared with the member ``request``, ``uri``, ``request_uri`` or ``path``.
-        client_pattern: See ``AccessLogParser``. None reads the member of the client; if that is empty, as
-            ``remote_user`` of nginx may be, ``remote_addr`` is taken for the client.
-    """
-
-    def __init__(
-        self, names: ColumnNames, *, path: str | None = None, client_pattern: re.Pattern[str] | None = None
-    ) -> None:
-        self.address_count = 0
-        self._names = names
-        self._path = path
-        self._pattern = client_pattern and _ClientPattern(client_pattern)
-
-    def parse(self, line: str) -> Row | None:
-        """See ``Parser.parse``."""
+    def parse(self, line: str) -> Row | str:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
             raise ValueError("not JSON") from None
         if not isinstance(found, Mapping):
             raise ValueError("not a JSON object")
-        if self._path is not None and _requested_path(found) != self._path:
-            return None
-        names = self._names
-        time, client = _member(found, names.time), _member(found, names.client)
-        user, grant = _user(_member(found, names.user)), _user(_member(found, names.grant))
-        if self._pattern is not None:
-            named = self._pattern.find(line)
-            if named is None:
-                return None
-            client, user = named[0], named[1] or user
-        if client in (None, "", "-") and time is not None and ADDRESS_MEMBER in found:
-            client = found[ADDRESS_MEMBER]
-            self.address_count += 1
-        if time is None or client is None:
-            raise ValueError(names.missing(list(found)) or "the time or the client is null")
-        return Row(parse_time_us(time), _name(client), user, grant)
+        return self._row(line, found, self._selection.names)
 
 
 def _member(found: Mapping[str, object], names: Iterable[str]) -> object:
     return next((found[name] for name in names if found.get(name) is not None), None)
 
 
-def _requested_path(found: Mapping[str, object]) -> str:
+def _requested(found: Mapping[str, object]) -> tuple[str | None, str | None]:
+    """Return the method and the path of a request; None for what is not recorded."""
     request = found.get("request")
     if isinstance(request, str):
-        return _path(request)
+        method, _, target = request.partition(" ")
+        return method, target.partition(" ")[0].partition("?")[0]
     path = _member(found, REQUEST_MEMBERS)
-    if not isinstance(path, str):
-        raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
-    return path.partition("?")[0]
+    return None, path.partition("?")[0] if isinstance(path, str) else None
 
 
-class _ClientPattern:
-    """Regular expression with a group for the client, and perhaps one for the user."""
+class AccessLogParser(Parser):
+    def __init__(self, selection: Selection) -> None:
+        super().__init__(selection)
+        if selection.names != ColumnNames():
+            raise UnusableFile("an access log has no named columns: --column is for CSV and JSON")
 
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        self._pattern = pattern
-        self._client_group = pattern.groupindex.get("client", 1)
-        self._user_group = pattern.groupindex.get("user")
-
-    def find(self, line: str) -> tuple[str, str | None] | None:
-        """Return client and user in a line, None without a match."""
-        found = self._pattern.search(line)
-        if found is None or found[self._client_group] is None:
-            return None
-        return found[self._client_group], _user(found[self._user_group]) if self._user_group else None
-
-
-class AccessLogParser:
-    """Parser of the common and the combined log format.
-
-    Args:
-        path: Read only requests of this path; None reads all.
-        client_pattern: Pattern that finds the client in its group ``client`` or its first group, and the user in its
-            group ``user`` if it has one. Lines without a match are skipped. None reads the authenticated user of the
-            log, which is the client if clients authenticate by HTTP Basic, or the host if there is none.
-    """
-
-    def __init__(self, *, path: str | None = None, client_pattern: re.Pattern[str] | None = None) -> None:
-        self.address_count = 0
-        self._path = path
-        self._pattern = client_pattern and _ClientPattern(client_pattern)
-
-    def parse(self, line: str) -> Row | None:
-        """See ``Parser.parse``."""
+    def parse(self, line: str) -> Row | str:
         match = ACCESS_LOG.match(line)
         if match is None:
             raise ValueError("not the common or combined log format")
-        host, remote_user, time, request = match.group("host", "user", "time", "request")
-        if self._path is not None and _path(request) != self._path:
-            return None
-        if self._pattern is None:
-            self.address_count += remote_user == "-"
-            return Row(parse_log_time_us(time), _name(host if remote_user == "-" else remote_user))
-        named = self._pattern.find(line)
-        return named and Row(parse_log_time_us(time), _name(named[0]), named[1])
-
-
-def _path(request: str) -> str:
-    words = request.split(" ")
-    return words[1].partition("?")[0] if len(words) > 1 else ""
+        return self._row(line, match.groupdict(), ColumnNames())
 
 
 def _name(value: object) -> str:
@@ -295,47 +257,27 @@ def _name(value: object) -> str:
     return name
 
 
-def _user(value: object) -> str | None:
+def _optional_name(value: object) -> str | None:
     return None if value is None or value == "" else _name(value)
 
 
 def parse_time_us(value: object) -> int:
-    """Return a time in microseconds since the epoch.
+    """Return a time in microseconds since the epoch; a ``ValueError`` if it is none, or before 1970.
 
-    Args:
-        value: Seconds since the epoch; a number too large for that is in milli-, micro- or nanoseconds. Or ISO 8601, in
-            UTC if it names no zone, or the time of an access log.
-
-    Raises:
-        ValueError: The value is neither, or before 1970.
+    A number is in seconds since the epoch; one too large for that is in milli-, micro- or nanoseconds. A text may also
+    be ISO 8601, in UTC if it names no zone, or the time of an access log.
     """
-    if isinstance(value, str):
-        try:
-            number = float(value.replace(",", "."))
-        except ValueError:
-            return parse_log_time_us(value) if "/" in value else _checked(_iso_us(value))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = value
-    else:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"not a time: expected {TIMES}")
-    if 0 <= number < MAX_TIME_S:
-        return round(number * SECOND_US)
-    return _checked(_scaled_us(number))
-
-
-def _scaled_us(number: float) -> int:
-    if not 0 <= number < 1e23:  # false for NaN, too
-        return -1
-    scaled = float(number)
-    while scaled >= MAX_TIME_S:
-        scaled /= 1000
-    return round(scaled * SECOND_US)
-
-
-def _checked(at_us: int) -> int:
-    if at_us < 0:
+    try:
+        seconds = float(value)
+    except ValueError:
+        return parse_log_time_us(str(value)) if "/" in str(value) else _iso_us(str(value))
+    if not 0 <= seconds < 1e23:  # false for NaN, too
         raise ValueError("not a time: before 1970 or out of range")
-    return at_us
+    while seconds >= MAX_TIME_S:
+        seconds /= 1000
+    return round(seconds * SECOND_US)
 
 
 def _iso_us(text: str) -> int:
@@ -348,11 +290,7 @@ def _iso_us(text: str) -> int:
 
 @lru_cache(maxsize=1024)  # busy logs have many lines with the same second
 def parse_log_time_us(text: str) -> int:
-    """Return a time of an access log, such as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch.
-
-    Raises:
-        ValueError: The text has another form.
-    """
+    """Return a time of an access log, such as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch."""
     try:
         day, month, rest = text.split("/")
         year, hour, minute, second_and_zone = rest.split(":")
@@ -363,8 +301,17 @@ def parse_log_time_us(text: str) -> int:
         )
     except (ValueError, LookupError):
         raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
-    return _checked(_since_epoch_us(moment))
+    return _since_epoch_us(moment)
 
 
 def _since_epoch_us(moment: datetime) -> int:
+    if moment < _EPOCH:
+        raise ValueError("not a time: before 1970 or out of range")
     return (moment - _EPOCH) // _MICROSECOND
+
+
+PARSERS: dict[Format, type[Parser]] = {
+    Format.CSV: CsvParser,
+    Format.JSON_LINES: JsonParser,
+    Format.ACCESS_LOG: AccessLogParser,
+}

@@ -7,7 +7,7 @@ client. These assumptions are generous, so that only clients that do not keep to
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientSum
@@ -27,76 +27,35 @@ REFRESH_SHARE = 0.5  # of the requests for users
 
 
 class Fault(enum.StrEnum):
-    """Kinds of faults."""
-
-    REFRESHES_EARLY = "refreshes-early"
-    """Refreshes tokens that are still valid."""
-
-    LOGS_IN_AGAIN = "logs-in-again"
-    """Requests new tokens for the same users repeatedly."""
-
-    TOKEN_PER_CALL = "token-per-call"
-    """Requests tokens without a user repeatedly."""
-
-    BURSTS = "bursts"
-    """Sends requests in bursts, far above its average."""
-
+    REFRESHES_EARLY = "refreshes-early"  # refreshes tokens that are still valid
+    LOGS_IN_AGAIN = "logs-in-again"  # requests new tokens for the same users repeatedly
+    TOKEN_PER_CALL = "token-per-call"  # requests tokens without a user repeatedly
+    BURSTS = "bursts"  # far above its average
     IGNORES_RETRY_AFTER = "ignores-retry-after"
-    """Retries before the time in ``Retry-After`` is over."""
-
     OVER_LIMIT = "over-limit"
-    """Exceeds its limits."""
 
 
 class Verdict(enum.StrEnum):
-    """Summary of a client's faults."""
-
-    FINE = "fine"
-    """Keeps its tokens, or sends too few requests to tell."""
-
-    WASTEFUL = "wasteful"
-    """Requests more than it needs, within its limits."""
-
+    FINE = "fine"  # keeps its tokens, or sends too few requests to tell
+    WASTEFUL = "wasteful"  # requests more than it needs, within its limits
     OVER_LIMIT = "over its limits"
-    """Requests more than its limits allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFinding:
-    """Requests of one client for tokens, denied ones included, and its faults.
+    """Requests of one client for tokens, denied ones included, and its faults."""
 
-    Args:
-        total: Sum of its minutes.
-        hour_count: Number of hours with requests.
-        own_hour_count: Number of hours with requests without a user.
-        user_hours: Estimated number of users with requests, summed over the hours.
-        needed: Estimated number of tokens that it needs.
-        faults: Its faults.
-        lifetime_s: Shortest and longest usual lifetime of its tokens in seconds; None if nothing is known about it.
-    """
-
-    total: ClientSum
-    hour_count: int
-    own_hour_count: int
-    user_hours: float
-    needed: float
+    client_id: str
+    total: ClientSum  # of its minutes
+    lifetime_s: tuple[float, float] | None  # shortest and longest usual lifetime of its tokens; None if not known
+    offered: int
+    needed: float  # estimated number of tokens that it needs, at most as many as it requested
+    tokens_per_user_hour: float | None  # requests; None without users
+    tokens_per_hour: float | None  # requests without a user; None if there are none
+    refresh_share: float | None  # of the requests for users; None without such requests
+    retry_share: float | None  # of the denied requests: before the time in ``Retry-After`` was over; None without any
+    requests_per_minute: float  # average in the hours with requests
     faults: tuple[Fault, ...]
-    lifetime_s: tuple[float, float] | None = None
-
-    @property
-    def client_id(self) -> str:
-        """Id of the client."""
-        return self.total.client_id
-
-    @property
-    def offered(self) -> int:
-        """Number of requests."""
-        return self.total.tally().offered
-
-    @property
-    def needless(self) -> int:
-        """Estimated number of requests beyond the need, which ranks clients; 0 within the error of the estimate."""
-        return self.offered - round(self.needed) if self.excess_ratio >= CERTAIN_RATIO else 0
 
     @property
     def excess_ratio(self) -> float:
@@ -104,43 +63,17 @@ class ClientFinding:
         return self.offered / self.needed if self.needed else 0.0
 
     @property
-    def tokens_per_user_hour(self) -> float | None:
-        """Requests per user and hour; None without users."""
-        return self.total.tally("user").offered / self.user_hours if self.user_hours else None
-
-    @property
-    def tokens_per_hour(self) -> float | None:
-        """Requests without a user per hour; None if there are none."""
-        offered = self.total.tally("client").offered
-        return offered / self.own_hour_count if offered else None
-
-    @property
-    def refresh_share(self) -> float | None:
-        """Share of refreshes in the requests for users; None without such requests."""
-        offered = self.total.tally("user").offered
-        refreshes = sum(tally.offered for source, tally in self.total.tallies.items() if source == ("user", REFRESH))
-        return refreshes / offered if offered else None
-
-    @property
-    def retry_share(self) -> float | None:
-        """Share of denied requests that came before the time in ``Retry-After`` was over; None without any."""
-        tally = self.total.tally()
-        return tally.retries / tally.denied if tally.denied else None
-
-    @property
-    def requests_per_minute(self) -> float:
-        """Average in the hours with requests."""
-        return self.offered / (60 * self.hour_count) if self.hour_count else 0.0
+    def needless(self) -> int:
+        """Estimated number of requests beyond the need, which ranks clients; 0 within the error of the estimate."""
+        return self.offered - round(self.needed) if self.excess_ratio >= CERTAIN_RATIO else 0
 
     @property
     def is_trusted(self) -> bool:
         """True if the client was trusted in most of its requests."""
-        tally = self.total.tally()
-        return tally.trusted * 2 > tally.offered
+        return self.total.tally().is_mostly_trusted
 
     @property
     def verdict(self) -> Verdict:
-        """Summary of the faults."""
         if Fault.OVER_LIMIT in self.faults:
             return Verdict.OVER_LIMIT
         return Verdict.WASTEFUL if self.faults else Verdict.FINE
@@ -151,10 +84,8 @@ def find(
 ) -> list[ClientFinding]:
     """Return a finding for each client, the one with most needless requests first.
 
-    Args:
-        minutes: Minutes of the clients, in order of time, with all parts.
-        token_lifetime_s: Seconds for which a token is valid; None takes the lifetimes of the tokens issued.
-        assumed_lifetime_s: The same for clients of which no lifetime is recorded; None assumes an hour.
+    The minutes come in order of time, with all parts. A token is valid for ``token_lifetime_s``, else as long as those
+    that were issued to the client, else ``assumed_lifetime_s``, else an hour.
     """
     clients: dict[str, _ClientHours] = {}
     for minute in minutes:
@@ -198,38 +129,36 @@ class _ClientHours:
         given_s = token_lifetime_s or assumed_lifetime_s
         if lifetime_s is None and given_s is not None:
             lifetime_s = (given_s, given_s)
-        per_hour = max(1.0, HOUR_S / (lifetime_s[0] if lifetime_s else HOUR_S))
-        for_users, own = total.tally("user").offered, total.tally("client").offered
-        needed_by_users = min(for_users, self._user_hours * per_hour)
-        needed_own = min(own, self._own_hour_count * per_hour * PROCESSES)
-        finding = ClientFinding(
+        renewals_per_hour = max(1.0, HOUR_S / lifetime_s[0]) if lifetime_s else 1.0
+        needed_by_users = self._user_hours * renewals_per_hour
+        needed_own = self._own_hour_count * PROCESSES * renewals_per_hour
+
+        tally, for_users, own = total.tally(), total.tally("user").offered, total.tally("client").offered
+        refreshes = sum(each.offered for source, each in total.tallies.items() if source == ("user", REFRESH))
+        refresh_share = refreshes / for_users if for_users else None
+        retry_share = tally.retries / tally.denied if tally.denied else None
+        per_minute = tally.offered / (60 * self._hour_count)
+        busiest, _ = total.busiest
+        wastes_users = for_users >= MIN_REQUESTS and for_users > TOLERANCE * needed_by_users > 0
+        is_refreshing = (refresh_share or 0.0) >= REFRESH_SHARE
+        faults = {
+            Fault.REFRESHES_EARLY: wastes_users and is_refreshing,
+            Fault.LOGS_IN_AGAIN: wastes_users and not is_refreshing,
+            Fault.TOKEN_PER_CALL: own >= MIN_REQUESTS and own > TOLERANCE * needed_own,
+            Fault.BURSTS: busiest >= MIN_BURST and busiest >= BURST_RATIO * per_minute,
+            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (retry_share or 0.0) >= RETRY_SHARE,
+            Fault.OVER_LIMIT: tally.over > 0,
+        }
+        return ClientFinding(
+            total.client_id,
             total,
-            hour_count=self._hour_count,
-            own_hour_count=self._own_hour_count,
-            user_hours=self._user_hours,
-            needed=needed_by_users + needed_own,
-            faults=(),
-            lifetime_s=lifetime_s,
+            lifetime_s,
+            offered=tally.offered,
+            needed=min(for_users, needed_by_users) + min(own, needed_own),
+            tokens_per_user_hour=for_users / self._user_hours if self._user_hours else None,
+            tokens_per_hour=own / self._own_hour_count if own else None,
+            refresh_share=refresh_share,
+            retry_share=retry_share,
+            requests_per_minute=per_minute,
+            faults=tuple(fault for fault, is_found in faults.items() if is_found),
         )
-        faults = []
-        if for_users >= MIN_REQUESTS and self._user_hours and for_users > TOLERANCE * self._user_hours * per_hour:
-            is_refreshing = (finding.refresh_share or 0.0) >= REFRESH_SHARE
-            faults.append(Fault.REFRESHES_EARLY if is_refreshing else Fault.LOGS_IN_AGAIN)
-        if own >= MIN_REQUESTS and own > TOLERANCE * self._own_hour_count * per_hour * PROCESSES:
-            faults.append(Fault.TOKEN_PER_CALL)
-        faults += _other_faults(finding)
-        return replace(finding, faults=tuple(faults))
-
-
-def _other_faults(finding: ClientFinding) -> list[Fault]:
-    """Return the faults that do not depend on what a client needs."""
-    faults = []
-    tally = finding.total.tally()
-    busiest = finding.total.busiest[0]
-    if busiest >= MIN_BURST and busiest >= BURST_RATIO * finding.requests_per_minute:
-        faults.append(Fault.BURSTS)
-    if tally.denied >= MIN_DENIED and tally.retries >= RETRY_SHARE * tally.denied:
-        faults.append(Fault.IGNORES_RETRY_AFTER)
-    if tally.over:
-        faults.append(Fault.OVER_LIMIT)
-    return faults

@@ -1,21 +1,17 @@
-"""Letter to the owner of a client: what it does, what is wrong, and what helps."""
+"""Letter to the owner of a client: what it does, what is wrong, and what helps. The finding as a record."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.report.findings import ClientFinding, Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A message to the owner of a client. It names no user.
-
-    Args:
-        subject: Subject line.
-        text: Paragraphs separated by empty lines.
-    """
+class Letter(NamedTuple):
+    """A message to the owner of a client, in paragraphs separated by empty lines. It names no user."""
 
     subject: str
     text: str
@@ -23,13 +19,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Time that a report covers.
-
-    Args:
-        since_s: Start, seconds since the epoch.
-        until_s: End, seconds since the epoch.
-        zone: Time zone of the text.
-    """
+    """Time that a report covers, in seconds since the epoch, and the time zone of its text."""
 
     since_s: float
     until_s: float
@@ -54,13 +44,12 @@ HELP = {
 }
 
 
-def observations(finding: ClientFinding) -> Iterator[tuple[Fault, str]]:
-    """Yield each fault with a sentence about it."""
-    for fault in finding.faults:
-        yield fault, _observation(fault, finding)
+def observations(finding: ClientFinding, *, is_enforced: bool) -> list[str]:
+    """Return a sentence about each fault. ``is_enforced`` says whether the client's limits are enforced now."""
+    return [_observation(fault, finding, is_enforced=is_enforced) for fault in finding.faults]
 
 
-def _observation(fault: Fault, finding: ClientFinding) -> str:
+def _observation(fault: Fault, finding: ClientFinding, *, is_enforced: bool) -> str:
     tally = finding.total.tally()
     match fault:
         case Fault.REFRESHES_EARLY:
@@ -73,24 +62,21 @@ def _observation(fault: Fault, finding: ClientFinding) -> str:
             busiest, average = _counted(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
             return f"{busiest} in the busiest minute; the average is {average}."
         case Fault.IGNORES_RETRY_AFTER:
-            retries, denied = _count(tally.retries), _count(tally.denied)
-            return f"{retries} of {denied} denied requests were sent before the time in Retry-After was over."
+            retries, denied = f"{tally.retries:,}", _counted(tally.denied, "denied request")
+            return f"{retries} of {denied} were sent before the time in Retry-After was over."
         case Fault.OVER_LIMIT:
-            return _over_limit(finding)
+            return _over_limit(tally, is_enforced=is_enforced)
 
 
-def letter_to(finding: ClientFinding, period: Period, *, error_uri: str | None = None) -> Letter:
-    """Return the letter to the owner of a client.
-
-    Args:
-        finding: Finding about the client.
-        period: Time of the finding.
-        error_uri: Address of a page that explains how to reuse tokens.
-    """
+def letter_to(
+    finding: ClientFinding, period: Period, *, is_enforced: bool = False, error_uri: str | None = None
+) -> Letter:
+    """Return the letter to the owner of a client."""
     name = visible_name(finding.client_id)
-    seen = "\n".join(f"- {text}" for _, text in observations(finding))
+    seen = "\n".join(f"- {text}" for text in observations(finding, is_enforced=is_enforced))
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
-    excess = f", about {_number(finding.excess_ratio)} times as many as it needs" if finding.excess_ratio >= 2 else ""
+    excess = f", about {_number(finding.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
+    excess = excess if finding.excess_ratio >= 2 else ""
     lifetime = lifetime_text(finding)
     valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
     parts = [
@@ -102,6 +88,14 @@ def letter_to(finding: ClientFinding, period: Period, *, error_uri: str | None =
     ]
     subject = f"Your client {name} requests too many access tokens" if seen else f"Access tokens of your client {name}"
     return Letter(subject, "\n\n".join(filter(None, parts)) + "\n")
+
+
+def page_address(page: str, finding: ClientFinding) -> str:
+    """Return the address of a client on the admin page, with its limit of highest use and its busiest minute."""
+    peaks = finding.total.peaks
+    policy = max(peaks, key=lambda name: peaks[name].share, default=None)
+    choice = {"id": finding.client_id, "limit": policy, "at": finding.total.busiest[1] or None}
+    return f"{page.rstrip('/')}/client?{urlencode({name: value for name, value in choice.items() if value})}"
 
 
 def lifetime_text(finding: ClientFinding) -> str | None:
@@ -123,23 +117,67 @@ def _per_user(finding: ClientFinding, purpose: str) -> str:
     return f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, {purpose}."
 
 
-def _over_limit(finding: ClientFinding) -> str:
-    tally = finding.total.tally()
+def _over_limit(tally: Tally, *, is_enforced: bool) -> str:
+    if tally.reused:
+        again = (
+            f"{_counted(tally.reused, 'request')} over the limit, answered with the token that the client already had"
+        )
+        return f"{again}, and {tally.denied:,} rejected with status 429." if tally.denied else f"{again}."
     if not tally.would_deny:
         return f"{_counted(tally.denied, 'request')} over the limit, rejected with status 429."
-    admitted = f"{_counted(tally.would_deny, 'request')} over the limit, admitted because the limit is not enforced yet"
+    why = "before the limit was enforced" if is_enforced else "because the limit is not enforced yet"
+    admitted = f"{_counted(tally.would_deny, 'request')} over the limit, admitted {why}"
     if tally.denied:
-        return f"{admitted}, and {_count(tally.denied)} rejected with status 429."
-    return f"{admitted}. Once it is, such requests will be rejected with status 429."
+        return f"{admitted}, and {tally.denied:,} rejected with status 429."
+    when = "Now such requests are" if is_enforced else "Once it is, such requests will be"
+    return f"{admitted}. {when} rejected with status 429."
 
 
 def _counted(count: int, word: str) -> str:
-    return f"{_count(count)} {word}{'' if count == 1 else 's'}"
-
-
-def _count(count: int) -> str:
-    return f"{count:,}"
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def record_of(
+    finding: ClientFinding,
+    rank: int,
+    *,
+    period: Period,
+    is_enforced: bool = False,
+    error_uri: str | None = None,
+    page: str | None = None,
+) -> dict[str, object]:
+    """Return a finding as a record, for programs and spreadsheets."""
+    tally = finding.total.tally()
+    busiest, busiest_s = finding.total.busiest
+    letter = letter_to(finding, period, is_enforced=is_enforced, error_uri=error_uri)
+    return {
+        "rank": rank,
+        "client_id": finding.client_id,
+        "verdict": finding.verdict.value,
+        "is_trusted": finding.is_trusted,
+        "faults": [fault.value for fault in finding.faults],
+        "requests": tally.offered,
+        "issued": tally.issued,
+        "denied": tally.denied,
+        "would_deny": tally.would_deny,
+        "retries_while_denied": tally.retries,
+        "reused": tally.reused,
+        "would_reuse": tally.would_reuse,
+        "needed": round(finding.needed),
+        "needless": finding.needless,
+        "token_lifetime_s": finding.lifetime_s and list(finding.lifetime_s),
+        "user_count": round(finding.total.user_count),
+        "requests_per_user_hour": finding.tokens_per_user_hour,
+        "own_requests_per_hour": finding.tokens_per_hour,
+        "refresh_share": finding.refresh_share,
+        "busiest_minute_requests": busiest,
+        "busiest_minute_s": busiest_s,
+        "most_in_a_second": finding.total.burst,
+        "page": page and page_address(page, finding),
+        "subject": letter.subject,
+        "letter": letter.text,
+    }

@@ -14,35 +14,27 @@ Hits = Mapping[Series, Mapping[int, int]]
 MAX_HORIZON_S = 366 * 86_400
 """The longest horizon of a series, in seconds. It holds for a series whose horizon is not known."""
 
+VERSION_JUMP = 2**20
+"""Added to a version by a change that every instance has to notice: more than a ``last_version`` is ahead."""
+
 UNUSABLE_VERSION = -1
 """Version of a document that is in quarantine: nothing is written to it until somebody repairs or removes it."""
 
 
-ERASURES = Key("", None, "oauth_ratelimit:erasures")
-"""Key under which ``read`` returns the erasures of users: in ``seen``, the time of each by its ``erasure_mark``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One document as it was read.
+    """One document as it was read."""
 
-    Attributes:
-        version: Grows with every write and never repeats, not even after the document was removed and created again.
-            ``UNUSABLE_VERSION`` if the document is in quarantine, because it holds values of another form.
-        hits: The hits that all instances have counted.
-        writers: The number of the last flush of each instance that is in the document.
-        damage: Fields with a wrong form; the wrong parts are missing from this snapshot.
-        horizons: Seconds for which a frame of a series can matter to any instance, from its start. Missing for series
-            that only earlier versions have written.
-        seen: Time of the last flush of each instance by the store's clock, seconds since the epoch. Missing for
-            instances of earlier versions. Not compared.
-    """
-
+    # Chosen by the writer. Grows with every write and never repeats, not even after the document was removed and
+    # created again. ``UNUSABLE_VERSION`` if the document is in quarantine, because it holds a value of another form.
+    # Then nothing else is known of it.
     version: int
-    hits: Hits
-    writers: Mapping[str, int]
-    damage: tuple[str, ...] = ()
+    hits: Hits  # the hits that all instances have counted
+    writers: Mapping[str, int]  # the number of the last write of each instance that is in the document
+    damage: str | None = None  # field for which the document is in quarantine; None if it is not
+    # Seconds for which a frame of a series can matter to any instance, from its start
     horizons: Mapping[Series, int] = field(default_factory=dict)
+    # Time of the last write of each instance by the store's clock, seconds since the epoch. Not compared.
     seen: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
@@ -50,40 +42,36 @@ class Snapshot:
 class Change:
     """Hits to be added to one document, if it is still at the version that was read.
 
-    Args:
-        key: The document.
-        version: The version it must have; None if it must not exist.
-        next_version: The version it will have.
-        flush_id: The number of this attempt, stored in the document as the writer's mark.
-        hits: The hits to add.
-        expire_at_s: Time at which the document's newest hit has left every window, seconds since the epoch.
-        expired_frames: Series and frame starts to remove, because no window holds them any more.
-        expired_writers: Writers whose marks are removed, because none of their writes can still arrive. The writer's
-            own mark and frames that hits are added to stay.
-        horizons: Horizons of series, which are raised to these and never lowered.
+    Or, with a ``mark``, if this writer's own mark is still that and the version at most ``last_version``: what others
+    have written since does not matter.
     """
 
     key: Key
-    version: int | None
-    next_version: int
-    flush_id: int
+    version: int | None  # the version it must have; None if it must not exist
+    next_version: int  # the version it will have; with a mark, at least
+    write_number: int  # the number of the write, stored in the document as the writer's mark
     hits: Hits
+    # Time at which the document's newest hit has left every window, plus a minute's slack; seconds since the epoch. The
+    # store may remove the document after it, never before; a later change only raises it.
     expire_at_s: float
+    # Series and frame starts to remove, because no window holds them any more
     expired_frames: Sequence[tuple[Series, int]] = ()
+    # Writers whose marks are removed, because none of their writes can still arrive. The writer's own mark and frames
+    # that hits are added to stay.
     expired_writers: Sequence[str] = ()
+    # Horizons of series, which are raised to these and never lowered
     horizons: Mapping[Series, int] = field(default_factory=dict)
+    mark: int | None = None
+    last_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Result of a write. Every change that is in neither field was applied.
+    """Result of a write. Every change that is in neither field was applied."""
 
-    Attributes:
-        lost: Positions of the changes whose document was not at the expected version; they were not applied.
-        rejected: Reasons by position of the changes that the store will never apply.
-    """
-
+    # Positions of the changes whose document was not at the expected version; they were not applied
     lost: Sequence[int] = ()
+    # Reasons by position of the changes that the store refused, not as a lost race
     rejected: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -91,18 +79,16 @@ class CounterStore(Protocol):
     """Shared, versioned counters. Implementations compare and set; they never decide.
 
     All methods may block on the network. They raise ``StoreUnavailable`` if the store does not answer, its subclass
-    ``StoreUnreachable`` if nothing was sent, ``StoreRejected`` if it refuses, and nothing else. One sync cycle uses a
-    store at a time; ``latest`` may run beside it. A store can be created before a fork and used in the child.
+    ``StoreUnreachable`` if nothing was sent, ``StoreRejected`` if it refuses, and nothing else. Calls come from several
+    threads, but only ``latest`` and ``close`` while another one runs. A store can be created before a fork and used in
+    the child (``process.fork.call_in_child``). Names have at most 512 characters of valid Unicode; None and "" differ.
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """Return the documents that exist, as a majority of servers has them and never older than the last write.
-
-        ``ERASURES`` comes with them if users were erased lately.
-        """
+        """Return the documents that exist, as a majority of servers has them and never older than the last write."""
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """Apply each change whose document is at the expected version, in one round trip.
+        """Apply each change whose document is at the expected version, or holds the expected mark, in one round trip.
 
         Each change is atomic by itself. A retry with the same version never counts twice: only the first that arrives
         finds this version. After ``StoreUnavailable`` each change may have been applied or may be applied later;
@@ -112,7 +98,7 @@ class CounterStore(Protocol):
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """Return up to ``count`` documents, those with the latest frames first. Large ones are left out."""
 
-    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
         """Remove a writer's marks from documents, without a new version. The writer does not write again.
 
         Best effort: marks that stay are removed by later writers.

@@ -1,12 +1,11 @@
 """Stores of a configuration: the one place that knows which kinds exist."""
 
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import final
 
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo.client import FAILURES, Connection, skip_waiting_at_exit
+from oauth_ratelimit.store.mongo.client import FAILURES, Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
@@ -14,66 +13,33 @@ from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.store.mongo.migrations import Migrations
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 
 @final
 class Stores:
-    """All stores of one process, over one connection to MongoDB.
+    """All stores of one process, over one connection to MongoDB, which ``close`` closes.
 
-    Args:
-        connection: The connection.
-        collection: Name of the collection of the counters, without the namespace.
+    Every method of a store may block on the network and raises ``StoreUnavailable``, ``StoreRejected``, or nothing. The
+    name of a collection is given without the namespace.
     """
 
     def __init__(self, connection: Connection, *, collection: str) -> None:
         self._connection = connection
         self._collection = collection
-
-    @property
-    def servers(self) -> str | None:
-        """The hosts and ports of MongoDB, without credentials; None if they cannot be told apart."""
-        return self._connection.servers
-
-    @cached_property
-    def counters(self) -> CounterStore:
-        """The counters of tokens."""
-        return MongoStore(self._connection, collection=self._collection)
-
-    @cached_property
-    def failures(self) -> CounterStore:
-        """The counters of failed authentications."""
-        return MongoStore(self._connection, collection=FAILURES)
-
-    @cached_property
-    def documents(self) -> CounterDocuments:
-        """The counters of tokens, to inspect and reset."""
-        return CounterDocuments(self._connection, collection=self._collection)
-
-    @cached_property
-    def overrides(self) -> OverrideStore:
-        """The overrides and their history."""
-        return OverrideStore(self._connection)
-
-    @cached_property
-    def heartbeats(self) -> HeartbeatStore:
-        """The heartbeats of instances."""
-        return HeartbeatStore(self._connection)
-
-    @cached_property
-    def statistics(self) -> StatisticsStore:
-        """The statistics by client and minute."""
-        return StatisticsStore(self._connection)
-
-    @cached_property
-    def denials(self) -> DenialStore:
-        """The records of denials."""
-        return DenialStore(self._connection)
-
-    @cached_property
-    def migrations(self) -> Migrations:
-        """The migrations of the database."""
-        return Migrations(self._connection, collection=self._collection)
+        self.servers = connection.servers
+        self.counters: CounterStore = MongoStore(connection, collection=collection)
+        self.failures: CounterStore = MongoStore(connection, collection=FAILURES)
+        self.overrides = OverrideStore(connection)
+        self.revocations = RevocationNotices(connection)
+        self.heartbeats = HeartbeatStore(connection)
+        self.statistics = StatisticsStore(connection)
+        self.rollups = RollupStore(connection)
+        self.denials = DenialStore(connection)
+        self.documents = CounterDocuments(connection, collection=collection)
+        self.migrations = Migrations(connection, collection=collection)
 
     def erasure_of(self, person: Person) -> Erasure:
         """Return all records of a person, to count or remove."""
@@ -86,11 +52,6 @@ class Stores:
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._connection.close()
-
-    def close_at_exit(self) -> None:
-        """Close the connection of a process that is about to end, and let it end at once."""
-        self.close()
-        skip_waiting_at_exit()
 
 
 def open_stores(settings: StoreSettings) -> Stores | None:

@@ -5,18 +5,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeVar
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.process.fork import call_in_child
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
+T = TypeVar("T")
+
 
 class MemoryStore:
-    """Shared counters of the limiters in one process. Thread-safe; nothing ever expires.
-
-    Args:
-        clock: Returns the store's time in seconds since the epoch.
-    """
+    """Shared counters of the limiters in one process. Thread-safe; nothing ever expires."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -25,37 +24,36 @@ class MemoryStore:
         call_in_child(self._renew_lock)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """See ``CounterStore.read``."""
         with self._lock:
             return {key: self._documents[key] for key in keys if key in self._documents}
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """See ``CounterStore.compare_and_set``."""
         with self._lock:
             return WriteResult(lost=[index for index, change in enumerate(changes) if not self._apply(writer, change)])
 
     def _apply(self, writer: str, change: Change) -> bool:
-        document = self._documents.get(change.key)
-        if change.version != (document.version if document else None):
+        found = self._documents.get(change.key)
+        if not _is_expected(found, writer, change):
             return False
-        hits = {series: dict(frames) for series, frames in document.hits.items()} if document else {}
-        writers = dict(document.writers) if document else {}
+        found = found or Snapshot(0, {}, {})
+        hits = {series: dict(frames) for series, frames in found.hits.items()}
         for series, start_s in change.expired_frames:
             if start_s not in change.hits.get(series, {}):
                 hits.get(series, {}).pop(start_s, None)
-        seen = dict(document.seen) if document else {}
-        for name in change.expired_writers:
-            writers.pop(name, None)
-            seen.pop(name, None)
         for series, frames in change.hits.items():
             counts = hits.setdefault(series, {})
             for start_s, count in frames.items():
                 counts[start_s] = counts.get(start_s, 0) + count
-        writers[writer], seen[writer] = change.flush_id, self._clock()
-        horizons = dict(document.horizons) if document else {}
+        horizons = dict(found.horizons)
         for series, horizon_s in change.horizons.items():
             horizons[series] = max(horizon_s, horizons.get(series, 0))
-        self._documents[change.key] = Snapshot(change.next_version, hits, writers, horizons=horizons, seen=seen)
+        self._documents[change.key] = Snapshot(
+            change.next_version if change.mark is None else found.version + 1,
+            hits,
+            {**_without(found.writers, change.expired_writers), writer: change.write_number},
+            horizons=horizons,
+            seen={**_without(found.seen, change.expired_writers), writer: self._clock()},
+        )
         return True
 
     def remove(self, key: Key) -> None:
@@ -64,32 +62,27 @@ class MemoryStore:
             self._documents.pop(key, None)
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """See ``CounterStore.latest``."""
         with self._lock:
             by_time = sorted(self._documents.items(), key=lambda item: -_latest_frame_s(item[1]))
             return dict(by_time[:count])
 
-    def leave(self, writer: str, keys: Sequence[Key]) -> None:
-        """See ``CounterStore.leave``."""
+    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
         with self._lock:
             for key in keys:
                 document = self._documents.get(key)
                 if document is not None:
-                    writers, seen = dict(document.writers), dict(document.seen)
-                    writers.pop(writer, None)
-                    seen.pop(writer, None)
+                    writers, seen = _without(document.writers, [writer]), _without(document.seen, [writer])
                     self._documents[key] = replace(document, writers=writers, seen=seen)
 
     def time_s(self) -> float:
-        """See ``CounterStore.time_s``."""
         return self._clock()
 
     def time_limit(self, seconds: float) -> AbstractContextManager[None]:
-        """See ``CounterStore.time_limit``. Nothing blocks here."""
+        """Nothing blocks here."""
         return nullcontext()
 
     def close(self) -> None:
-        """See ``CounterStore.close``."""
+        """Nothing is open."""
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -97,3 +90,13 @@ class MemoryStore:
 
 def _latest_frame_s(document: Snapshot) -> int:
     return max((start_s for frames in document.hits.values() for start_s in frames), default=0)
+
+
+def _is_expected(found: Snapshot | None, writer: str, change: Change) -> bool:
+    if found is None or change.version is None or change.mark is None:
+        return change.version == (found.version if found else None)
+    return change.version <= found.version <= change.last_version and found.writers.get(writer) == change.mark
+
+
+def _without(marks: Mapping[str, T], writers: Sequence[str]) -> dict[str, T]:
+    return {name: mark for name, mark in marks.items() if name not in writers}

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import structlog
-
 from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.base import CounterStore
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MEASURE_EVERY_S = 60.0
 SAMPLE_COUNT = 3  # the one with the shortest round trip is the most exact
@@ -19,16 +18,8 @@ class ServerClock:
 
     It measures once a minute, and at once when the two clocks of this machine disagree. A change that they do not
     explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.
-
-    Args:
-        store: The store with the clock that counts.
-        wall: Returns the time that the offset refers to, seconds since the epoch.
-        monotonic: Returns the time of a clock that is never set.
-        on_change: Called with a new offset.
-
-    Attributes:
-        monotonic: As it was given.
-        offset_s: Seconds that the store's clock is ahead of the wall clock; 0.0 if they hardly differ.
+    ``offset_s`` is how far the store's clock is ahead of the wall clock; 0.0 if they hardly differ. ``on_change`` is
+    called with a new one.
     """
 
     def __init__(
@@ -56,11 +47,7 @@ class ServerClock:
         return self._measured_s is not None
 
     def begin_cycle(self) -> None:
-        """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again.
-
-        Raises:
-            StoreError: The store did not answer.
-        """
+        """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again."""
         self._asked = None
         now_s, wall_s = self.monotonic(), self._wall()
         is_fresh = self._measured_s is not None and now_s - self._measured_s < MEASURE_EVERY_S
@@ -87,11 +74,9 @@ class ServerClock:
         return min(abs(changed_s), abs(changed_s - wall_changed_s)) <= NOTABLE_S
 
     def _is_confirmed(self, epoch_s: float) -> bool:
-        """Return whether the measurement before showed the same change."""
         return self._unconfirmed_epoch_s is not None and abs(epoch_s - self._unconfirmed_epoch_s) <= NOTABLE_S
 
     def _set_offset(self, offset_s: float) -> None:
-        """Note the offset, and log and report a notable change."""
         if abs(offset_s) < NOTABLE_S:
             offset_s = 0.0
         if abs(offset_s - self.offset_s) >= NOTABLE_S:
@@ -106,16 +91,10 @@ class ServerClock:
         answered_s = self.monotonic()
         return answered_s - asked_s, time_s - (asked_s + answered_s) / 2
 
-    @property
-    def expected_s(self) -> float:
-        """The store's time by the last measurement, which the monotonic clock has carried on. Asks nobody."""
-        return self._epoch_s + self.monotonic()
-
     def time_s(self) -> float | None:
-        """Return the store's time, asked once in a cycle.
+        """Return the earliest that the store's time can be, asked once in a cycle: what is removed goes by it.
 
-        Returns:
-            None if the store does not answer, or if its clock and the time carried on from the last one differ.
+        None if the store does not answer, or if its clock and the time carried on from the last one differ.
         """
         if self._asked is None:
             self._asked = (self._ask(),)
@@ -130,4 +109,5 @@ class ServerClock:
             return None
         if abs(epoch_s - self._epoch_s) > NOTABLE_S + round_trip_s:
             return None
-        return epoch_s + self.monotonic()
+        # The process may have been stopped while it waited, so the store may have read its clock at the very end.
+        return epoch_s - round_trip_s / 2 + self.monotonic()

@@ -1,333 +1,301 @@
-"""The sync cycle of one limiter: the keys that it takes, and when each is taken again."""
+"""The sync cycle of one limiter: the keys that it takes, and when each is taken again.
 
-import math
+A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
+no other instance has written since this one last read or wrote the document. A key without requests is read once more,
+unless it is far below its limits. After that it is read only while it is filling up: so much of a limit is used that
+the hits of other instances may soon matter. It is forgotten when its last frame has left every window.
+"""
+
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-
-import structlog
+from itertools import chain
+from math import inf
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.key_state import Due, KeyState
+from oauth_ratelimit.counters.due_queue import Due, DueQueue
+from oauth_ratelimit.counters.key import FILLING_RATIO, KeyState
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.store.base import CounterStore, Snapshot
-from oauth_ratelimit.sync.clock import ServerClock
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.yielding import yield_between
+from oauth_ratelimit.sync import protocol
 from oauth_ratelimit.sync.cycle_log import CycleLog
 from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
-from oauth_ratelimit.sync.schedule import EarlyReads, SyncSchedule
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
-PART_SIZE = MAX_BATCH  # keys; urgent ones do not wait for more
+PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
+CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
+LITTLE_RATIO = 1 / 5  # of a limit: below it a key is not even read once more when its requests end
+SHORTEST_READ_GAP_S = 0.003  # between two reads of a key that others are filling up
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
 class SyncCycle:
-    """Flushes and pulls the keys of one limiter.
-
-    Args:
-        store: The shared store; None counts in this process only.
-        clients: The clients and keys of the limiter.
-        interval_s: Seconds between two full cycles.
-        clock: Returns the time in seconds since the epoch.
-        server_clock: The clock of the store; None without a store.
-    """
+    """Flushes and pulls the keys of one limiter; without a flusher it counts in this process only."""
 
     def __init__(
         self,
-        store: CounterStore | None,
+        flusher: Flusher | None,
         *,
         clients: ClientRegistry,
-        interval_s: float,
+        queue: DueQueue,
         clock: Callable[[], float],
-        server_clock: ServerClock | None,
     ) -> None:
-        self.schedule = SyncSchedule(interval_s)
-        self._early_reads = EarlyReads(interval_s)
-        self._store = store
-        self._clock = clock
-        self._server_clock = server_clock
-        self._flusher = (
-            Flusher(
-                store,
-                clock=clock,
-                server_clock=server_clock,
-                on_erased=self._erase,
-            )
-            if store and server_clock
-            else None
-        )
+        self._flusher = flusher
         self._clients = clients
-        self._lock = threading.Lock()  # guards the schedule and the flusher: one cycle at a time
+        self._queue = queue
+        self._interval_s = queue.interval_s
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the due times and the flusher: one cycle at a time
         self._log = CycleLog(clock)
         self._last_s: float | None = None  # time of the last full cycle
+        self._failure: StoreError | None = None  # of the last cycle
 
-    def run(self, *, is_reachable: bool = True, is_scheduled: bool = False) -> CycleReport:
+    def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store are not raised but reported.
 
         Args:
-            is_reachable: False if the store is known not to answer. Then it is not called, and memory is bounded.
+            error: Why the store must not be called; None calls it. Memory is bounded all the same.
             is_scheduled: True for the scheduler, whose cycles follow each other at once after a late one. Anybody else
-                who asks between two cycles wants the totals of now: every key is read.
+                wants all hits sent, and who asks between two cycles the totals of now: every key is read.
         """
-        report = CycleReport(is_cut_short=not is_reachable)
-        with self._lock:
+        report = CycleReport(error=error, is_cut_short=error is not None)
+        with self._lock, self._restart_on_interrupt():
             now_s = self._clock()
-            next_urgent_s = self._early_reads.next_s
-            requested = self._clients.dirty_queue.take_urgent() + self._clients.dirty_queue.take_dirty()
-            is_between = self._last_s is not None and 0 <= now_s - self._last_s < self.schedule.interval_s / 2
+            is_between = self._last_s is not None and 0 <= now_s - self._last_s < self._interval_s / 2
             reads_all = is_between and not is_scheduled
             self._last_s = now_s
-            requested = self.schedule.take(requested)
-            due = self.schedule.due(now_s)
-            if reads_all:
-                due += self.schedule.take(self.schedule.all())
-            with self._kept(requested + due):
-                now_s = self._begin(requested or due, now_s, report)
-                self._synchronise_in_parts(requested, now_s, report, requested=True)
-                self._synchronise_in_parts(due, now_s, report, requested=False, reads_all=reads_all)
-            self._make_room()
+            urgent = self._queue.take_urgent(now_s)
+            states = self._queue.take(now_s, waits=is_scheduled) + (self._queue.take_all() if reads_all else [])
+            now_s = self._synchronise_taken(urgent, states, now_s, report, reads_all=reads_all)
             self._clients.sweep(now_s)
-            report.in_flight_hits = self.schedule.in_flight_hits()
-            report.quarantined_count = self.schedule.quarantined_count()
+            waiting = self._queue.next_keys()
+            # A request is in the hits of its key and in those of the total.
+            report.in_flight_hits = sum(
+                _in_flight_count(state) for state in yield_between(waiting) if not state.is_total
+            )
+            report.quarantined_count = sum(state.is_quarantined for state in waiting)
             report.key_count = self._clients.key_count
-            if self._early_reads.next_s < next_urgent_s:
-                self._clients.dirty_queue.wake_for_urgent()
+            report.waiting_count = self._queue.waiting_count
         self._log.note(report, now_s)
         return report
 
     def run_urgent(self) -> CycleReport | None:
-        """Synchronise the urgent keys and those that others are filling up. None if there are none."""
+        """Synchronise the urgent keys. None if there are none.
+
+        After a failure it sends nothing until the next full cycle: users may have been erased meanwhile, and its owner
+        calls ``erase`` before that.
+        """
         report = CycleReport()
-        with self._lock:
+        with self._lock, self._restart_on_interrupt():
+            if self._failure is not None:
+                return CycleReport(error=self._failure, is_cut_short=True)
             now_s = self._clock()
-            if not self._synchronise_urgent(now_s, report):
+            urgent = self._queue.take_urgent(now_s)
+            if not urgent:
                 return None
+            now_s = self._synchronise_taken(urgent, [], now_s, report)
         self._log.note(report, now_s)
         return report
 
-    def _synchronise_urgent(self, now_s: float, report: CycleReport) -> bool:
-        """Synchronise the urgent keys and those that others are filling up, and return whether there were any."""
-        urgent = self._clients.dirty_queue.take_urgent()
-        requested = set(urgent)
-        due = [state for state in self._early_reads.take(now_s) if state not in requested]
-        if not urgent and not due:
-            return False
-        with self._kept(urgent + due):
-            now_s = self._begin(urgent or due, now_s, report)
-            passed_s = {state: self._early_reads.gap_s(state) for state in due}
-            passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
-            for state in urgent:
-                # Others have probably written meanwhile, and the one read gives both their hits and the version.
-                others_write = state.peers > 1 or (state.is_filling and state.client.peers.most_count > 1)
-                state.read_before_write = state.read_before_write or others_write
-            remote_hits = self._flusher.remote_hits if self._flusher else {}
-            remote_hits.clear()
-            self._synchronise(urgent, now_s, report, requested=True)
-            self._synchronise(due, now_s, report, requested=False, reads_all=True)
-        if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
-            for state, seconds in passed_s.items():
-                self._early_reads.plan(state, now_s, passed_s=seconds, remote_hits=remote_hits.get(state))
-            self._make_room()
-        return True
-
-    @property
-    def next_urgent_s(self) -> float:
-        """Time at which the next key is urgent: ``-inf`` now, ``inf`` never."""
-        return -math.inf if self._clients.dirty_queue.has_urgent else self._early_reads.next_s
-
-    def wait_for_urgent(self) -> None:
-        """Block until a key is urgent, or the queue is woken."""
-        self._clients.dirty_queue.wait_for_urgent(self._early_reads.wait_s(self._clock()))
-
-    def run_for(self, states: Iterable[KeyState]) -> CycleReport:
-        """Synchronise these keys only."""
-        report = CycleReport()
-        requested = list(dict.fromkeys(states))
-        with self._lock, self._kept(requested):
-            now_s = self._begin(requested, self._clock(), report)
-            self._synchronise(requested, now_s, report, requested=True)
-        self._log.note(report, now_s)
-        return report
-
-    @contextmanager
-    def _kept(self, states: Iterable[KeyState]) -> Iterator[None]:
-        """Leave keys to the next cycle if this one is interrupted: Ctrl-C raises in a caller's main thread."""
-        try:
-            yield
-        except BaseException:
-            self.schedule.add(states)
-            raise
-
-    def _begin(self, states: list[KeyState], now_s: float, report: CycleReport) -> float:
-        """Measure the store's clock if it is time to, and return the time, which may be corrected now."""
-        if not states or self._server_clock is None or report.is_cut_short:
-            return now_s
-        try:
-            self._server_clock.begin_cycle()
-        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
-            report.error = _reported(exc)
-            report.is_cut_short = True
-        return self._clock()
-
-    @property
-    def clock_offset_s(self) -> float:
-        """Seconds that the store's clock was ahead when last measured, 0.0 if they hardly differ."""
-        return self._server_clock.offset_s if self._server_clock else 0.0
-
-    def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
-        """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
-        if self._store is None:
-            return 0
-        try:
-            if self._server_clock is not None:
-                with self._lock:
-                    self._server_clock.begin_cycle()  # the first urgent key then waits for no connection or index
-            snapshots = self._store.latest(count)
-        except StoreError as exc:
-            log.warning("preload_failed", error=str(exc))
-            return 0
-        states = {}
-        for key, snapshot in snapshots.items():
-            if key.scope in scopes:
-                with self._clients.locked(key.client_id, endpoint=key.scope or TOKEN_ENDPOINT) as client:
-                    state = None if client.exempt else self._clients.key_of(client, key.username, now_s)
-                if state is not None:
-                    states[state] = snapshot
-        self._load(states, now_s)
-        return len(states)
-
-    def _erase(self, marks: Collection[str]) -> None:
-        """Drop the keys of erased users everywhere, so that nothing holds their names."""
-        self._clients.erase(marks)
-        self.schedule.drop_forgotten()
-        self._early_reads.drop_forgotten()
-
-    def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
-        """Take over documents of keys that were not read before."""
-        if self._flusher is None:
-            return
-        with self._lock:
-            for state, snapshot in states.items():
-                if state.version is None and state.attempt is None:
-                    state.merge(snapshot, now_s, writer=self._flusher.writer)
-                    # A write needs a version that is not older than what later reads show.
-                    state.read_before_write = True
-            self.schedule.add(states)
-
-    def _synchronise_in_parts(
-        self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool, reads_all: bool = False
-    ) -> None:
-        """Flush and pull keys part by part, and the urgent keys in between."""
-        remote_hits = self._flusher.remote_hits if self._flusher else {}
-        for start in range(0, len(states), PART_SIZE):
-            if start and self._clients.dirty_queue.has_urgent and report.error is None and not report.is_cut_short:
-                self._synchronise_urgent(self._clock(), report)
-            part = [state for state in states[start : start + PART_SIZE] if state.due_cycle is Due.TAKEN]
-            remote_hits.clear()
-            self._synchronise(part, now_s, report, requested=requested, reads_all=reads_all)
-            for state, hits in remote_hits.items():
-                if hits:
-                    self._early_reads.plan(state, now_s, passed_s=self.schedule.interval_s, remote_hits=hits)
-
-    def _synchronise(
+    def _synchronise_taken(
         self,
-        states: list[KeyState],
+        urgent: Sequence[KeyState],
+        states: Sequence[KeyState],
         now_s: float,
         report: CycleReport,
         *,
-        requested: bool,
+        reads_all: bool = False,
+    ) -> float:
+        """Synchronise the keys that a cycle has taken, and return the time, which may be corrected now."""
+        if urgent or states:
+            self._measure_clock(report)
+            now_s = self._clock()
+        self._synchronise(urgent, now_s, report, is_urgent=True)
+        self._synchronise(states, now_s, report, reads_all=reads_all)
+        self._make_room()
+        self._failure = report.error
+        return now_s
+
+    @contextmanager
+    def _restart_on_interrupt(self) -> Iterator[None]:
+        """Leave all keys to the next cycle if this one is interrupted: Ctrl-C raises in a caller's main thread."""
+        self._leave_to_parent()
+        try:
+            yield
+        except BaseException:
+            self._clients.drop_retired()
+            states = list(self._clients.all_keys())
+            for state in states:
+                state.is_stale = True  # it may know the version that was read without the hits
+            self._queue.restart(states)
+            raise
+
+    def _leave_to_parent(self) -> None:
+        """In a child that was forked below Python, as by uWSGI: leave to the parent what its cycles have taken."""
+        if self._flusher is not None and self._flusher.renew_writer():
+            for state in self._clients.all_keys():
+                state.unsent = state.attempt = state.mark = None
+
+    def _measure_clock(self, report: CycleReport) -> None:
+        """Measure the store's clock if it is time to."""
+        if self._flusher is None or report.is_cut_short:
+            return
+        try:
+            self._flusher.server_clock.begin_cycle()
+        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the queue
+            report.error = _reported(exc)
+            report.is_cut_short = True
+
+    def _synchronise(
+        self,
+        states: Sequence[KeyState],
+        now_s: float,
+        report: CycleReport,
+        *,
+        is_urgent: bool = False,
         reads_all: bool = False,
     ) -> None:
-        """Flush and pull keys.
-
-        Args:
-            states: The keys.
-            now_s: The time.
-            report: The report of the cycle. If it is cut short, hits are taken and not sent.
-            requested: Whether the keys are dirty or urgent; else they are due.
-            reads_all: Read all keys whose write does not show the total.
-        """
-        if self._flusher is None:
-            self._keep_here(states, now_s, requested=requested)
-            return
-        busy: set[KeyState] | None = None
-        try:
-            if report.is_cut_short:
-                self._take_only(states, report)
-            else:
-                busy = self._exchange(self._flusher, states, now_s, report, reads_all=requested or reads_all)
-        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
-            report.error = _reported(exc)
-            report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
-        for state in states:
-            if requested:
-                state.seen_s = now_s
-            if busy is None:
-                state.pull_gap = 0
-                self.schedule.add((state,))
-                continue
-            is_filling_up = (requested or state in busy) and self.schedule.follows(state)
-            if state.unsent or is_filling_up or (requested and self.schedule.reads_again(state)):
-                state.pull_gap = 0
-                self.schedule.add((state,))
-            elif not (state.is_idle(now_s) and self._clients.forget(state)):
-                self.schedule.reschedule(state)
-            self._mark_if_urgent(state)
+        """Flush and pull keys part by part, and the urgent keys in between."""
+        for start in range(0, len(states), MAX_BATCH):
+            if start and not is_urgent and self._queue.has_urgent and not report.is_cut_short:
+                started_s = self._clock()
+                self._synchronise(self._queue.take_urgent(started_s), started_s, report, is_urgent=True)
+            part = [state for state in states[start : start + MAX_BATCH] if state.due is Due.TAKEN]
+            known_s = {state: max(state.requested_s, state.read_s) for state in part}
+            remote_hits = self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
+            for state in part:
+                if state.due is Due.TAKEN:  # else its user was erased
+                    passed_s = now_s - known_s[state]
+                    self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
 
     def _exchange(
-        self, flusher: Flusher, states: list[KeyState], now_s: float, report: CycleReport, *, reads_all: bool
-    ) -> set[KeyState]:
-        """Flush keys, and pull those whose write did not show the total.
+        self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool, reads_all: bool
+    ) -> dict[KeyState, int]:
+        """Flush a part of the keys, pull those whose write did not show the total, and return ``remote_hits``."""
+        try:
+            if self._flusher is None or report.is_cut_short:
+                for state in states:
+                    report.dropped_hits += protocol.take(state, now_s)
+                    if self._flusher is None:  # the buckets alone hold the hits
+                        state.unsent = None
+                return {}
+            current, remote_hits = self._flusher.flush(states, now_s, report, is_urgent=is_urgent)
+            to_pull = [
+                state
+                for state in states
+                if protocol.must_read(state, now_s)
+                or (state not in current and (is_urgent or reads_all or self._needs_read(state, now_s)))
+            ]
+            return remote_hits | self._flusher.pull(to_pull, report)
+        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the queue
+            report.error = _reported(exc)
+            report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
+            return {}
+
+    def _needs_read(self, state: KeyState, now_s: float) -> bool:
+        """Return whether a full cycle reads a key that it did not write."""
+        is_unread = state.read_s < state.requested_s + self._interval_s / 2
+        return state.requested_s == now_s or self._follows(state) or (is_unread and self._reads_again(state))
+
+    def _reads_again(self, state: KeyState) -> bool:
+        """Return whether a key is read once more after its requests.
+
+        Windows that are over within two cycles do not count: what is read would be out of date when it matters.
+        """
+        return state.has_used(LITTLE_RATIO, longer_than_s=2 * self._interval_s)
+
+    def _follows(self, state: KeyState) -> bool:
+        """Return whether full cycles go on reading a key, because others may be filling it up.
+
+        In a window of one cycle little of what is read matters until the next one: half of the limit must be used up.
+        """
+        return state.has_used(FILLING_RATIO, longer_than_s=self._interval_s) or state.has_used(CLOSE_RATIO)
+
+    def _put_back(
+        self, state: KeyState, now_s: float, report: CycleReport, *, passed_s: float, remote_hits: int | None
+    ) -> None:
+        is_failed = report.is_cut_short or report.error is not None
+        is_requested = state.requested_s == now_s
+        is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
+        gap_s = self._urgent_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
+        if is_failed:
+            state.read_s = -inf  # others may have written while the store did not answer
+            self._queue.put_next(state)
+        elif state.unsent or state.attempt:
+            self._queue.put_next(state)
+        elif gap_s <= self._interval_s / 2 and self._queue.put_urgent(state, now_s + gap_s):
+            pass
+        elif is_used and is_requested and (self._follows(state) or self._reads_again(state)):
+            self._queue.put_next(state)
+        elif state.is_idle(now_s) and (self._clients.forget(state) or state.due is Due.FORGOTTEN):
+            return
+        elif is_used and self._follows(state):
+            # After as long as no request has come, so that the gap doubles.
+            pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
+            self._queue.put_later(state, min(now_s - state.requested_s, state.client.horizon_s / pulls))
+        else:
+            self._queue.put_later(state, state.requested_s + state.client.horizon_s - now_s + self._interval_s)
+        if state.has_reached_alert:  # it has already reached the alert that this cycle set
+            self._queue.add_urgent(state)
+
+    def _urgent_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
+        """Return the seconds until a key is read again because others are filling it up, ``inf`` if they are not.
+
+        Half of what is left will be used up by then at the present rate, so a few reads are enough.
 
         Args:
-            flusher: The flusher.
-            states: The keys.
-            now_s: The time.
-            report: The report of the cycle.
-            reads_all: Pull them all; else those that were busy lately or are filling up.
-
-        Returns:
-            The busy keys: their document was written here, or others have changed it.
-
-        Raises:
-            StoreError: The store did not answer.
+            passed_s: Seconds since the last read or request.
+            remote_hits: Hits of other instances in that time, None if it is not known.
         """
-        busy = set(flusher.flush(states, now_s, report))
-        to_pull = [
-            state
-            for state in states
-            if (state.must_read(now_s) and (reads_all or not state.is_idle(now_s)))
-            or (state not in busy and (reads_all or self.schedule.needs_pull(state)))
-        ]
-        busy.update(flusher.pull(to_pull, now_s, report))
-        return busy
+        # Others may have counted it and not written yet.
+        if state.expected_writer_count < 2 or not state.is_filling:
+            return inf
+        with state.client.lock:
+            room = state.room(self._clock(), used_ratio=FILLING_RATIO)
+        if room < 1 or room == inf:
+            return inf
+        gap_s = max(passed_s, SHORTEST_READ_GAP_S) * room / (2 * (remote_hits or 1))
+        return max(gap_s, SHORTEST_READ_GAP_S if remote_hits else 2 * passed_s)
 
-    @staticmethod
-    def _take_only(states: Iterable[KeyState], report: CycleReport) -> None:
-        """Take the hits of keys, which bounds the memory that they need, and send nothing."""
-        for state in states:
-            report.dropped_hits += state.take()
-            state.read_before_write = True  # the user may be erased before the store answers again
+    def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
+        """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
+        if self._flusher is None:
+            return 0
+        try:
+            with self._lock:
+                self._flusher.server_clock.begin_cycle()  # the first urgent key then waits for no connection
+            snapshots = self._flusher.store.latest(count)
+        except StoreError as exc:
+            log.warning("preload_failed", error=str(exc))
+            return 0
+        loaded_count = 0
+        for key, snapshot in snapshots.items():
+            if key.scope not in scopes:
+                continue
+            with self._clients.locked(key.client_id, endpoint=key.scope or TOKEN_ENDPOINT) as client:
+                found = None if client.rules.exempt else self._clients.key_of(client, key.username, now_s)
+            if found is None:
+                continue
+            loaded_count += 1
+            with self._lock:
+                if found.version is None and found.attempt is None:
+                    protocol.merge(found, snapshot, now_s, writer=self._flusher.writer, prunable=NOTHING_PRUNABLE)
+                    found.is_stale = True  # a write needs a version that is not older than what later reads show
+                self._queue.put_next(found)
+        return loaded_count
 
-    def _keep_here(self, states: Iterable[KeyState], now_s: float, *, requested: bool) -> None:
-        """Forget idle keys. Without a store nothing is sent: the buckets alone hold the hits."""
-        for state in states:
-            state.take()
-            state.unsent = None
-            if requested:
-                state.seen_s = now_s
-            if not (state.is_idle(now_s) and self._clients.forget(state)):
-                self.schedule.reschedule(state)
-
-    def _mark_if_urgent(self, state: KeyState) -> None:
-        """Mark a key as urgent that has already reached the alert which this cycle set."""
-        if state.has_reached_alert and not state.client.peers.reserves:
-            self._clients.dirty_queue.mark_urgent(state)
+    def erase(self, marks: Collection[str]) -> None:
+        """Drop the keys of erased users everywhere, so that nothing holds their names."""
+        with self._lock:
+            self._clients.erase(marks)
+            self._queue.drop_forgotten()
 
     def _make_room(self) -> None:
         """Evict keys if there are nearly too many, starting with those that are far below their limits.
@@ -337,57 +305,64 @@ class SyncCycle:
         excess = self._clients.excess_count
         if not excess:
             return
-        for state in self.schedule.dispensable():
-            if self._clients.forget(state):
+        candidates = chain(
+            (key for key in self._queue if not key.has_used(FILLING_RATIO)),
+            (key for key in self._queue if key.has_used(FILLING_RATIO)),
+        )
+        for key in yield_between(candidates):
+            if self._clients.forget(key):
                 excess -= 1
                 if not excess:
                     break
-        self.schedule.drop_forgotten()
+        self._queue.drop_forgotten()
 
     def end(self, deadline: Deadline) -> None:
         """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.
 
         Logs ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
-
-        Args:
-            deadline: When to give up.
         """
-        store, flusher = self._store, self._flusher
-        if store is None or flusher is None:
+        flusher = self._flusher
+        if flusher is None:
             return
         is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
         if is_idle:
             try:
-                self._flush_last(store, flusher, deadline)
+                with self._restart_on_interrupt():
+                    self._flush_last(flusher, deadline)
             finally:
                 self._lock.release()
         self._log.note_unsent(self._clients, is_idle=is_idle)
-        with store.time_limit(deadline.remaining_s):
-            store.close()
+        with flusher.store.time_limit(deadline.remaining_s):
+            flusher.store.close()
 
-    def _flush_last(self, store: CounterStore, flusher: Flusher, deadline: Deadline) -> None:
+    def _flush_last(self, flusher: Flusher, deadline: Deadline) -> None:
         """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
-        queue = self._clients.dirty_queue
-        states = list(dict.fromkeys(queue.take_urgent() + queue.take_dirty() + self.schedule.listed()))
+        now_s = self._clock()
+        states = self._queue.take_urgent(now_s) + self._queue.take(now_s)
         for share in TRY_SHARES:
             if deadline.is_over:
                 break
             report = CycleReport()
-            with store.time_limit(deadline.part(share).remaining_s):
+            with flusher.store.time_limit(deadline.part(share).remaining_s):
                 try:
-                    if states and self._server_clock and not self._server_clock.is_measured:
-                        self._server_clock.begin_cycle()
-                    for start in range(0, len(states), PART_SIZE):
-                        flusher.flush(states[start : start + PART_SIZE], self._clock(), report)
+                    if states and not flusher.server_clock.is_measured:
+                        flusher.server_clock.begin_cycle()
+                    for start in range(0, len(states), MAX_BATCH):
+                        flusher.flush(states[start : start + MAX_BATCH], self._clock(), report)
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
             self._log.note(report, self._clock())
-            if report.error is None and not any(state.unsent for state in states):
+            if report.error is None and not any(state.unsent or state.attempt for state in states):
                 break
         if not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
-            with store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
-                flusher.leave(states + self.schedule.all(), part)
+            with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
+                flusher.remove_marks((*states, *self._queue), part)
+
+
+def _in_flight_count(state: KeyState) -> int:
+    with state.client.lock:
+        return state.request_count(state.in_flight())
 
 
 def _reported(exc: Exception) -> StoreError:

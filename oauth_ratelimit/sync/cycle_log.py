@@ -3,25 +3,20 @@
 from collections import Counter
 from collections.abc import Callable
 
-import structlog
-
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.counters.registry import ClientRegistry
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.sync.flusher import CycleReport
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a lasting outage
 MAX_CLIENTS_LOGGED = 50
 
 
 class CycleLog:
-    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost.
-
-    Args:
-        clock: Returns the time in seconds since the epoch.
-    """
+    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
@@ -48,17 +43,13 @@ class CycleLog:
             self._failing_since_s = None
 
     def note_unsent(self, clients: ClientRegistry, *, is_idle: bool) -> None:
-        """Log the hits in flight by client, because they will not be sent any more.
-
-        Args:
-            clients: The clients and keys.
-            is_idle: False if a cycle still runs, so that any of them may be on their way.
-        """
+        """Log the hits in flight by client, which will not be sent any more, or may be on their way."""
         undelivered, unconfirmed = Counter[str](), Counter[str]()
         for client in clients:
             of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
-            for state in client.states():
-                hits = state.counts().in_flight_hits
+            with client.lock:
+                counted = [(state, state.request_count(state.in_flight())) for state in client.all_keys()]
+            for state, hits in counted:
                 unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
                 if state.is_total:
                     of_total = hits, unconfirmed_hits
@@ -75,5 +66,4 @@ class CycleLog:
 
 
 def _largest(counted: Counter[str]) -> dict[str, int]:
-    """Return the clients with the most hits."""
     return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}

@@ -7,12 +7,11 @@ from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.support.helpers import wait_until
+from testbed.clock import wait_until
 
 ARGUMENTS = (
     "--headless=new",
@@ -22,17 +21,12 @@ ARGUMENTS = (
     "--hide-scrollbars",
     "--lang=en-GB",
 )
-DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
+DESKTOP, PHONE = (1280, 900), (320, 568)
 CELLS = """
 return [...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
   row.cells[0].innerText.trim(),
   Object.fromEntries([...row.cells].map((cell) => [cell.dataset.title, cell.innerText.trim()])),
 ]);
-"""
-CHOOSE_ZONE = """
-const zone = document.querySelector("#zone");
-zone.value = arguments[0];
-zone.dispatchEvent(new Event("change"));
 """
 DRAWN_PIXELS = """
 const canvas = document.querySelector(arguments[0] + " canvas");
@@ -95,8 +89,9 @@ class Browser:
             return ""
 
     def value(self, selector: str) -> str | None:
-        """Return the value of a field."""
-        return self.one(selector).get_attribute("value")
+        """Return the value of a field; None if it is missing."""
+        found: str | None = self.run("return document.querySelector(arguments[0])?.value", selector)
+        return found
 
     def cells(self, table: str) -> dict[str, dict[str, str]]:
         """Return the texts of a table by the first cell of the row and the title of the column, in order."""
@@ -128,24 +123,9 @@ class Browser:
         self.one(selector).clear()
         self.type(selector, text)
 
-    def drag(self, selector: str, *, down_px: int) -> None:
-        """Drag an element down, or up for a negative distance."""
-        self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
-        ActionChains(self.driver).click_and_hold(self.one(selector)).move_by_offset(0, down_px).release().perform()
-
-    def choose_zone(self, name: str) -> None:
-        """Choose the zone of all times: ``utc`` or ``local``."""
-        self.run(CHOOSE_ZONE, name)
-
     def refresh(self) -> None:
         """Make the page refresh at once, as if it became visible again."""
         self.run("document.dispatchEvent(new Event('visibilitychange'))")
-
-    def module(self, name: str, script: str, *arguments: Any) -> Any:
-        """Import a script of the open page as ``it`` and return the result of a script with ``given`` arguments."""
-        address = self.run("return document.querySelector('script[type=module]').src").rpartition("/")[0]
-        imported = f"const [address, given] = arguments; return import(address).then((it) => {{ {script} }})"
-        return self.run(imported, f"{address}/{name}", arguments)
 
     def drawn_pixels(self, chart: str, colour: str) -> int:
         """Return the number of pixels of a chart in a colour of the palette, such as ``--bad``."""

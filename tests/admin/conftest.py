@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -14,15 +15,18 @@ from werkzeug.test import TestResponse
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.admin.blueprint import READ_CACHE
+from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
+from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from testbed.mongod import free_port
 from tests.support.apps import protected_app
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
-LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": ["2/hour"]}, "for": "7d", "reason": "ticket 4711"}
-HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J/../?#"
+LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": {"user": 2}}, "for": "7d", "reason": "ticket 4711"}
+DRY_RUN = {"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "a test"}
 
 
 class Page:
@@ -46,6 +50,14 @@ class Page:
         response = self.get(f"api/{name}", **params)
         assert (200, "application/json") == (response.status_code, response.mimetype), response.text
         return response.json
+
+    def part(self, name: str, *, fresh: bool = False, **params: str) -> str:
+        """Return the text of a part of a page, without markup; ``fresh`` without kept answers."""
+        if fresh:
+            self.app.extensions.pop(READ_CACHE, None)
+        response = self.get(f"part/{name}", **params)
+        assert (200, name) == (response.status_code, response.headers.get("X-Ratelimit-Part")), response.text
+        return re.sub(r"\s+([.,:?])(?=\s|$)", r"\1", " ".join(unescape(re.sub(r"<[^>]*>", " ", response.text)).split()))
 
     def token(self) -> str:
         """Return the CSRF token in a page."""
@@ -94,6 +106,12 @@ def page(open_page: Callable[..., Page], mongo_uri: str) -> Page:
 
 
 @pytest.fixture
+def cut_off_page(open_page: Callable[..., Page], quick_reconnect: None) -> Page:
+    """The page of an application whose MongoDB is unreachable."""
+    return open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
+
+
+@pytest.fixture
 def limiter(mongo_uri: str) -> Iterator[Limiter]:
     """Another instance with the same limits. Its clock stands still, at the present."""
     now_s = time.time()
@@ -105,9 +123,13 @@ def limiter(mongo_uri: str) -> Iterator[Limiter]:
 
 
 def record(uri: str, minutes: list[ClientMinute]) -> None:
-    """Write statistics as a process does."""
+    """Write statistics and derive their rollups, as processes do."""
     with closing(Connection(uri)) as connection:
-        StatisticsStore(connection).put("process", [Share(minute, True) for minute in minutes], keep_s=10_000_000)
+        rollups = RollupStore(connection)
+        StatisticsStore(connection).put("process", minutes, keep_s=10_000_000)
+        connection.collection(STATISTICS).delete_many({"_id.step": {"$exists": True}})
+        for step in rollups.due(time.time()):
+            rollups.derive(step, keep_s=10_000_000)
 
 
 def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:

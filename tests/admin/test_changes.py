@@ -1,191 +1,124 @@
-"""Changes: preview, apply, remove."""
+"""Changes: preview, apply, remove, and what followed."""
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter
-from tests.admin.conftest import LIMIT, Page, minute, record
-from tests.support.limiters import send_hits
+from oauth_ratelimit.admin import changes
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
+from tests.admin.conftest import DRY_RUN, LIMIT, Page, record
 
-BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
+TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
 
 
-def test_preview_shows_before_and_after_and_stores_nothing(page: Page, limiter: Limiter) -> None:
-    send_hits(limiter, 3, "app", "alice")
-    data = page.send("preview", LIMIT).json
+def storm(ago: int) -> ClientMinute:
+    """Return a minute in which a client without users was denied most of its requests."""
+    start_s = int(time.time() // 60 - ago) * 60
+    counts = Tally(allowed=10, denied=90)
+    denials = Denials(90, 0, start_s, start_s + 59, 10, 3600)
+    source = Source("client", "client_credentials")
+    return ClientMinute("app", start_s, {source: counts}, burst=5, denials={("client", source.grant): denials})
 
-    assert [("user limit", "user: 5/hour", "user: 2/hour")] == [
-        (row["what"], row["before"], row["after"]) for row in data["changes"]
-    ]
-    assert (0, 1) == (data["keys"]["denied_before_count"], data["keys"]["denied_after_count"])
+
+def test_preview_names_the_tier_that_denies_next_and_what_would_be_enough(
+    open_page: Callable[..., Page], mongo_uri: str
+) -> None:
+    page = open_page(store={"uri": mongo_uri}, limits={"client": ["10/minute", "600/hour"]})
+    record(mongo_uri, [storm(ago) for ago in range(1, 11)])
+    one = page.send("preview", {**LIMIT, "limits": {"client": {"client-60s": 50}}}).json
+    enough = page.send("preview", {**LIMIT, "limits": one["proposal"]}).json
+
+    assert {"client-60s", "client-3600s"} == set(one["proposal"]["client"])
+    assert "90 of 100 requests per minute denied" in one["lines"][0]
+    assert "This does not help." in one["lines"][1]
+    assert "client-3600s from" in one["lines"][1]
+    assert "This helps." in enough["lines"][1]
     assert [] == page.query("overrides")["history"]
 
 
-def test_preview_notes_exceptions_and_replaced_overrides(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(
-        store={"uri": mongo_uri},
-        canary={"percent": 10},
-        trusted_clients=["friend"],
-        clients={"partner": {"mode": "dry-run"}},
-    )
-    everybody = page.send("preview", {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}).json
-    friend = page.send("preview", {**LIMIT, "client_id": "friend"}).json
-    page.send("apply", LIMIT)
-    again = page.send("preview", LIMIT).json
-
-    assert {"partner", "canary", "will be denied"} == {
-        words for words in ("partner", "canary", "will be denied") if any(words in note for note in everybody["notes"])
-    }
-    assert any("trusted" in note for note in friend["notes"])
-    assert ["ann"] == [override["by"] for override in again["replaces"]]
+def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [storm(ago) for ago in range(1, 11)])
+    for form in ({"kind": "trusted", "client_id": "app"}, {**DRY_RUN, "client_id": "app"}):
+        lines = page.send("preview", form).json["lines"]
+        assert "This helps. With this change: none denied in the next 1 h 10 min." == lines[1]
+    everybody = page.send("preview", DRY_RUN).json["lines"]
+    assert "In the last hour this would have spared 900 of 1,000 requests, of 1 of 1 client:" == everybody[0]
 
 
-def test_preview_of_a_limit_has_its_effect_on_recorded_traffic(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
-    data = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json
-    for span in ("hour", "day"):
-        (user,), (client,) = (data["recorded"][span][name] for name in ("limits", "missing"))
-        assert ("user", 30, 1, 1) == (user["kind"], user["offered"], user["concerned_count"], user["bearer_count"])
-        assert 6 <= user["at_least"] <= user["denied"] <= user["at_most"] <= 16
-        assert [("app", "alice", user["denied"])] == [
-            (row["client_id"], row["username"], row["denied"]) for row in user["top"]
-        ]
-        assert ("client", True) == (client["policy"], "by the minute" in client["reason"])
+def test_preview_says_what_a_change_leaves_as_it_is(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, trusted_clients=["friend"], grants={"password": {"mode": "enforce"}})
+    friend = page.send("preview", {**LIMIT, "client_id": "friend"}).json["lines"]
+    everybody = page.send("preview", {**LIMIT, "client_id": None}).json["lines"]
+
+    assert any("trusted" in line for line in friend)
+    assert any("password" in line for line in friend)
+    assert "Clients with limits of their own keep them." in everybody
 
 
-def test_preview_leaves_out_tiers_that_do_not_change(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"]})
-    record(mongo_uri, [minute(5, allowed=10)])
-    hour = page.send("preview", {**LIMIT, "limits": {"user": ["2/second", "40/minute"]}}).json["recorded"]["hour"]
+def test_a_second_preview_waits_for_no_other_one(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes meanwhile is refused at once."""
+    meanwhile: list[str] = []
+    compute = changes.impact_of
 
-    assert (["user-60s"], []) == ([limit["policy"] for limit in hour["limits"]], hour["missing"])
+    def slow(*args: Any) -> Any:
+        meanwhile.append(page.send("preview", TOTAL).json["problem"]["text"])
+        return compute(*args)
 
-
-def test_preview_counts_a_key_once_although_it_is_over_two_limits(page: Page, limiter: Limiter) -> None:
-    send_hits(limiter, 4, "app", "alice")
-    tiers = ["few: 2/hour", "more: 3/hour"]
-    keys = page.send("preview", {**LIMIT, "limits": {"user": tiers}}).json["keys"]
-
-    assert (0, 1) == (keys["denied_before_count"], keys["denied_after_count"])
-
-
-def test_preview_of_a_mode_says_what_it_would_have_denied(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(store={"uri": mongo_uri}, mode="dry-run", clients={"own": {"mode": "dry-run"}})
-    record(mongo_uri, [minute(3, f"app-{number}", allowed=9, would_deny=number) for number in range(8)])
-    record(mongo_uri, [minute(4, "own", would_deny=50), minute(200, "app-1", would_deny=300)])
-    enforce = {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}
-    hour = page.send("preview", enforce).json["recorded"]["hour"]
-    own = page.send("preview", {**enforce, "client_id": "own"}).json["recorded"]["hour"]
-
-    assert (0, 28, 7) == (hour["denied_before"], hour["denied_after"], hour["client_count"])
-    assert [("app-7", 7), ("app-6", 6), ("app-5", 5), ("app-4", 4), ("app-3", 3)] == [
-        (row["client_id"], row["denied_after"]) for row in hour["top"]
-    ]
-    assert (50, ["own"]) == (own["denied_after"], [row["client_id"] for row in own["top"]])
-
-
-def test_preview_of_a_dry_run_says_what_it_would_have_admitted(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, allowed=9, denied=4)])
-    data = page.send("preview", {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "x"}).json
-    hour = data["recorded"]["hour"]
-
-    assert (4, 0, 1) == (hour["denied_before"], hour["denied_after"], hour["client_count"])
-    assert ["mode"] == [row["what"] for row in data["changes"]]
-
-
-def test_preview_says_that_the_file_switches_off(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(store={"uri": mongo_uri}, mode="off")
-    data = page.send("preview", {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}).json
-
-    assert ([], 1) == (data["changes"], len(data["notes"]))
-    assert "mode: off, which beats every override" in data["notes"][0]
-
-
-def test_preview_names_tiers_that_would_be_dropped(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"], "client": ["9/minute"]})
-    dropped = page.send("preview", {**LIMIT, "limits": {"user": ["40/minute"]}}).json["dropped_tiers"]
-
-    assert [{"kind": "user", "text": "user-1s: 2/second"}] == dropped
+    monkeypatch.setattr(changes, "impact_of", slow)
+    assert 200 == page.send("preview", TOTAL).status_code
+    assert [changes.BUSY] == meanwhile
 
 
 @pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (["40/5s"], ["user: 40/5s"]),
-        (["100/minute"], ["user: 100/minute"]),
-        (["5 per 10 second; 100/hour"], ["user-10s: 5/10s", "user-3600s: 100/hour"]),
-        (["burst: 40/5s enforce"], ["burst: 40/5s enforce"]),
-        (["{limit: 7, window: 1m, name: x}"], ["x: 7/minute"]),
-        (["none"], []),
-    ],
-    ids=str,
+    "form", [LIMIT, {"kind": "trusted", "client_id": "app", "reason": "x"}, DRY_RUN], ids=["limit", "trust", "dry run"]
 )
-def test_limits_are_read_in_every_notation_and_shown_in_the_form(
-    page: Page, typed: list[str], expected: list[str]
-) -> None:
-    assert 200 == page.send("apply", {**LIMIT, "limits": {"user": typed}}).status_code
-    (applied,) = page.query("overrides")["overrides"]
-    texts = page.query("current", id="app")["limits"]["user"]["texts"]
-    page.send("apply", {**LIMIT, "limits": {"user": texts}})
-    (again,) = page.query("overrides")["overrides"]
+def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: dict[str, Any]) -> None:
+    answers = [page.send("apply", form) for _ in range(3)]
 
-    assert expected == applied["limits"] == again["limits"]
+    assert [200] * 3 == [each.status_code for each in answers]
+    assert 1 == len(page.query("overrides")["history"])
 
 
-def test_form_has_the_present_values(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    fine = {"name": "fine", "limit": 9, "window": 60, "frames": 60, "estimator": "strict", "count_denied": True}
-    page = open_page(store={"uri": mongo_uri}, clients={"app": {"mode": "dry-run", "limits": {"user": [fine]}}})
-    everybody, app = page.query("current"), page.query("current", id="app")
+def test_numbers_after_a_change_say_whether_it_worked(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [storm(1), replace(storm(0), denials={})])
+    now_s = time.time()
+    before = page.query("outcome", id="app", since=f"{now_s - 400:.1f}")
+    after = page.query("outcome", id="app", since=f"{now_s - 59 + 60 - now_s % 60:.1f}")
 
-    assert ("enforce", ["5/hour"], {"layer": "limits"}) == (
-        everybody["mode"],
-        everybody["limits"]["user"]["texts"],
-        everybody["limits"]["user"]["origin"],
-    )
-    assert ("dry-run", {"layer": "clients.app"}) == (app["mode"], app["limits"]["user"]["origin"])
-    page.send("apply", {**LIMIT, "limits": {"user": app["limits"]["user"]["texts"]}})
-    assert app["limits"]["user"]["texts"] == page.query("current", id="app")["limits"]["user"]["texts"]
+    assert (True, "client", True) == (before["is_denied"], before["policy"], before["is_written"])
+    assert (False, None) == (after["is_denied"], after["policy"])
+    assert [90, 90] == [row["denied"] for row in before["minutes"]]
 
 
 def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None:
     body = {
         "kind": "limit",
         "client_id": "",
-        "limits": {"user": ["0/minute", "5/minute", "x"], "client": []},
+        "limits": {"user": {"user": 0}, "client": {"client": "many"}},
         "reason": " ",
         "for": "soon",
-        "until": "1999-01-01T00:00:00Z",
     }
     problem = page.send("preview", body).json["problem"]
 
-    assert ["client_id", "limits.client", "reason", "for", "until", "limits.user[0]", "limits.user[2]"] == [
+    assert ["client_id", "reason", "for", "limits.client.client", "limits.user.user"] == [
         error["field"] for error in problem["fields"]
     ]
     assert all(error["text"] for error in problem["fields"])
     assert "for example" not in problem["text"], "an example of the file's notation would be wrong in a field"
 
 
-def test_ids_with_wildcards_are_taken_literally(page: Page, mongo_uri: str) -> None:
-    page.send("apply", {"kind": "trusted", "client_id": "star*", "reason": "x"})
-    record(mongo_uri, [minute(3, name, allowed=1) for name in ("star*", "star-anything")])
-
-    assert {"star*": "trusted", "star-anything": "enforce"} == {
-        row["client_id"]: row["mode"] for row in page.query("clients")["rows"]
-    }
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
         (LIMIT, ("limit", "user", ["user: 2/hour"], None)),
-        ({**LIMIT, "limits": {"client": ["none"]}}, ("limit", "client", [], None)),
         ({"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}, ("mode", None, [], "dry-run")),
         ({"kind": "trusted", "client_id": "mobile-*", "reason": "x"}, ("trusted", None, [], None)),
     ],
-    ids=["limit", "no limit", "mode", "trust"],
+    ids=["limit", "mode", "trust"],
 )
 def test_override_is_applied_and_removed_under_the_operators_name(
     page: Page, body: dict[str, Any], expected: tuple[Any, ...]
@@ -208,31 +141,39 @@ def test_override_is_applied_and_removed_under_the_operators_name(
     assert [("ann", "set"), ("ann", "unset")] == [(entry["operator"], entry["action"]) for entry in changes]
 
 
+def test_form_has_the_present_amounts_and_changes_nothing_else_of_a_limit(
+    open_page: Callable[..., Page], mongo_uri: str
+) -> None:
+    limits = ["1/hour", {"name": "fine", "limit": 9, "window": 60, "frames": 60, "estimator": "strict"}]
+    page = open_page(store={"uri": mongo_uri}, clients={"app": {"mode": "dry-run", "limits": {"user": limits}}})
+    everybody, app = page.query("current"), page.query("current", id="app")
+    page.send("apply", {**LIMIT, "limits": {"user": {"fine": 12}}})
+    changed = page.query("current", id="app")
+
+    assert ("enforce", {"user": 5}) == (everybody["mode"], everybody["limits"]["user"]["amounts"])
+    assert ("dry-run", ["hour", "minute"]) == (app["mode"], app["limits"]["user"]["rates"])
+    assert {**app["limits"]["user"]["amounts"], "fine": 12} == changed["limits"]["user"]["amounts"]
+    assert [("limit", "user")] == [(each["kind"], each["limit_kind"]) for each in changed["overrides"]]
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         ([], "must be a JSON object"),
         ({}, "kind"),
-        ({**BODY, "kind": "everything"}, "kind"),
-        ({**BODY, "kind": ["mode"]}, "kind"),
-        ({**BODY, "mode": "on"}, "mode"),
-        ({**BODY, "client_id": 7}, "client_id"),
-        ({**BODY, "client_id": ""}, "client id"),
-        ({**BODY, "client_id": "a" * 2000}, "client id"),
-        ({**BODY, "client_id": "\ud800"}, "client id"),
-        ({**BODY, "reason": ""}, "reason"),
-        ({**BODY, "reason": "   "}, "reason"),
-        ({**BODY, "reason": "x" * 1001}, "reason"),
-        ({**BODY, "for": "soon"}, "for: allowed"),
-        ({**BODY, "until": "1999-01-01T00:00:00Z"}, "until: 1999"),
+        ({**DRY_RUN, "kind": ["mode"]}, "kind"),
+        ({**DRY_RUN, "mode": "on"}, "mode"),
+        ({**DRY_RUN, "client_id": 7}, "client_id"),
+        ({**DRY_RUN, "client_id": "\ud800"}, "client_id"),
+        ({**DRY_RUN, "reason": "x" * 1001}, "reason"),
         ({"kind": "trusted", "client_id": None, "reason": "x"}, "trusting everybody"),
+        ({**DRY_RUN, "mode": "enforce"}, "allowed: dry-run"),
         ({"kind": "limit", "client_id": "app", "reason": "x"}, "limits"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": []}}, "limits.user"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["0/minute"]}}, "limits.user[0]"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"users": ["1/minute"]}}, "limits"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{limit: ["]}}, "YAML"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{" * 30_000]}}, "1000"),
-        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{" * 900]}}, "nested deeper"),
+        ({**LIMIT, "limits": {}}, "these apply already"),
+        ({**LIMIT, "limits": {"user": {"user": 5}}}, "these apply already"),
+        ({**LIMIT, "limits": {"user": ["1/minute"]}}, "limits.user"),
+        ({**LIMIT, "limits": {"user": {"other": 3}}}, "the name of a limit that applies now"),
+        ({**LIMIT, "limits": {"users": {"user": 3}}}, "limits"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -242,10 +183,3 @@ def test_invalid_change_is_explained_and_not_stored(page: Page, body: Any, words
         assert (400, "input") == (response.status_code, response.json["problem"]["kind"]), response.text
         assert words in response.json["problem"]["text"]
     assert [] == page.query("overrides")["history"]
-
-
-def test_operator_name_with_markup_is_escaped(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(authorize=lambda: "<b>ann</b>\ud800", store={"uri": mongo_uri})
-
-    assert "&lt;b&gt;ann&lt;/b&gt;?" in page.get("overrides").text
-    assert 200 == page.send("apply", LIMIT).status_code

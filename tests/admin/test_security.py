@@ -1,4 +1,4 @@
-"""Cross-site requests, CSRF tokens, long bodies, read-only operators."""
+"""Authorisation, response headers, cross-site requests, CSRF tokens, long bodies, read-only operators."""
 
 import json
 import time
@@ -7,14 +7,71 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from flask import redirect
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.admin.blueprint import MAX_BODY_BYTES
+from oauth_ratelimit.admin.blueprint import MAX_BODY_BYTES, PAGES, READS
 from oauth_ratelimit.admin.security import TOKEN_LIFE_S, CsrfTokens
-from tests.admin.conftest import SAME_SITE, Page
-from tests.support.helpers import Clock
+from testbed.clock import Clock
+from tests.admin.conftest import DRY_RUN, LIMIT, SAME_SITE, Page
 
-BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
+PATHS = [
+    *(path.lstrip("/") for path, _ in PAGES.values()),
+    *READS,
+    *("static/page.css", "static/overview.js", "static/vendor/uPlot.min.js"),
+]
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_unauthorised_request_gets_403_everywhere(open_page: Callable[..., Page], nobody: Any) -> None:
+    page = open_page(authorize=lambda: nobody)
+    answers = [page.get(path) for path in PATHS] + [page.browser.post("/ratelimit/api/apply", json=DRY_RUN)]
+
+    assert {(403, "You are not authorised to see this page.\n")} == {(each.status_code, each.text) for each in answers}
+
+
+def test_response_of_the_application_is_sent_instead(open_page: Callable[..., Page]) -> None:
+    response = open_page(authorize=lambda: redirect("/login")).get("")
+
+    assert (302, "/login") == (response.status_code, response.location)
+
+
+@pytest.mark.parametrize("answer", [True, 1, b"ann"], ids=repr)
+def test_operator_that_is_not_a_name_is_an_error(open_page: Callable[..., Page], answer: Any) -> None:
+    page = open_page(authorize=lambda: answer)
+    page.app.testing = True
+
+    with pytest.raises(TypeError, match="the operator's name"):
+        page.get("")
+
+
+def test_operator_name_with_markup_is_escaped(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(authorize=lambda: "<b>ann</b>\ud800", store={"uri": mongo_uri})
+
+    assert "&lt;b&gt;ann&lt;/b&gt;?" in page.get("overrides").text
+    assert 200 == page.send("apply", LIMIT).status_code
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_response_has_security_headers(open_page: Callable[..., Page], path: str) -> None:
+    headers = open_page().get(path).headers
+    rules = dict(rule.split(" ", 1) for rule in headers["Content-Security-Policy"].split("; "))
+
+    assert {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }.items() <= rules.items()
+    assert not any("unsafe" in rule or "http" in rule or "*" in rule for rule in rules.values())
+    assert ("no-cache" if path.startswith("static") else "no-store") == headers["Cache-Control"]
+    assert ("DENY", "nosniff", "no-referrer") == (
+        headers["X-Frame-Options"],
+        headers["X-Content-Type-Options"],
+        headers["Referrer-Policy"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +93,7 @@ BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
 )
 def test_change_from_another_site_is_rejected_and_logged(page: Page, headers: dict[str, str], words: str) -> None:
     with capture_logs() as logs:
-        responses = [page.send(name, BODY, **headers) for name in ("preview", "apply", "remove")]
+        responses = [page.send(name, DRY_RUN, **headers) for name in ("preview", "apply", "remove")]
 
     assert [(403, "refused")] * 3 == [(each.status_code, each.json["problem"]["kind"]) for each in responses]
     assert all(words in each.json["problem"]["text"] for each in responses)
@@ -45,7 +102,7 @@ def test_change_from_another_site_is_rejected_and_logged(page: Page, headers: di
 
 
 def test_origin_is_enough_without_fetch_metadata(page: Page) -> None:
-    assert 200 == page.send("apply", BODY, Sec_Fetch_Site="", Origin="http://localhost").status_code
+    assert 200 == page.send("apply", DRY_RUN, Sec_Fetch_Site="", Origin="http://localhost").status_code
 
 
 @pytest.mark.parametrize(("length", "expected"), [(MAX_BODY_BYTES, 200), (MAX_BODY_BYTES + 1, 413), (10**7, 413)])
@@ -53,7 +110,7 @@ def test_origin_is_enough_without_fetch_metadata(page: Page) -> None:
 def test_body_over_the_maximum_is_rejected_without_reading_it(
     page: Page, length: int, expected: int, is_chunked: bool
 ) -> None:
-    stream = BytesIO(json.dumps(BODY).encode().ljust(length))
+    stream = BytesIO(json.dumps(DRY_RUN).encode().ljust(length))
     headers = {**SAME_SITE, "X-Ratelimit-Token": page.token(), "Content-Type": "application/json"}
     how: dict[str, Any] = {"content_length": length}
     if is_chunked:
@@ -79,7 +136,7 @@ def test_csrf_token_is_valid_for_its_operator_on_every_instance(open_page: Calla
     )
     token = first.token()
 
-    assert [200, 403] == [each.send("apply", BODY, X_Ratelimit_Token=token).status_code for each in (second, other)]
+    assert [200, 403] == [each.send("apply", DRY_RUN, X_Ratelimit_Token=token).status_code for each in (second, other)]
 
 
 def test_csrf_token_expires() -> None:
@@ -102,13 +159,13 @@ def test_read_only_operator_gets_no_token_and_no_form(open_page: Callable[..., P
     assert "New override" not in page.get("overrides").text
     assert "not change anything" in page.get("overrides").text
     token = CsrfTokens("a secret", clock=time.time).issue("ann")
-    assert 403 == page.send("apply", BODY, X_Ratelimit_Token=token).status_code
+    assert 403 == page.send("apply", DRY_RUN, X_Ratelimit_Token=token).status_code
     assert 200 == page.get("api/overrides").status_code
 
 
 def test_page_without_secret_key_is_read_only(open_page: Callable[..., Page], mongo_uri: str) -> None:
     page = open_page(secret_key=None, store={"uri": mongo_uri})
-    response = page.send("apply", BODY)
+    response = page.send("apply", DRY_RUN)
 
     assert 403 == response.status_code
     assert "app.secret_key" in response.json["problem"]["text"]

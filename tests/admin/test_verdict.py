@@ -1,104 +1,204 @@
-"""Verdicts: on the last minutes of all clients, and on the last hour of one."""
+"""Verdicts: each part of the sentence, and a case in which it is not so."""
 
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from oauth_ratelimit import Limiter
-from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
-from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.admin.conftest import Page, minute, record
-from tests.support.limiters import send_hits
-from tests.support.mongod import free_port
+from oauth_ratelimit.admin.verdict import Case, Change, judge, judge_all, limit_text, severity
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Kind, Peak, Source, Tally
+from oauth_ratelimit.operations.format import utc_time
+from testbed.clock import Clock
+
+NOW_S = Clock().now_s // 60 * 60 + 45.0
+BEGUN_S = int(NOW_S) - 325  # twenty seconds after the start of a minute
+DAY_S = 86_400
 
 
-def test_verdict_has_requests_per_minute_and_the_worst_client(page: Page, mongo_uri: str) -> None:
-    recent = [minute(3, "worst", allowed=10, denied=30), minute(3, "dry", would_deny=5), minute(4, "busy", allowed=500)]
-    record(mongo_uri, [*recent, minute(9, "worst", denied=10)])
-    data = page.query("verdict")
-
-    assert ({"value": 6.0, "before": 2.0}, {"value": 1.0, "before": 0.0}, {"value": 102.0, "before": 0.0}) == (
-        data["denied_per_minute"],
-        data["would_deny_per_minute"],
-        data["allowed_per_minute"],
+def minute(
+    ago: int,
+    *,
+    allowed: int = 0,
+    denied: int = 0,
+    would_deny: int = 0,
+    policy: str = "total-hour",
+    grant: str = "client_credentials",
+    kind: Kind = "client",
+    limit: int = 6000,
+    window_s: int = 3600,
+    share: float = 0.2,
+) -> ClientMinute:
+    """Return a minute of the client, so many minutes ago."""
+    start_s = int(NOW_S // 60 - ago) * 60
+    over = Denials(denied, would_deny, max(start_s, BEGUN_S), min(start_s + 59, int(NOW_S)), limit, window_s)
+    return ClientMinute(
+        "batch-jobs",
+        start_s,
+        {Source(kind, grant): Tally(allowed, denied, would_deny)},
+        {policy: Peak(share, share * limit, limit, window_s)},
+        denials={(policy, grant): over} if denied or would_deny else {},
     )
-    assert (2, {"client_id": "worst", "share": 0.75, "denied": 30, "would_deny": 0}) == (
-        data["clients_over"],
-        data["worst"],
+
+
+def storm(minutes: Sequence[ClientMinute] = (), **more: object) -> Case:
+    """Return a client with ten requests a second since 325 s ago, at a limit of 100 a minute, unusual for it, alone."""
+    denied = [minute(ago, allowed=100, denied=500) for ago in range(5, 0, -1)] + [minute(0, allowed=75, denied=375)]
+    known = {"usual": 10.0, "others_active": 211, "totals": frozenset({"total-hour"})}
+    changes = [Change(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
+    return Case(NOW_S, minutes or denied, **{**known, "changes": changes, **more})  # type: ignore[arg-type]
+
+
+def text_of(case: Case) -> str:
+    return " ".join(judge(case).sentences)
+
+
+def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
+    begun, changed = utc_time(BEGUN_S), utc_time(NOW_S - 3 * DAY_S)
+
+    assert (
+        "denied",
+        (
+            f"Denied since {begun} by total-hour (6,000/h), client_credentials: 6 times the limit, 60 times its usual.",
+            "In the last minute 500 of 600 requests were denied.",
+            "Nobody else is affected (211 other clients with requests).",
+            f"The configuration has not changed since {changed}.",
+            "The cause is the client's load.",
+        ),
+    ) == judge(storm())
+
+
+def of_minutes(**options: object) -> list[ClientMinute]:
+    return [minute(ago, **options) for ago in range(5, -1, -1)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("case", "said", "not_said"),
+    [
+        (storm(is_beyond=True), f"Denied since before {utc_time(BEGUN_S)}", f"since {utc_time(BEGUN_S)}"),
+        (storm(of_minutes(would_deny=9)), "Would be denied (dry run) since", "Denied since"),
+        (storm(of_minutes(denied=9, policy="client")), "by client (6,000/h)", "total-hour"),
+        (storm(of_minutes(denied=9, limit=40, window_s=5)), "(40/5 s)", "6,000/h"),
+        (storm(of_minutes(denied=9, kind="user", grant="password")), "password", "client_credentials"),
+        (storm(of_minutes(denied=2, allowed=60)), "times its usual", "times the limit"),
+        (storm(totals=frozenset()), "Denied since", "times the limit"),
+        (storm(usual=590.0), "no more than usual", "its usual"),
+        (storm(usual=None), "6 times the limit.", "usual"),
+        (storm(of_minutes(denied=30)), "all 38 requests were denied", " of "),
+        (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
+        (storm(others_active=0), "No other client sends requests.", "Nobody else"),
+        (storm(others_over=150), "Most clients are affected: look for the cause on our side.", "the client's load"),
+        (storm(changes=[]), "No change of the configuration is recorded.", "has not changed"),
+        (
+            storm(changes=[Change(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
+            "Changed 40 s before it began: limits.client: 9000/minute → 120/minute. The cause may be on our side",
+            "the client's load",
+        ),
+        (
+            storm(changes=[Change(BEGUN_S + 90, "client limit of batch-jobs: 800/minute (ann)")]),
+            f"Changed since it began, at {utc_time(BEGUN_S + 90)}: client limit of batch-jobs: 800/minute (ann).",
+            "has not changed",
+        ),
+        (storm(usual=500.0), "the limit may be too low for it", "the client's load"),
+        (
+            storm(of_minutes(denied=110, policy="guard/password", grant="guard:password", limit=20, window_s=600)),
+            "by password (20/10 min), the guard against guessing (password)",
+            "times the limit",
+        ),
+        (
+            storm(of_minutes(denied=110, policy="guard/password", grant="guard:password")),
+            "it need not be this client",
+            "the client's load",
+        ),
+        (
+            storm(
+                of_minutes(denied=551, policy="revocation/client", grant="endpoint:revocation", limit=60, window_s=60)
+            ),
+            "by revocation/client (60/min), at revocation: ",
+            "client_credentials",
+        ),
+        (storm(is_trusted=True, minutes=[minute(1, allowed=5)]), "Trusted: never denied. 5 requests", "Within"),
+        (storm(is_unknown=True, minutes=[minute(1)]), "Unknown", "Denied"),
+        (storm([minute(1, allowed=5, share=0.92)]), "Near its limit. Highest use in the last hour: 92 %", "Within"),
+        (storm([minute(1, allowed=5)]), "Within its limits. Highest use in the last hour: 20 % of total-hour", "Near"),
+        (storm([minute(1)]), "No requests are recorded in the last hour.", "Within"),
+        (storm([minute(1, allowed=5)], nearest=(1.2, "12 hits; allowed: 10/hour")), "At its limit now", "Within"),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else "",
+)
+def test_each_part_of_a_verdict_is_said_only_if_it_is_so(case: Case, said: str, not_said: str) -> None:
+    assert said in text_of(case)
+    assert not_said not in text_of(case)
+
+
+def test_two_limits_that_deny_are_both_named() -> None:
+    both = minute(0, denied=400, policy="client-minute", limit=120, window_s=60)
+    other = minute(0, denied=200)
+    merged = ClientMinute("a", both.minute_s, both.tallies, denials={**both.denials, **other.denials})
+
+    assert "by client-minute (120/min), client_credentials and by total-hour (6,000/h)" in text_of(storm([merged]))
+
+
+def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
+    def at(ago: int) -> ClientMinute:
+        start_s = int(NOW_S // 60 - ago) * 60
+        denials = {("user", "password"): Denials(5, 0, start_s, start_s + 30, 5, 3600)}
+        return ClientMinute("a", start_s, {Source("user", "password"): Tally(denied=5)}, denials=denials)
+
+    assert f"Denied since {utc_time(int(NOW_S // 60 - 9) * 60)}" in text_of(storm([at(30), at(9), at(0)]))
+    assert f"Denied since {utc_time(int(NOW_S // 60 - 9) * 60)}" in text_of(storm([at(20), at(9), at(0)]))
+    assert f"Denied since {utc_time(int(NOW_S // 60 - 18) * 60)}" in text_of(storm([at(18), at(9), at(0)]))
+
+
+def test_client_that_is_admitted_again_has_recovered() -> None:
+    past = [minute(ago, denied=9) for ago in (5, 4)]
+    until = utc_time(past[-1].minute_s + 59)
+    found = judge(storm([*past, minute(2, allowed=40), minute(1, allowed=2)]))
+
+    assert ("recovered", f"Not denied any more: 42 requests since {until}, none over a limit.") == (
+        found.kind,
+        found.sentences[0],
     )
-    assert ("enforce", None, True) == (data["mode"], data["canary"], data["store"]["is_reachable"])
+    assert f"Denied from {utc_time(BEGUN_S)} to {until} by total-hour (6,000/h)" in found.sentences[1]
+    assert "it may be waiting" in text_of(storm(past)), "it has sent nothing since then"
 
 
-@pytest.mark.usefixtures("quick_reconnect")
-def test_verdict_without_mongodb_says_that_limits_are_enforced_from_memory(open_page: Callable[..., Page]) -> None:
-    page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
-    for data in (page.query("verdict"), page.query("verdict")):
-        store = data["store"]
-        assert (False, "enforce", None) == (store["is_reachable"], data["mode"], data["denied_per_minute"])
-        assert abs(data["now_s"] - store["since_s"]) < 60
-        assert "Limits are still enforced, from memory" in store["error"]
-        assert "Error" not in store["error"]
-
-
-@pytest.mark.usefixtures("quick_reconnect")
-def test_outage_begins_with_the_last_answer_in_an_idle_process_too(
-    open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("counts", "kind", "text"),
+    [
+        ((0, 0, 0), "idle", "No requests are recorded in the last minute."),
+        ((9, 0, 0), "ok", "Nobody is denied, of 9 clients with requests in the last minute."),
+        ((9, 0, 2), "dry-run", "Nobody is denied. 2 of 9 clients would be, in a dry run."),
+        ((9, 1, 3), "denied", "1 of 9 clients is denied now. 2 more would be, in a dry run."),
+        ((9, 9, 9), "denied", "All 9 clients are denied now."),
+    ],
+)
+def test_verdict_on_all_clients_counts_those_that_are_denied(
+    counts: tuple[int, int, int], kind: str, text: str
 ) -> None:
-    monkeypatch.setattr("oauth_ratelimit.admin.cache.RETRY_AFTER_S", 0.0)
-    page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
-    begun_s = page.query("verdict")["store"]["since_s"]
-    later_s = time.time() + 600
-    monkeypatch.setattr(AppLimiter, "now_s", lambda self: later_s)
-
-    assert begun_s == page.query("verdict")["store"]["since_s"]
+    assert (kind, (text,)) == judge_all(*counts)
 
 
-def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise StoreRejected("MongoDB refused: not authorized")
-
-    monkeypatch.setattr(StatisticsStore, "sums", refuse)
-    error, problem = page.query("verdict")["store"]["error"], page.query("clients")["problem"]["text"]
-
-    assert error == problem == f"MongoDB refused: not authorized. {ONLY_THE_PAGE}"
-    assert page.query("verdict")["store"]["since_s"] is None, "nothing else is out of order"
+def total(
+    name: str, token: Tally = NO_REQUESTS, elsewhere: Tally = NO_REQUESTS, guard: Tally = NO_REQUESTS
+) -> ClientTotal:
+    return ClientTotal(name, token, elsewhere, guard)
 
 
-def test_client_is_judged_by_the_grants_that_it_uses(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, allowed=6, denied=2)])
-    data = page.query("client", id="app")
-
-    assert ("over", 0.5, "user", [{"username": "alice", "offered": 8, "over": 2}]) == tuple(
-        data["verdict"][name] for name in ("kind", "highest_use", "policy", "worst_users")
-    )
-    assert "25 % of the requests of the last hour were denied (2 of 8)" in data["verdict"]["text"]
-    assert ("alice", "password", False) == (data["username"], data["grant_type"], data["is_chosen"])
-    assert ["user", "client_total"] == [row["policy"] for row in data["limits"]]
-
-
-def test_client_over_its_limit_before_and_after_enforcement_has_one_sum(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, allowed=5, denied=2), minute(4, would_deny=1)])
-    text = page.query("client", id="app")["verdict"]["text"]
-
-    assert "were denied, or would be in a dry run (3 of 8)" in text
+def test_worst_client_is_the_one_to_which_enforcement_does_most() -> None:
+    ordered = [
+        total("gets nothing", Tally(denied=30)),
+        total("gets nothing elsewhere", elsewhere=Tally(denied=20)),
+        total("most", Tally(100, 900)),
+        total("asked once", Tally(denied=1)),
+        total("some", Tally(900, 300)),
+        total("2 % of a large one", Tally(98_000, 2000)),
+        total("dry run", Tally(would_deny=50_000)),
+        total("guessed at", guard=Tally(denied=9999)),
+        total("fine", Tally(77)),
+    ]
+    assert ordered == sorted([*ordered[4:], *ordered[:4]], key=severity)
 
 
-def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter: Limiter) -> None:
-    send_hits(limiter, 1, "quiet")
-    send_hits(limiter, 10, "app")
-    quiet, app = (page.query("client", id=name)["verdict"] for name in ("quiet", "app"))
-
-    assert ("idle", "No requests are recorded in the last hour.") == (quiet["kind"], quiet["text"])
-    assert ("over", "client", 1.0) == (app["kind"], app["policy"], round(app["highest_use"], 3))
-    assert "At its limit now: 10 hits; allowed: client: 10/hour." == app["text"]
-
-
-def test_unknown_client_is_unknown_and_has_suggestions(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, "partner-app", allowed=6)])
-    verdict = page.query("client", id="partner-ap")["verdict"]
-
-    assert ("unknown", ["partner-app"]) == (verdict["kind"], verdict["suggestions"])
+def test_limits_are_written_for_people() -> None:
+    assert ["6,000/h", "50/10 s", "5/2 d", "100/min"] == [
+        limit_text(*each) for each in ((6000, 3600), (50, 10), (5, 172_800), (100, 60))
+    ]

@@ -1,154 +1,142 @@
 """Health of one process and its heartbeats."""
 
-import time
+from types import SimpleNamespace
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
 from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
+from oauth_ratelimit.background import health
 from oauth_ratelimit.background.health import BEAT_INTERVAL_S, HealthMonitor
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
-from tests.support.helpers import Clock
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from testbed.clock import Clock
 
-
-class FakeStore:
-    """Heartbeats by instance. Fails when it is told to."""
-
-    def __init__(self) -> None:
-        self.heartbeats: dict[str, Heartbeat] = {}
-        self.attempt_count = 0
-        self.error: Exception | None = None
-
-    def put(self, heartbeat: Heartbeat) -> None:
-        self._attempt()
-        self.heartbeats[heartbeat.instance] = heartbeat
-
-    def remove(self, instance: str) -> None:
-        self._attempt()
-        del self.heartbeats[instance]
-
-    def _attempt(self) -> None:
-        self.attempt_count += 1
-        if self.error is not None:
-            raise self.error
-
-
-class Process:
-    """A limiter and its health."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.store = FakeStore()
-        self.limiter = Limiter(load_config({"instance": "node-1", "mode": "enforce"}), MemoryStore(), clock=clock)
-        self.monitor = HealthMonitor(self.limiter, self.store, clock=clock)
-
-    def beat(self, *, override_count: int = 0) -> None:
-        """Store a heartbeat, if it is due."""
-        self.monitor.beat(override_count=override_count)
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """The stored heartbeat."""
-        return self.store.heartbeats[self.monitor.instance]
+UNREACHABLE, REFUSED = StoreUnavailable("unreachable"), StoreRejected("not authorized")
 
 
 @pytest.fixture
-def process(clock: Clock) -> Process:
-    """A process without a heartbeat."""
-    return Process(clock)
+def store() -> Mock:
+    store: Mock = create_autospec(HeartbeatStore, instance=True)
+    return store
 
 
-def test_heartbeat_names_the_instance_and_what_applies(process: Process, clock: Clock) -> None:
-    process.beat(override_count=3)
-    found = process.heartbeat
+@pytest.fixture
+def limiter(clock: Clock) -> Limiter:
+    return Limiter(load_config({"instance": "node-1", "mode": "enforce"}), MemoryStore(), clock=clock)
+
+
+@pytest.fixture
+def monitor(limiter: Limiter, store: Mock, clock: Clock) -> HealthMonitor:
+    return HealthMonitor(limiter, store, clock=clock)
+
+
+def last_of(store: Mock) -> Heartbeat:
+    heartbeat: Heartbeat = store.put.call_args.args[0]
+    return heartbeat
+
+
+def test_heartbeat_names_the_instance_what_applies_and_the_totals_of_all_cycles(
+    monitor: HealthMonitor, limiter: Limiter, store: Mock, clock: Clock
+) -> None:
+    limiter.check("a")
+    monitor.sync_urgent()
+    limiter.check("b")
+    monitor.sync()
+    monitor.beat(override_count=3)
+    found = last_of(store)
 
     assert "node-1" == found.instance.split(":")[0]
     assert ("enforce", 3, clock(), 1.0) == (found.mode, found.override_count, found.beat_at_s, found.interval_s)
-
-
-def test_heartbeat_has_the_totals_of_all_cycles(process: Process) -> None:
-    process.limiter.check("a")
-    process.monitor.sync_urgent()
-    process.limiter.check("b")
-    process.monitor.sync()
-    process.beat()
-
-    found = process.heartbeat
     assert (2, 0, 0) == (found.flushed_count, found.conflict_count, found.failure_count)
 
 
-def test_lag_is_the_longest_since_the_last_heartbeat(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    process = Process(clock)
+def test_lag_is_the_longest_since_the_last_heartbeat(
+    limiter: Limiter, store: Mock, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = Clock()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=elapsed))
+    monitor = HealthMonitor(limiter, store, clock=clock)
     lags_s = []
     for gaps_s in ((1.0, 4.0, 1.0), (2.0, 1.0)):
         for gap_s in gaps_s:
-            now_s += gap_s
-            process.monitor.sync()
-        process.beat()
-        lags_s.append(process.heartbeat.lag_s)
+            elapsed.advance(gap_s)
+            monitor.sync()
+        monitor.beat(override_count=0)
+        lags_s.append(last_of(store).lag_s)
         clock.advance(BEAT_INTERVAL_S)
 
     assert [4.0, 2.0] == lags_s
 
 
-def test_heartbeat_is_stored_every_ten_seconds(process: Process, clock: Clock) -> None:
+def test_heartbeat_is_stored_every_ten_seconds(monitor: HealthMonitor, store: Mock, clock: Clock) -> None:
     """A clock that is set back does not stop it."""
     started_s = clock()
     seen = []
     for step_s in (0.0, 1.0, BEAT_INTERVAL_S, 1.0, -100.0):
         clock.advance(step_s)
-        process.beat()
-        seen.append(process.heartbeat.beat_at_s - started_s)
+        monitor.beat(override_count=0)
+        seen.append(last_of(store).beat_at_s - started_s)
 
     assert [0.0, 0.0, 11.0, 11.0, -88.0] == seen
 
 
-def test_changed_mode_and_overrides_are_reported_at_once(process: Process, clock: Clock) -> None:
+def test_changed_mode_and_overrides_are_reported_at_once(
+    monitor: HealthMonitor, limiter: Limiter, store: Mock, clock: Clock
+) -> None:
     """An operator wants to see that the instance follows."""
-    process.beat()
+    monitor.beat(override_count=0)
     clock.advance(1.0)
-    process.limiter.reconfigure(load_config({"mode": "dry-run"}))
-    process.beat(override_count=1)
+    limiter.reconfigure(load_config({"mode": "dry-run"}))
+    monitor.beat(override_count=1)
 
-    found = process.heartbeat
+    found = last_of(store)
     assert ("dry-run", 1, clock()) == (found.mode, found.override_count, found.beat_at_s)
 
 
-def test_unreachable_store_is_tried_again_at_once(process: Process) -> None:
-    process.store.error = StoreUnavailable("unreachable")
-    process.beat()
-    process.store.error = None
-    process.beat()
-
-    assert 1 == len(process.store.heartbeats)
-
-
-def test_store_that_refuses_is_not_tried_with_every_cycle(process: Process) -> None:
+@pytest.mark.parametrize(("error", "attempts"), [(UNREACHABLE, 2), (REFUSED, 1)], ids=["unreachable", "refused"])
+def test_failed_heartbeat_is_tried_again_at_once_unless_mongodb_refuses(
+    monitor: HealthMonitor, store: Mock, error: Exception, attempts: int
+) -> None:
     """Rights do not come back so soon."""
-    process.store.error = StoreRejected("not authorized")
-    for _ in range(3):
-        process.beat()
+    store.put.side_effect = error
+    for _ in range(2):
+        monitor.beat(override_count=0)
 
-    assert 1 == process.store.attempt_count
+    assert attempts == store.put.call_count
 
 
 @pytest.mark.parametrize(
     ("error", "is_failing"),
-    [(None, False), (StoreUnavailable("unreachable"), True), (StoreRejected("not authorized"), False)],
+    [(None, False), (UNREACHABLE, True), (REFUSED, False)],
     ids=["reachable", "unreachable", "refused"],
 )
-def test_process_that_ends_removes_its_heartbeat(process: Process, error: Exception | None, is_failing: bool) -> None:
+def test_process_that_ends_removes_its_heartbeat(
+    monitor: HealthMonitor, store: Mock, error: Exception | None, is_failing: bool
+) -> None:
     """If MongoDB is unreachable by then, its owner learns it."""
-    process.beat()
-    process.store.error = error
-    process.monitor.stop()
+    monitor.beat(override_count=0)
+    store.remove.side_effect = error
+    monitor.stop()
 
-    assert (error is not None, is_failing) == (bool(process.store.heartbeats), process.monitor.is_failing)
+    store.remove.assert_called_once_with(monitor.instance)
+    assert is_failing == monitor.is_failing
 
 
-def test_process_without_shared_counters_has_no_heartbeat(process: Process, clock: Clock) -> None:
-    alone = HealthMonitor(process.limiter, None, clock=clock)
-    alone.beat(override_count=0)
-    alone.stop()
-    assert not alone.is_failing
+def test_start_configurations_and_end_are_noted_once(
+    monitor: HealthMonitor, limiter: Limiter, store: Mock, clock: Clock
+) -> None:
+    """With a heartbeat, so that MongoDB is not asked more often. One that could not be noted is, with the next one."""
+    started_s = clock()
+    store.note_configuration.side_effect = [False, True, True]
+    for mode in ("enforce", "enforce", "enforce", "dry-run"):
+        if mode == "dry-run":
+            limiter.reconfigure(load_config({"mode": mode}))
+        clock.advance(BEAT_INTERVAL_S)
+        monitor.beat(override_count=0)
+    monitor.stop()
+
+    noted = [call.args[1]["mode"] for call in store.note_configuration.call_args_list]
+    assert ["enforce", "enforce", "dry-run"] == noted
+    events = [call.args[0] for call in store.note_event.call_args_list]
+    assert [("started", started_s), ("ended", clock())] == [(event.kind, event.at_s) for event in events]

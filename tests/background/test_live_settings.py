@@ -1,88 +1,115 @@
 """Overrides as one process knows them."""
 
+from unittest.mock import Mock, create_autospec
+
 import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.background.live_settings import LOG_INTERVAL_S, REREAD_INTERVAL_S, LiveSettings, OverrideCache
+from oauth_ratelimit.background.live_settings import (
+    CLOCKS_DIFFER_S,
+    LOG_INTERVAL_S,
+    REREAD_INTERVAL_S,
+    RETRY_INTERVAL_S,
+    LiveSettings,
+    OverrideCache,
+)
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
-from tests.support.helpers import Clock
+from oauth_ratelimit.store.mongo.overrides import Erased, OverrideStore
+from testbed.clock import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
 ENFORCED = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
-ENDING = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0, until_s=100.0)
+OTHER = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0)
 
 
-class FakeStore:
-    """Overrides that the test changes. Counts how often they were read."""
-
-    def __init__(self, *overrides: Override) -> None:
-        self.overrides = overrides
-        self.current_revision = "a"
-        self.is_broken = False
-        self.read_count = 0
-
-    def revision(self) -> str:
-        if self.is_broken:
-            raise StoreUnavailable("unreachable")
-        return self.current_revision
-
-    def read(self) -> tuple[Override, ...]:
-        self.read_count += 1
-        return self.overrides
+@pytest.fixture
+def store() -> Mock:
+    store: Mock = create_autospec(OverrideStore, instance=True)
+    store.revision.return_value, store.read.return_value, store.erasures.return_value = "a", (LASTING,), []
+    return store
 
 
-def test_overrides_are_read_when_the_revision_changes() -> None:
-    """As long as the revision stays, they are read once."""
-    store = FakeStore(LASTING)
-    override_cache = OverrideCache(store)
+@pytest.fixture
+def override_cache(store: Mock, clock: Clock) -> OverrideCache:
+    return OverrideCache(store, clock=clock)
+
+
+def test_overrides_are_read_when_the_revision_changes(store: Mock, override_cache: OverrideCache) -> None:
     for _ in range(5):
         override_cache.refresh()
-    assert ((LASTING,), 1) == (override_cache.active(0.0), store.read_count)
+    assert ((LASTING,), 1) == (override_cache.overrides, store.read.call_count)
 
-    store.overrides, store.current_revision = (ENDING,), "b"
+    store.read.return_value, store.revision.return_value = (OTHER,), "b"
     override_cache.refresh()
-    assert (ENDING,) == override_cache.active(0.0)
+    assert (OTHER,) == override_cache.overrides
 
 
-def test_overrides_edited_by_hand_are_read_after_a_while(clock: Clock) -> None:
+def test_overrides_edited_by_hand_are_read_after_a_while(
+    store: Mock, override_cache: OverrideCache, clock: Clock
+) -> None:
     """Such a change leaves the revision as it is."""
-    store = FakeStore()
-    override_cache = OverrideCache(store, clock=clock)
     override_cache.refresh()
-    store.overrides = (LASTING,)
+    store.read.return_value = (OTHER,)
     clock.advance(REREAD_INTERVAL_S)
     override_cache.refresh()
 
-    assert (LASTING,) == override_cache.active(0.0)
+    assert (OTHER,) == override_cache.overrides
 
 
-def test_override_ends_without_another_read() -> None:
-    """An override ends by itself, with or without MongoDB."""
-    override_cache = OverrideCache(FakeStore(LASTING, ENDING))
-    override_cache.refresh()
-
-    assert (LASTING, ENDING) == override_cache.active(99.0)
-    assert (LASTING,) == override_cache.active(100.0)
-
-
-def test_overrides_stay_while_mongodb_is_unreachable(clock: Clock) -> None:
+def test_overrides_stay_while_mongodb_is_unreachable(store: Mock, override_cache: OverrideCache, clock: Clock) -> None:
     """The outage is logged once a minute."""
-    store = FakeStore(LASTING)
-    override_cache = OverrideCache(store, clock=clock)
     override_cache.refresh()
-    store.is_broken = True
+    store.revision.side_effect = StoreUnavailable("unreachable")
     with capture_logs() as logs:
         for passed_s in (0.0, 1.0, 1.0, LOG_INTERVAL_S):
             clock.advance(passed_s)
-            override_cache.refresh()
+            with pytest.raises(StoreUnavailable):
+                override_cache.refresh()
 
-    assert (LASTING,) == override_cache.active(0.0)
+    assert (LASTING,) == override_cache.overrides
     assert [("overrides_unavailable", 1, None), ("overrides_unavailable", 1, 2)] == [
         (entry["event"], entry["known_count"], entry.get("suppressed_count")) for entry in logs
     ]
+
+
+def test_erased_users_are_returned_once(store: Mock, override_cache: OverrideCache) -> None:
+    """Those who were erased before the process started concern none of its hits: clocks may differ by a minute.
+
+    Erasures that could not be read are read with the next refresh.
+    """
+    old = [Erased("1", frozenset("a"), CLOCKS_DIFFER_S + 1), Erased("2", frozenset("b"), CLOCKS_DIFFER_S)]
+    store.erasures.side_effect = [StoreUnavailable("unreachable"), old, [*old, Erased("3", frozenset("ac"), 0.0)]]
+    with pytest.raises(StoreUnavailable):
+        override_cache.refresh()
+    found = [override_cache.refresh(), override_cache.refresh()]
+    store.revision.return_value = "b"
+    found += [override_cache.refresh(), override_cache.refresh()]
+
+    assert [{"b"}, set(), {"a", "c"}, set()] == found
+
+
+def test_overrides_that_take_too_long_hold_up_neither_erasures_nor_cycles(
+    store: Mock, override_cache: OverrideCache, clock: Clock
+) -> None:
+    """They are tried again every ten seconds, and those last read apply."""
+    override_cache.refresh()
+    store.read.reset_mock()
+    store.revision.return_value = "b"
+    store.read.side_effect = StoreUnavailable("MongoDB failed: MaxTimeMSExpired (50)")
+    store.erasures.return_value = [Erased("1", frozenset("a"), 0.0)]
+    with capture_logs() as logs:
+        found = [override_cache.refresh() for _ in range(5)]
+
+    assert [{"a"}, set(), set(), set(), set()] == found
+    assert (1, (LASTING,)) == (store.read.call_count, override_cache.overrides)
+    assert ["overrides_unavailable"] == [entry["event"] for entry in logs]
+    clock.advance(RETRY_INTERVAL_S)
+    store.read.side_effect, store.read.return_value = None, (OTHER,)
+    override_cache.refresh()
+    assert ((OTHER,), "b") == (override_cache.overrides, override_cache.revision)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +132,3 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
 
     assert applied is live.current.policies.mode
     assert hidden == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
-
-
-def test_limiter_without_shared_counters_has_no_overrides() -> None:
-    override_cache = OverrideCache(None)
-    override_cache.refresh()
-
-    assert () == override_cache.active(0.0)

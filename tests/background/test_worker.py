@@ -1,11 +1,15 @@
 """Background work of one process on a real MongoDB."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from math import inf
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from bson import Decimal128
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -19,9 +23,8 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.counters.key_state import SPARE_FRAMES
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.guard import Guard, Guess
+from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Callbacks
@@ -29,9 +32,9 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.scheduler import UrgentCycles
+from testbed.clock import Clock, wait_until
 from tests.support.bson_values import NOW_S, identities, records
-from tests.support.helpers import Clock, wait_until
+from tests.support.guards import guess
 
 
 def a_worker(mongo_uri: str | None, clock: Clock, changes: list[dict[str, Any]] | None = None) -> Worker:
@@ -51,84 +54,64 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def broken(*_args: Any, **_options: Any) -> Any:
-    """Fail as a bug would."""
     raise ZeroDivisionError("a bug")
 
 
 def failures_in(logs: Any) -> list[str]:
-    """Return the events about failures."""
     return [line["event"] for line in logs if "failed" in line["event"]]
 
 
-STEPS: dict[str, tuple[type, str]] = {
+STEPS: dict[str, tuple[Any, str]] = {
     "preload": (Limiter, "preload"),
-    "overrides": (OverrideCache, "refresh"),
+    "refresh of overrides": (OverrideCache, "refresh"),
     "heartbeat": (HeartbeatStore, "put"),
     "guard": (Guard, "run"),
     "statistics": (StatisticsRecorder, "run"),
+    "change of the limiter": (Limiter, "reconfigure"),
+    "change of the guard": (Guard, "reconfigure"),
+    "change by overrides": (live_settings, "apply_overrides"),
+    "log of a change": (live_settings, "describe_changes"),
 }
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_failure_of_one_part_stops_no_other(
-    mongo_uri: str, clock: Clock, done: list[str], step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(*step, broken)
-    with capture_logs() as logs:
-        worker = a_worker(mongo_uri, clock)
-        for _ in range(3):
-            worker.after_cycle(worker.health_monitor.sync())
-        worker.stop()
-
-    assert 3 == len(done)
-    assert ["duty_failed"] == failures_in(logs)
-
-
-CHANGE_STEPS: dict[str, tuple[Any, str]] = {
-    "limiter": (Limiter, "reconfigure"),
-    "guard": (Guard, "reconfigure"),
-    "overrides": (live_settings, "apply_overrides"),
-    "log": (live_settings, "describe_changes"),
-}
-
-
-@pytest.mark.parametrize("step", CHANGE_STEPS.values(), ids=CHANGE_STEPS)
-def test_change_that_cannot_be_applied_is_tried_again(
+def test_part_that_fails_stops_no_other_and_is_tried_again(
     mongo_uri: str, clock: Clock, done: list[str], step: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failure is logged, and the other parts run."""
+    """The failure is logged once. A change that could not be applied takes effect afterwards."""
     with capture_logs() as logs:
         worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": {"mode": "enforce"}}])
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(*step, broken)
-            worker.after_cycle(worker.health_monitor.sync())
+            for _ in range(2):
+                worker.after_cycle(worker.health_monitor.sync())
         worker.after_cycle(worker.health_monitor.sync())
         found = (worker.limiter.settings.policies.mode, worker.guard.is_on)
         worker.stop()
 
     assert (Mode.ENFORCE, True) == found
-    assert 2 == len(done)
-    assert ["duty_failed"] == failures_in(logs)
+    assert 3 == len(done)
+    assert ["task_failed"] == failures_in(logs)
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(
     mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard sends nothing in a cycle that has found MongoDB unreachable, and keeps the newest of its counts."""
-    monkeypatch.setattr(UrgentCycles, "start", lambda _self: None)  # they would find that it is reachable
+    gate = threading.Event()  # urgent cycles would find that it is reachable
+    monkeypatch.setattr(Limiter, "wait_for_urgent", lambda _self: gate.wait())
+    monkeypatch.setattr(Limiter, "wake", lambda _self: gate.set())
     guard = {"mode": "enforce", "limits": {"address": [{"limit": 1000, "window": 60}]}}
     worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": guard}])
     worker.after_cycle(None)
     keys = [FailureKey.at(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
     with capture_logs() as logs:
         for _ in range(100):
-            guess = worker.guard.reserve(keys)
-            assert isinstance(guess, Guess)
-            worker.guard.settle(guess, failed=keys)
+            guess(worker.guard, keys)
             worker.after_cycle(CycleReport(error=StoreUnavailable("no answer")))
             clock.advance(6)
     kept_count = 100 - sum(line["hits"] for line in logs if line["event"] == "hits_dropped")
-    assert 11 <= kept_count <= 11 + SPARE_FRAMES
+    assert 11 <= kept_count <= 11 + 10  # the frames of the window, and spare ones
     assert mongo_database[FAILURES].find_one() is None
 
     worker.after_cycle(CycleReport())
@@ -149,47 +132,27 @@ def test_failed_authentication_is_shared_before_the_next_full_cycle(
     worker.start()
     wait_until(lambda: worker.guard.is_on, "the guard is on")
     keys = [FailureKey.at(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
-    guess = worker.guard.reserve(keys)
-    assert isinstance(guess, Guess)
-    worker.guard.settle(guess, failed=keys)
+    guess(worker.guard, keys)
 
     wait_until(lambda: mongo_database[FAILURES].find_one(), "the failure is shared")
     worker.stop()
 
 
-def test_all_parts_share_one_client(
-    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "alone"])
+def test_all_parts_share_one_client_and_need_none_without_shared_counters(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
     """Counters, failures, overrides, heartbeats, statistics and denials."""
-    worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": {"mode": "enforce"}}])
+    opened = Mock(wraps=MongoClient)
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", opened)
+    worker = a_worker(mongo_uri if is_shared else None, clock, [{"mode": "enforce", "guard": {"mode": "enforce"}}])
     for _ in range(2):
         worker.after_cycle(worker.health_monitor.sync())
         worker.limiter.check("app", "kim")
         clock.advance(61)
     worker.stop()
 
-    assert 1 == len(opened)
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The driver's clients opened in this test."""
-    clients: list[Any] = []
-
-    def open_client(*args: Any, **options: Any) -> Any:
-        clients.append(MongoClient(*args, **options))
-        return clients[-1]
-
-    monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", open_client)
-    return clients
-
-
-def test_worker_without_shared_counters_opens_no_client(clock: Clock, opened: list[Any]) -> None:
-    worker = a_worker(None, clock)
-    worker.after_cycle(worker.health_monitor.sync())
-    worker.stop()
-
-    assert (None, []) == (worker.stores, opened)
+    assert is_shared == opened.call_count
 
 
 @pytest.fixture
@@ -208,12 +171,24 @@ def insert(mongo_uri: str) -> Iterator[Callable[[list[tuple[str, Any, dict[str, 
         yield insert
 
 
+PAST_S = (NOW_S - 1800) // 60 * 60
+DAMAGED_ROLLUPS = list(
+    enumerate(
+        [{}]
+        + [{"clients": value, "total": value} for value in (7, "text", {}, [7], [{"id": 7}], [{"id": "partner"}], None)]
+        + [{"clients": [{"id": "partner", "allowed": value, "peak": value, "first": value}]} for value in ("1", -1, [])]
+    )
+)
+
+
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(
     content=st.lists(
         st.tuples(st.sampled_from(("ratelimit_overrides", "ratelimit_stats")), identities, records), max_size=6
     )
 )
+@example(content=[("ratelimit_stats", {"clientId": "app", "minute": at}, {}) for at in ([0], inf, Decimal128("7"))])
+@example(content=[("ratelimit_stats", {"step": 60, "start": PAST_S + 60 * n}, record) for n, record in DAMAGED_ROLLUPS])
 def test_any_record_leaves_the_valid_ones_readable(
     mongo_uri: str, insert: Callable[..., None], content: list[tuple[str, Any, dict[str, Any]]]
 ) -> None:
@@ -234,7 +209,9 @@ def test_any_record_leaves_the_valid_ones_readable(
         with closing(stores):
             stores.heartbeats.read(clock.now_s)
             list(stores.statistics.minutes(0, 2**40))
-            stores.denials.find(2**63)
+            stores.rollups.totals(NOW_S - 3600, NOW_S)
+            stores.rollups.lines(NOW_S - 3600, NOW_S, step_s=60, client_ids=["partner"])
+            stores.denials.find("f" * 16)
             stores.overrides.history()
 
     assert Mode.ENFORCE is mode

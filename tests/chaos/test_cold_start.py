@@ -4,9 +4,9 @@ import pytest
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.sync.scheduler import SyncScheduler
-from tests.chaos.fleet import CLIENT, Books
-from tests.support.helpers import Clock, wait_until
+from testbed.clock import Clock, wait_until
+from tests.chaos.fleet import CLIENT
+from tests.support.limiters import in_background
 
 pytestmark = pytest.mark.chaos
 
@@ -20,54 +20,22 @@ def limiter_on(uri: str, clock: Clock) -> Limiter:
     return Limiter(load_config({"mode": "enforce", "limits": limits, "store": {"uri": uri}}), clock=clock)
 
 
-def test_key_new_to_an_instance(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
-    """The first request makes the key urgent, so an urgent cycle learns the global count."""
+def test_key_new_to_an_instance_is_learnt_in_the_background(mongo_uri: str, clock: Clock) -> None:
     first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
     for _ in range(LIMIT):
         assert first.check(CLIENT, USER).allowed
     first.sync()
-    assert second.check(CLIENT, USER).allowed  # nothing is known yet
-    assert second.sync_urgent() is not None
-    assert not second.check(CLIENT, USER).allowed
+    with in_background(second, interval_s=600.0):
+        assert second.check(CLIENT, USER).allowed  # nothing is known yet
+        wait_until(lambda: not second.peek(CLIENT, USER).allowed, "the count of the first instance")
     for limiter in (first, second):
         limiter.close()
-    record.append(Books(requests=LIMIT + 2, notes={"over": 1}))
-
-
-def test_scheduler_learns_a_new_key_in_the_background(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
-    """A running instance learns it without being asked to, long before its next full cycle."""
-    first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
-    for _ in range(LIMIT):
-        first.check(CLIENT, USER)
-    first.sync()
-    scheduler = SyncScheduler(second, interval_s=600.0)
-    scheduler.start()
-    assert second.check(CLIENT, USER).allowed
-    wait_until(lambda: not second.peek(CLIENT, USER).allowed, "the count of the first instance")
-    assert scheduler.stop()
-    for limiter in (first, second):
-        limiter.close()
-    record.append(Books(requests=LIMIT + 2))
-
-
-def test_preloading_instance_denies_from_its_first_request(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
-    """An instance that preloads denies from its first request on."""
-    first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
-    for _ in range(LIMIT):
-        first.check(CLIENT, USER)
-    first.sync()
-    assert 1 == second.preload(100)
-    assert not second.check(CLIENT, USER).allowed
-    for limiter in (first, second):
-        limiter.close()
-    record.append(Books(requests=LIMIT + 1))
 
 
 @pytest.mark.parametrize("is_preloaded", [False, True], ids=["no preload", "preload"])
 def test_rolling_restart_admits_one_more_each_and_with_preload_none(
-    mongo_uri: str, clock: Clock, is_preloaded: bool, record: list[Books]
+    mongo_uri: str, clock: Clock, is_preloaded: bool
 ) -> None:
-    """Five instances at their limit are replaced one after another: each may admit one more, with preload none."""
     fleet = [limiter_on(mongo_uri, clock) for _ in range(5)]
     admitted = sum(limiter.check(CLIENT, USER).allowed for limiter in fleet for _ in range(LIMIT // 5))
     for _ in range(2):
@@ -85,4 +53,3 @@ def test_rolling_restart_admits_one_more_each_and_with_preload_none(
     assert (0 if is_preloaded else 5) == admitted - LIMIT
     for limiter in fleet:
         limiter.close()
-    record.append(Books(requests=LIMIT + 15, notes={"over": admitted - LIMIT}))

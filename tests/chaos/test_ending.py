@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from testbed.clock import wait_until
+from testbed.gunicorn import Gunicorn
+from testbed.mongod import Mongod
+from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
 from tests.chaos.conftest import IS_LONG
 from tests.chaos.fleet import held_in
 from tests.support.faults import FaultyProxy
 from tests.support.flows import post
-from tests.support.gunicorn import Gunicorn
-from tests.support.helpers import wait_until, with_database
-from tests.support.mongod import Mongod
+from tests.support.helpers import with_database
 
 APP = "tests.support.worker_app:app"
 pytestmark = pytest.mark.chaos
@@ -49,28 +50,20 @@ RARE: dict[str, Break] = {
     "hanging": lambda mongod, proxy: proxy.swallow(True),
     "slow by 3 s": lambda mongod, proxy: proxy.delay_replies(3.0),
 }
-CASES = [(name, "reserve" if name == "stopped" else "flush") for name in SITUATIONS]
 if IS_LONG:
     SITUATIONS |= RARE
-    CASES = [(name, near_limit) for name in SITUATIONS for near_limit in ("flush", "reserve")]
 
 
-@pytest.mark.parametrize(("situation", "near_limit"), CASES)
-def test_worker_ends_in_time_and_reports_what_was_not_delivered(
-    tmp_path: Path, situation: str, near_limit: str
-) -> None:
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_worker_ends_in_time_and_reports_what_was_not_delivered(database: Path, situation: str) -> None:
     """Counters of tokens and failures, statistics and denials share the time. No hit is reported wrongly."""
-    database = tmp_path / "demo.sqlite3"
-    seed(database)
     guess = {"grant_type": "password", "username": "alice", "password": "wrong"}
-    with Mongod() as mongod, FaultyProxy("127.0.0.1", mongod.port) as proxy:
-        uri = with_database(mongod.uri, "ending")
+    with Mongod() as mongod, FaultyProxy(uri := with_database(mongod.uri, "ending")) as proxy:
         env = {
             "DEMO_DATABASE": str(database),
-            "WORKER_MONGO_URI": with_database(proxy.uri, "ending"),
+            "WORKER_MONGO_URI": proxy.uri,
             "WORKER_INTERVAL": "0.5s",
             "WORKER_LIMIT": "5",
-            "WORKER_NEAR_LIMIT": near_limit,
             "WORKER_GUARD": "dry-run",
         }
         with Gunicorn(APP, worker_class="gthread", threads=2, env=env, config=TIMED) as server:
@@ -100,6 +93,5 @@ def test_worker_ends_in_time_and_reports_what_was_not_delivered(
 
 
 def reported(log: str, outcome: str) -> int:
-    """Return the tokens of the client that were reported with an outcome."""
     found = re.search(rf"hits_{outcome} .*'batch-jobs': (\d+)", log)
     return int(found[1]) if found else 0

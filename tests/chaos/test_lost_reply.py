@@ -1,16 +1,16 @@
 """The answer to a flush never comes: was it applied, or not, or will it be later?"""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.chaos.fleet import Books, Instance, balance, run
+from testbed.replica_set import ReplicaSet
+from tests.chaos.fleet import Instance, assert_exact, run
 from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.helpers import with_database
-from tests.support.replica_set import ReplicaSet
 
 pytestmark = pytest.mark.chaos
 
@@ -19,22 +19,13 @@ INSTANCE_COUNT = 8
 
 
 @pytest.fixture
-def target(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, str]]:
-    """Host and port of a server that takes writes, and the URI of a database of this test's own."""
+def target(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """URI of a server that takes writes, and that of a database of this test's own."""
     if request.param == "standalone":
-        uri = request.getfixturevalue("mongo_uri")
-        server = urlsplit(uri)
-        yield server.hostname or "", server.port or 27017, uri
-    else:
-        uri = request.getfixturevalue("replica_set_uri")
-        replica_set: ReplicaSet = request.getfixturevalue("replica_set")
-        server = urlsplit(replica_set.primary().uri)
-        yield server.hostname or "", server.port or 27017, uri
-
-
-def through(proxy: FaultyProxy, uri: str, *, retry_writes: bool) -> str:
-    """Return the URI of the same database by way of a proxy."""
-    return with_database(proxy.uri, urlsplit(uri).path[1:]) + f"&retryWrites={str(retry_writes).lower()}"
+        uri: str = request.getfixturevalue("mongo_uri")
+        return uri, uri
+    replica_set: ReplicaSet = request.getfixturevalue("replica_set")
+    return replica_set.primary().uri, request.getfixturevalue("replica_set_uri")
 
 
 @pytest.mark.parametrize(
@@ -43,19 +34,18 @@ def through(proxy: FaultyProxy, uri: str, *, retry_writes: bool) -> str:
     indirect=["target"],
     ids=["standalone", "replica set", "replica set, retryable writes"],
 )
-def test_replies_lost_at_random(
-    target: tuple[str, int, str], retry_writes: bool, repetitions: int, record: list[Books]
-) -> None:
+def test_replies_lost_at_random(target: tuple[str, str], retry_writes: bool, repetitions: int) -> None:
     """
     A third of all flushes are cut off, before or after the server applied them, or reach it only cycles later: MongoDB
     holds each hit once.
     """
-    host, port, uri = target
+    primary_uri, uri = target
     for repetition in range(repetitions):
         with ExitStack() as stack:
-            proxies = [stack.enter_context(FaultyProxy(host, port)) for _ in range(INSTANCE_COUNT)]
-            database_uri = with_database(uri, f"{urlsplit(uri).path[1:]}_{repetition}")
-            instances = [Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies]
+            name = f"{urlsplit(uri).path[1:]}_{repetition}"
+            target_uri = with_database(primary_uri, name)
+            proxies = [stack.enter_context(FaultyProxy(target_uri)) for _ in range(INSTANCE_COUNT)]
+            instances = [Instance(f"{proxy.uri}&retryWrites={str(retry_writes).lower()}") for proxy in proxies]
             for index, proxy in enumerate(proxies):
                 proxy.random_faults(0.33, random.Random(f"{repetition} {index}"), kinds=(LOSE_REPLY, CUT, HOLD))
 
@@ -68,7 +58,22 @@ def test_replies_lost_at_random(
             for proxy in proxies:
                 proxy.random_faults(0.0, random.Random(0))
             release(2)
-            books = balance(instances, database_uri)
+            assert_exact(instances, with_database(uri, name))
             assert sum(proxy.faults.total() for proxy in proxies) > 0
-            record.append(books)
-            assert (0, 0) == (books.lost, books.doubled)
+
+
+@pytest.mark.parametrize("is_applied", [True, False], ids=["replies vanish", "requests vanish"])
+def test_swallowed_packets_end_the_cycle_and_cost_no_hit(mongo_uri: str, is_applied: bool) -> None:
+    with FaultyProxy(mongo_uri) as proxy:
+        instance = Instance(proxy.uri, timeout_s=0.3)
+        rival = Instance(mongo_uri)
+        instance.hit("user-0")
+        instance.limiter.sync()
+        instance.hit("user-0")
+        proxy.swallow(True, requests=not is_applied)
+        assert instance.limiter.sync().error is not None
+        proxy.swallow(False)
+        rival.hit("user-0")
+        rival.limiter.sync()
+        assert_exact([instance, rival], mongo_uri)
+        assert proxy.faults["swallowed"] > 0

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from demo.database import BATCH_JOBS, WEB_SHOP, seed
-from tests.chaos.fleet import Books
+from testbed.clock import wait_until
+from testbed.gunicorn import Gunicorn
+from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
 from tests.support.flows import password_of, post
-from tests.support.gunicorn import Gunicorn
-from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -33,19 +32,14 @@ def post_fork(server, worker):
 
 
 def frames_of(uri: str) -> dict[int, int]:
-    """Return the client's hits in MongoDB by frame."""
     with MongoClient[dict[str, Any]](uri) as client:
         document = client.get_default_database()["ratelimits"].find_one({"_id.clientId": "batch-jobs"}) or {}
     series = document.get("requestCounters", {}).values()
     return {int(start_s): hits for frames in series for start_s, hits in frames.items()}
 
 
-def test_worker_with_a_wrong_clock_loses_nothing_but_what_it_had_not_sent(
-    tmp_path: Path, mongo_uri: str, record: list[Books]
-) -> None:
+def test_worker_with_a_wrong_clock_loses_nothing_but_what_it_had_not_sent(database: Path, mongo_uri: str) -> None:
     """Its clock is corrected; nothing of the healthy worker is removed, and a stop delays its hits only."""
-    database = tmp_path / "demo.sqlite3"
-    seed(database)
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_INTERVAL": "0.3s"}
     login = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     counted = 0
@@ -84,5 +78,4 @@ def test_worker_with_a_wrong_clock_loses_nothing_but_what_it_had_not_sent(
         request_tokens(10)
         assert 0 == server.stop(), server.log
     held = sum(frames_of(mongo_uri).values())
-    record.append(Books(requests=counted, lost=counted - held))
     assert counted - KILLED_WITH <= held <= counted

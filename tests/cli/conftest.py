@@ -7,28 +7,52 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import yaml
 from click.testing import CliRunner, Result
+from flask import Flask
 from flask.cli import FlaskGroup
 
-from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.observe.denials import DenialQueue
+from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from tests.operations.conftest import LIMITS
+from tests.support.apps import make_app, make_server
 
-WHY = ("--reason", "ticket 4711", "--by", "ann")
-CONFIG: dict[str, Any] = {
-    "mode": "enforce",
-    "limits": {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]},
-    "grants": {"refresh_token": {"limits": {"user": ["7/hour"]}}},
-    "plans": {"gold": {"limits": {"client": ["1000/hour"]}}},
-    "clients": {"partner": {"plan": "gold"}},
-    "trusted_clients": ["mobile-*"],
+WHY = ("--reason", "ticket 4711", "--operator", "ann")
+
+
+ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("check-config",): ("{config}",),
+    ("denials",): ("app",),
+    ("erase",): ("alice",),
+    ("explain",): ("app", "alice"),
+    ("forget-tokens",): ("app",),
+    ("init-db",): (),
+    ("limit", "list"): (),
+    ("limit", "set"): ("app", "--limit", "9/minute", "--kind", "user", "--yes", *WHY),
+    ("limit", "unset"): ("app", *WHY),
+    ("mode",): (),
+    ("mode", "set"): ("dry-run", *WHY),
+    ("mode", "unset"): WHY,
+    ("overrides",): (),
+    ("replay",): ("{trace}",),
+    ("report",): (),
+    ("reset",): ("app",),
+    ("rollout",): (),
+    ("show",): ("app",),
+    ("status",): (),
+    ("suggest",): (),
+    ("trust", "add"): ("app", *WHY),
+    ("trust", "list"): (),
+    ("trust", "remove"): ("app", *WHY),
+    ("what-if",): ("--limit", "100/minute"),
 }
+"""Valid arguments of each command."""
 
 
 def run_command(*words: str, stdin: str | None = None) -> Result:
@@ -37,28 +61,34 @@ def run_command(*words: str, stdin: str | None = None) -> Result:
 
 
 def run_flask(create_app: Any, *words: str) -> Result:
-    """Run ``flask oauth-ratelimit`` for an application."""
     group = FlaskGroup(create_app=create_app, add_default_commands=False)
     group.add_command(command)
     return CliRunner().invoke(group, ["oauth-ratelimit", *words], catch_exceptions=False)
 
 
-class Terminal:
-    """Commands on one configuration file."""
+def protected(**config: Any) -> Flask:
+    app = make_app(**config)
+    OAuthRateLimit(app, make_server(app))
+    return app
 
+
+class Terminal:
     def __init__(self, config_path: Path, settings: dict[str, Any]) -> None:
         self.config_path = config_path
         self.settings = settings
 
     def run(self, *words: str) -> Result:
-        """Run a command."""
         return run_command("--config", str(self.config_path), *words)
 
     def ok(self, *words: str) -> str:
-        """Run a command that succeeds, and return its output."""
         result = self.run(*words)
         assert 0 == result.exit_code, result.output
         return result.stdout
+
+    def arguments(self, words: tuple[str, ...]) -> list[str]:
+        trace = self.config_path.with_name("trace.csv")
+        trace.write_text("time,client\n1,app\n2,app\n")
+        return [word.format(config=self.config_path, trace=trace) for word in ARGUMENTS[words]]
 
     def data(self, *words: str) -> Any:
         """Run a command that succeeds, and return its JSON, which is ASCII."""
@@ -68,19 +98,12 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
-    """The command line with an empty database, in a process that has not configured its log."""
-    structlog.reset_defaults()
-    settings = {**CONFIG, "store": {"uri": mongo_uri}}
+def terminal(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.delenv("OAUTH_RATELIMIT_MONGO_URI", raising=False)
+    settings = {**LIMITS, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump(settings))
     return Terminal(path, settings)
-
-
-@pytest.fixture
-def denials() -> DenialQueue:
-    """Denials of the instance that are not recorded yet."""
-    return DenialQueue()
 
 
 @pytest.fixture
@@ -90,9 +113,14 @@ def now_s() -> float:
 
 
 @pytest.fixture
-def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[Limiter]:
-    """An instance with the same configuration."""
-    events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), queue=denials)
+def denials(connection: Connection, now_s: float) -> DenialRecorder:
+    store = DenialStore(connection)
+    return DenialRecorder(store, instance=lambda: "node-1", keep_s=lambda: 3600.0, clock=lambda: now_s)
+
+
+@pytest.fixture
+def limiter(terminal: Terminal, denials: DenialRecorder, now_s: float) -> Iterator[Limiter]:
+    events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), recorder=denials)
     limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s, denial_events=events)
     yield limiter
     limiter.close()
@@ -100,5 +128,4 @@ def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[
 
 @pytest.fixture
 def overrides(connection: Connection) -> OverrideStore:
-    """The stored overrides, as instances read them."""
     return OverrideStore(connection)

@@ -1,124 +1,82 @@
 """The command group: configuration, errors, exit codes, help, JSON of every command."""
 
-import configparser
-import importlib
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
-from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask
 
 from oauth_ratelimit import Mode, OAuthRateLimit
 from oauth_ratelimit.cli import command
-from tests.cli.conftest import WHY, Terminal, run_command, run_flask
-from tests.support.helpers import wait_until
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from testbed.clock import wait_until
+from tests.cli.conftest import ARGUMENTS, WHY, Terminal, protected, run_command, run_flask
 
-ROOT = Path(__file__).parents[2]
-
-ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("check-config",): ("{config}",),
-    ("db", "status"): (),
-    ("db", "upgrade"): (),
-    ("erase",): ("alice",),
-    ("explain",): ("app", "alice"),
-    ("export",): (),
-    ("init-db",): (),
-    ("limit", "list"): (),
-    ("limit", "set"): ("app", "--user", "9/minute", *WHY),
-    ("limit", "unset"): ("app", *WHY),
-    ("mode",): (),
-    ("mode", "set"): ("dry-run", *WHY),
-    ("mode", "unset"): WHY,
-    ("overrides",): (),
-    ("replay",): ("{trace}", "--limit", "100/minute"),
-    ("report",): (),
-    ("reset",): ("app",),
-    ("rollout",): (),
-    ("schema",): (),
-    ("show",): ("app",),
-    ("status",): (),
-    ("suggest",): (),
-    ("top",): (),
-    ("trust", "add"): ("app", *WHY),
-    ("trust", "list"): (),
-    ("trust", "remove"): ("app", *WHY),
-    ("what-if",): ("--limit", "100/minute"),
-}
-"""Valid arguments of each command."""
+SET = ("limit", "set", "app", "--limit", "1/second", "--kind", "user", "--yes")
 
 
-def all_commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yield the names of each command below a group."""
+def every_command(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     for name, found in group.commands.items():
-        if not isinstance(found, click.Group) or found.invoke_without_command:
-            yield (*names, name)
+        yield (*names, name), found
         if isinstance(found, click.Group):
-            yield from all_commands(found, *names, name)
+            yield from every_command(found, *names, name)
 
 
-@pytest.mark.parametrize("words", [pytest.param(words, id=" ".join(words)) for words in all_commands(command)])
+def test_every_command_has_two_examples_of_its_own_and_the_same_words_as_the_others() -> None:
+    """Of 80 columns. CLIENT and USER are an argument or an option, a kind of limits and a person have one option."""
+    for words, found in every_command(command):
+        assert words in ARGUMENTS or isinstance(found, click.Group), "or the tests with every command leave it out"
+        usage = run_command(*words, "--help").stdout
+        assert 80 >= max(map(len, usage.splitlines())), usage
+        examples = usage.partition("Examples:\n")[2].split("\n\n")[0].splitlines()
+        assert [words, words] == [tuple(example.split()[: len(words)]) for example in examples], usage
+        assert {"--by", "--per", "--client-total"}.isdisjoint(usage.split())
+        options = {option for parameter in found.params for option in parameter.opts}
+        for word in ("CLIENT", "USER"):
+            assert f"[{word}]" not in usage or f"--{word.lower()}" in options, usage
+
+
+@pytest.mark.parametrize("words", ARGUMENTS, ids=" ".join)
 def test_every_command_prints_one_json_value(terminal: Terminal, words: tuple[str, ...]) -> None:
-    trace = terminal.config_path.with_name("trace.csv")
-    trace.write_text("time,client\n1,app\n2,app\n")
-    arguments = [word.format(config=terminal.config_path, trace=trace) for word in ARGUMENTS[words]]
-    result = terminal.run(*words, *arguments, "--json")
+    result = terminal.run(*words, *terminal.arguments(words), "--json")
 
     assert result.exit_code in (0, 1), result.stderr
     assert isinstance(json.loads(result.stdout), dict | list)
 
 
-@pytest.mark.parametrize("name", sorted(command.commands))
-def test_every_command_has_help_without_a_configuration(name: str) -> None:
-    summary = (command.commands[name].help or "").split("\n")[0]
-
-    assert 0 == run_command(name, "--help").exit_code
-    assert 0 < len(summary) <= 45, "it fits into the list of commands"
-    assert name in run_command("--help").stdout
-
-
-def test_json_option_contradicts_other_formats(terminal: Terminal) -> None:
-    for name in ("export", "report"):
+def test_json_is_short_for_a_format(terminal: Terminal) -> None:
+    for name in ("overrides", "report"):
         assert "name either --json or --format" in terminal.run(name, "--format", "csv", "--json").stderr
-    assert [] == terminal.data("export") == json.loads(terminal.ok("export", "--format", "json"))
-    assert terminal.data("report").keys() == json.loads(terminal.ok("report", "--format", "json")).keys()
+        assert type(terminal.data(name)) is type(json.loads(terminal.ok(name, "--format", "json")))
 
 
-def test_configuration_must_be_named_outside_of_flask() -> None:
-    result = run_command("top")
-
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("db", "upgrade"), "db was removed: init-db applies migrations"),
+        (("schema",), "schema was removed: check-config --schema"),
+        (("top", "--watch", "1"), "top was removed: show without a CLIENT"),
+        (("export", "--help"), "export was removed: commands that list"),
+        (("replay", "--near-limit", "reserve", "x.log"), "--near-limit was removed: keys near a limit"),
+        (("replay", "--picture", "x.svg", "x.log"), "--picture was removed: draw the JSON"),
+    ],
+)
+def test_removed_command_or_option_says_what_to_use(words: tuple[str, ...], answer: str) -> None:
+    result = run_command(*words)
     assert 2 == result.exit_code
-    assert "--config" in result.stderr
-
-
-def test_invalid_configuration_exits_with_one(terminal: Terminal) -> None:
-    terminal.config_path.write_text("mode: loud")
-    result = terminal.run("top")
-
-    assert 1 == result.exit_code
-    problem = 'mode: got "loud", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)'
-    assert [
-        f"Error: {terminal.config_path}: {problem}",
-        "top needs a valid configuration: correct it, or name another file with --config FILE before the command. "
-        "Running instances keep the last valid one; new workers do not start.",
-    ] == result.stderr.splitlines()
+    assert answer in result.stderr
 
 
 @pytest.mark.parametrize("environment_mode", [None, "off"])
 def test_flask_uses_the_application_configuration_without_the_emergency_switch(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, environment_mode: str | None
 ) -> None:
-    def create_app() -> Flask:
-        app = Flask(__name__)
-        app.config["OAUTH_RATELIMIT_CONFIG"] = str(terminal.config_path)
-        app.config["OAUTH_RATELIMIT_MODE"] = "dry-run"
-        OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
-        return app
-
     if environment_mode:
         monkeypatch.setenv("OAUTH_RATELIMIT_MODE", environment_mode)
+    create_app = partial(protected, OAUTH_RATELIMIT_CONFIG=str(terminal.config_path), OAUTH_RATELIMIT_MODE="dry-run")
 
     assert "dry-run" == json.loads(run_flask(create_app, "status", "--json").stdout)["mode"]
 
@@ -128,12 +86,8 @@ def test_override_is_not_taken_for_configuration_by_an_application_that_has_star
     made = []
 
     def create_app() -> Flask:
-        app = Flask(__name__)
-        app.config["OAUTH_RATELIMIT_CONFIG"] = str(terminal.config_path)
-        ratelimit = OAuthRateLimit(
-            app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None)
-        )
-        ratelimit.start(app)
+        app = protected(OAUTH_RATELIMIT_CONFIG=str(terminal.config_path))
+        OAuthRateLimit.start(app)
         limiter = app.extensions["oauth_ratelimit"]
         made.append(limiter)
         wait_until(lambda: limiter.settings.policies.mode is Mode.OFF, "the override")
@@ -147,94 +101,105 @@ def test_override_is_not_taken_for_configuration_by_an_application_that_has_star
             limiter.close()
 
 
-def test_application_without_the_extension_is_a_usage_error() -> None:
-    result = run_flask(lambda: Flask(__name__), "top")
-
-    assert 2 == result.exit_code
-    assert "has no OAuthRateLimit" in result.stderr
-
-
 def test_missing_application_is_a_usage_error_that_names_the_way_without_one(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert "has no OAuthRateLimit" in run_flask(lambda: Flask(__name__), "show").stderr
     monkeypatch.chdir(tmp_path)
-    result = run_flask(None, "top")
+    result = run_flask(None, "show")
 
     assert 2 == result.exit_code
     assert "Could not locate a Flask application" in result.stderr
     assert "Without the application: flask oauth-ratelimit --config FILE" in result.stderr
-    assert 0 == run_flask(None, "--config", str(terminal.config_path), "top").exit_code
+    assert 0 == run_flask(None, "--config", str(terminal.config_path), "show").exit_code
 
 
-def test_flask_finds_the_command_by_its_entry_point() -> None:
-    metadata = configparser.ConfigParser()
-    metadata.read(ROOT / "setup.cfg")
-    name, _, target = metadata["options.entry_points"]["flask.commands"].strip().partition(" = ")
-    module, _, attribute = target.partition(":")
-
-    assert "oauth-ratelimit" == name
-    assert command is getattr(importlib.import_module(module), attribute)
-
-
-def test_configuration_without_a_shared_store_is_a_usage_error(terminal: Terminal) -> None:
-    terminal.config_path.write_text("mode: dry-run")
-    result = terminal.run("top")
-
-    assert 2 == result.exit_code
-    assert "no store.uri" in result.stderr
+UNREACHABLE = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
 
 
 @pytest.mark.parametrize(
-    "words", [("top",), ("status",), ("reset", "app"), ("explain", "app"), ("erase", "ann", "--dry-run")]
+    "words", [("show",), ("status",), ("reset", "app"), ("explain", "app"), ("erase", "ann", "--dry-run"), ("mode",)]
 )
 def test_unreachable_mongodb_exits_with_three_and_one_line(terminal: Terminal, words: tuple[str, ...]) -> None:
-    result = terminal.run("--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", *words)
+    result = terminal.run("--mongo-uri", UNREACHABLE, *words)
+    error, *more = result.stderr.splitlines()
 
-    assert 3 == result.exit_code
-    assert ["Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)"] == result.stderr.splitlines()
-
-
-def test_mode_says_what_works_without_mongodb(terminal: Terminal) -> None:
-    result = terminal.run(
-        "--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", "mode", "set", "off", *WHY
-    )
-
-    assert 3 == result.exit_code
-    assert "mode: off in the file of each instance takes effect within seconds, whatever overrides say" in result.stderr
+    assert (3, "Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)") == (result.exit_code, error)
+    assert ["Without MongoDB"] * (words == ("mode",)) == [text.partition(":")[0] for text in more]
 
 
 @pytest.mark.parametrize(
-    ("uri", "servers"),
+    ("uri", "message"),
     [
-        ("mongodb://ann:s%40cret@127.0.0.1:1,127.0.0.1:2/oauth", "127.0.0.1:1,127.0.0.1:2"),
-        ("mongodb://[::1]:1/", "[::1]:1"),
+        ("mongodb://ann:s%40cret@127.0.0.1:1,[::1]:1/oauth?", "ServerSelectionTimeoutError (127.0.0.1:1,[::1]:1)"),
+        ("mongodb://ann:s%40cret@127.0.0.1:1/?directConnection=maybe&", "directconnection"),
     ],
-    ids=["with a password", "IPv6"],
+    ids=["two servers", "invalid"],
 )
-def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, uri: str, servers: str) -> None:
-    result = terminal.run("--mongo-uri", f"{uri}?serverSelectionTimeoutMS=50", "top")
+def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, uri: str, message: str) -> None:
+    result = terminal.run("--mongo-uri", f"{uri}serverSelectionTimeoutMS=50", "show")
 
-    assert [f"Error: MongoDB is unreachable: ServerSelectionTimeoutError ({servers})"] == result.stderr.splitlines()
-
-
-def test_invalid_connection_string_is_explained_without_secrets(terminal: Terminal) -> None:
-    result = terminal.run("--mongo-uri", "mongodb://ann:secret@127.0.0.1:1/?directConnection=maybe", "top")
-
-    assert 3 == result.exit_code
-    assert "directconnection" in result.stderr
-    assert "secret" not in result.stderr
+    assert (3, True) == (result.exit_code, message in result.stderr), result.stderr
+    assert "cret" not in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("show",), "name a configuration file with --config"),
         (("status", "--config", "x.yaml"), "--config goes before the command: oauth-ratelimit --config FILE status"),
         (("limit", "list", "--mongo-uri=mongodb://db/"), "--mongo-uri URI limit list"),
         (("status", "--colour"), "No such option '--colour'"),
+        (("report", "--format", "pdf"), "'pdf' is not one of 'table', 'json', 'jsonl', 'csv', 'text'"),
+        (("report", "-o", "report.txt"), "-o needs --format text, csv, json or jsonl"),
+        (("denials", "--from", "soon"), "'soon' is neither 14:05 nor such as 2026-12-01T14:05:00Z"),
+        (("denials", "--from", "2026-12-01", "--to", "2026-11-01"), "--from is not before --to"),
+        (("check-config",), "name either a FILE or --schema"),
+        (("explain",), "name either a CLIENT or a denial"),
+        (("explain", "app", "--id", "0" * 16), "name either a CLIENT or a denial"),
+        (("replay", __file__, "--limit", "10/second; 100/hour"), "not a single limit"),
+        (("replay", __file__, "--limit", "0/minute"), "out of range"),
+        (("replay", __file__, "--client-pattern", "("), "not a regular expression"),
+        (("replay", __file__, "--client-pattern", "x"), "no group"),
+        (("replay", __file__, "--column", "date=x"), "is not time=FIELD"),
+        (("replay", __file__), "name a configuration file with --config"),
+        (("suggest", __file__, "--window", "90s"), "needs a window of whole minutes"),
+        (("what-if",), "Missing option '--limit'"),
+        (("what-if", "--limit", "10/second"), "needs a window of whole minutes"),
+        (("what-if", "--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),
+        (("what-if", "--limit", "10/minute", "--last", "10s"), "is out of range"),
+        (("limit", "set", "app", *WHY), "Missing option '--limit'"),
+        (("reset", "app", "--client", "app"), "name CLIENT once, as an argument or with --client"),
+        (("trust", "add", *WHY), "name a CLIENT"),
+        (("limit", "set", "--limit", "1/second", "--kind", "user", "--yes", *WHY), "either a CLIENT or --everybody"),
+        ((*SET, "--everybody", *WHY), "either a CLIENT or --everybody"),
+        (("limit", "set", "", "--limit", "1/second", "--kind", "user", "--yes", *WHY), "1 to 1024 characters"),
+        (("mode", "set", "off", "--client", "", *WHY), "1 to 1024 characters"),
+        (("trust", "add", "", *WHY), "1 to 1024 characters"),
+        (("mode", "set", "off", "--reason", " "), "Invalid value for '--reason': ' ' is empty"),
+        (("mode", "set", "off", "--reason", "x" * 1001), "up to 1000 characters"),
+        (("mode", "unset"), "Missing option '--reason'"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_explained(words: tuple[str, ...], message: str) -> None:
+    result = run_command(*words)
+
+    assert (2, True) == (result.exit_code, message in " ".join(result.stderr.split())), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*SET, "--limit", "0/minute"), 'limits.user[1]: got "0/minute", allowed: 1 to 2^53'),
+        ((*SET, "--for", "soon"), "Invalid value for --for: allowed: seconds"),
+        ((*SET, "--until", "x"), "Invalid value for --until: allowed: a time with its zone"),
+        ((*SET, "--for", "1h", "--until", "2120-01-01T00:00:00Z"), "either --for or --until"),
     ],
 )
-def test_unknown_option_of_a_command_is_a_usage_error(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
-    result = terminal.run(*words)
+def test_invalid_limit_or_end_changes_nothing(
+    terminal: Terminal, overrides: OverrideStore, words: tuple[str, ...], message: str
+) -> None:
+    result = terminal.run(*words, *WHY)
 
-    assert 2 == result.exit_code
-    assert message in result.stderr
+    assert (2, True, ()) == (result.exit_code, message in result.stderr, overrides.read()), result.stderr

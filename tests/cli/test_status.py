@@ -1,4 +1,4 @@
-"""status, top, show and export."""
+"""status and show."""
 
 import csv
 import io
@@ -6,69 +6,54 @@ import json
 import sys
 import time
 from contextlib import closing
-from types import SimpleNamespace
+from dataclasses import replace
 
+import click
 import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.background.health import HealthMonitor
+from oauth_ratelimit.cli.output import print_table
+from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.operations.status import heartbeat_data
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import WHY, Terminal
 from tests.support.limiters import send_hits
 
 
 def test_empty_database_gives_empty_lists_and_says_so(terminal: Terminal) -> None:
-    for words in (("top",), ("show", "app"), ("overrides",), ("limit", "list"), ("export",)):
+    for words in (("show",), ("show", "app"), ("overrides",), ("limit", "list")):
         assert [] == terminal.data(*words)
-    assert "" == terminal.ok("export")
-    assert "No recent requests." in terminal.ok("top")
+    assert "" == terminal.ok("show", "--format", "csv")
+    assert "No recent limited requests." in terminal.ok("show")
     assert "No overrides: " in terminal.ok("overrides")
     assert "No overrides and no resets so far." in terminal.ok("overrides", "--history")
     assert "No instance seen in the last 10 minutes" in terminal.ok("status")
 
 
-def test_top_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limiter) -> None:
+def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limiter) -> None:
     send_hits(limiter, 5, "app", "alice")
-    send_hits(limiter, 8, "batch")
-    send_hits(limiter, 1, "other")
-    rows = terminal.data("top", "-n", "3")
-
-    assert [("app", "alice", "user"), ("batch", None, "client"), ("batch", None, "client_total")] == [
-        (row["client_id"], row["username"], row["kind"]) for row in rows
-    ]
-    assert [(1.0, 0), (0.8, 2)] == [(row["used_ratio"], row["remaining"]) for row in rows[:2]]
-    assert rows[0]["retry_after_s"] > 0
-
-
-def test_top_watches_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    send_hits(limiter, 1, "app", "alice")
-    waits = iter([None, KeyboardInterrupt])
-
-    def sleep(seconds: float) -> None:
-        if interruption := next(waits):
-            raise interruption
-
-    monkeypatch.setattr(sys.modules["oauth_ratelimit.cli.status"], "time", SimpleNamespace(sleep=sleep))
-
-    assert 2 == terminal.ok("top", "--watch", "1").count("alice")
-
-
-def test_show_lists_a_client_or_one_of_its_users(terminal: Terminal, limiter: Limiter) -> None:
-    send_hits(limiter, 2, "app", "alice")
-    send_hits(limiter, 1, "app", "bob")
     send_hits(limiter, 3, "app", "alice", grant_type="refresh_token")
-    send_hits(limiter, 4, "other", "alice")
+    send_hits(limiter, 8, "batch")
+    rows = terminal.data("show", "-n", "3")
 
-    assert {("alice", None, 2.0), ("bob", None, 1.0), ("alice", "grant:refresh_token", 3.0)} == {
-        (row["username"], row["scope"], row["estimate"]) for row in terminal.data("show", "app") if row["username"]
+    assert [("app", "alice", 1.0), ("batch", None, 0.8)] == [
+        (row["client_id"], row["username"], row["used_ratio"]) for row in rows[:2]
+    ]
+    assert {"app"} == {row["client_id"] for row in terminal.data("show", "app")}
+    assert {(None, 5.0), ("grant:refresh_token", 3.0)} == {
+        (row["scope"], row["estimate"]) for row in terminal.data("show", "app", "alice")
     }
-    assert {None, "grant:refresh_token"} == {row["scope"] for row in terminal.data("show", "app", "alice")}
-    assert "alice" in terminal.ok("show", "app", "alice")
+    assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5.0", "100%"]] == [
+        line.split()[:8] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
+    ]
 
 
 def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
-    """Store a heartbeat as an instance does."""
     with closing(Connection(mongo_uri)) as connection:
         limiter = Limiter(load_config({**terminal.settings, "instance": name}))
         HealthMonitor(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
@@ -78,27 +63,34 @@ def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
 def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> None:
     send_heartbeat(terminal, mongo_uri, "node-1")
     send_heartbeat(terminal, mongo_uri, "node-2")
-    data = terminal.data("status")
+    data, text = terminal.data("status"), terminal.ok("status")
 
     assert ("enforce", {"layer": "mode"}) == (data["mode"], data["mode_origin"])
     assert ["node-1", "node-2"] == [instance["instance"].split(":")[0] for instance in data["instances"]]
-    assert all(instance["seen_s"] < 60 for instance in data["instances"])
-    assert "node-2" in terminal.ok("status")
-
-
-def test_status_names_the_origin_of_the_mode(terminal: Terminal) -> None:
-    assert "mode from  the configuration\n" in terminal.ok("status")
+    assert all(instance["seen_s"] < 60 and not instance["is_lagging"] for instance in data["instances"])
+    assert "mode from  the configuration\n" in text
+    assert "node-2" in text
+    assert "Not yet in mode" not in text
 
     terminal.ok("mode", "set", "dry-run", *WHY)
-    assert "mode from  override by ann: ticket 4711\n" in terminal.ok("status")
+    text = terminal.ok("status")
+    assert "mode from  override by ann: ticket 4711; the configuration has enforce\n" in text
+    assert "Not yet in mode dry-run when last seen: 2 instances." in text
 
 
-def test_status_names_instances_that_have_not_changed_mode_yet(terminal: Terminal, mongo_uri: str) -> None:
-    send_heartbeat(terminal, mongo_uri, "node-1")
-    assert "Not yet in mode" not in terminal.ok("status")
+@pytest.mark.parametrize(("seen_s", "words"), [(9.0, "9 s"), (31.0, "late 31 s"), (599.0, "late 9 min 59 s")])
+def test_killed_instance_is_marked_late_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seen_s: float, words: str
+) -> None:
+    beat = Heartbeat("ip-10-0-12-34.eu-west-1.compute.internal:4711", 1e9, 9e8, "1.2", "enforce", 1.0, lag_s=12.5)
+    beat = replace(beat, failure_count=1234, over_admitted_count=1234, clock_offset_s=-12.5)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(INSTANCE_COLUMNS, [heartbeat_data(beat, 1e9 + seen_s)])
+    text = click.unstyle(capsys.readouterr().out)
 
-    terminal.ok("mode", "set", "dry-run", *WHY)
-    assert "Not yet in mode dry-run when last seen: 1 instance." in terminal.ok("status")
+    assert 80 >= max(map(len, text.splitlines())), text
+    assert f"  {words}  " in text
 
 
 def test_status_ignores_the_emergency_switch_of_its_environment_with_a_warning(
@@ -111,18 +103,56 @@ def test_status_ignores_the_emergency_switch_of_its_environment_with_a_warning(
     assert "OAUTH_RATELIMIT_MODE=off is set in the environment of this command" in terminal.run("status").stderr
 
 
-@pytest.mark.parametrize(("what", "count"), [("counters", 2), ("overrides", 1), ("history", 3)])
-def test_export_has_the_same_records_in_every_format(
-    terminal: Terminal, limiter: Limiter, what: str, count: int
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (("show",), 2),
+        (("denials",), 1),
+        (("overrides",), 2),
+        (("overrides", "--history"), 2),
+        (("limit", "list"), 1),
+        (("trust", "list"), 1),
+        (("status",), 1),
+        (("report",), 1),
+        (("what-if", "--limit", "1/minute"), 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_every_list_has_the_same_records_in_each_format(
+    terminal: Terminal,
+    limiter: Limiter,
+    denials: DenialRecorder,
+    connection: Connection,
+    mongo_uri: str,
+    words: tuple[str, ...],
+    count: int,
 ) -> None:
-    send_hits(limiter, 2, "app", "alice")
-    terminal.ok("mode", "set", "off", *WHY)
-    terminal.ok("limit", "set", "app", "--user", "9/hour", *WHY)
-    terminal.ok("mode", "unset", *WHY)
-    lines = [json.loads(line) for line in terminal.ok("export", what).splitlines()]
-    rows = list(csv.DictReader(io.StringIO(terminal.ok("export", what, "--format", "csv"))))
+    limiter.check("app", "alice", cost=5)
+    limiter.check("app", "alice")
+    limiter.sync()
+    denials.close()
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    minute = ClientMinute("app", int(time.time()) // 60 * 60 - 60, tallies={Source("client", "none"): Tally(allowed=2)})
+    StatisticsStore(connection).put("one-0", [minute], keep_s=3600.0)
+    terminal.ok("limit", "set", "app", "--limit", "9/hour", "--kind", "user", "--yes", *WHY)
+    terminal.ok("trust", "add", "batch", *WHY)
+    whole = terminal.data(*words)
+    lines = [json.loads(line) for line in terminal.ok(*words, "--format", "jsonl").splitlines()]
+    rows = list(csv.DictReader(io.StringIO(terminal.ok(*words, "--format", "csv"))))
+    records = whole if isinstance(whole, list) else next(value for value in whole.values() if isinstance(value, list))
 
-    assert count == len(lines) == len(rows)
-    assert [list(line) for line in lines] == [list(row) for row in rows]
-    for records in (terminal.data("export", what), json.loads(terminal.ok("export", what, "--format", "json"))):
-        assert [line["client_id"] for line in lines] == [record["client_id"] for record in records]
+    assert count == len(records) == len(lines) == len(rows)
+    assert [list(record) for record in records] == [list(line) for line in lines] == [list(row) for row in rows]
+    assert len(terminal.ok(*words, "--format", "table").splitlines()) > count
+
+
+def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri: str) -> None:
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    text = terminal.ok("rollout")
+
+    assert "dry run > canary > [enforce]" in text
+    assert "instances             1 instance" in text
+    assert "Note: No statistics of the last day." in text
+    assert 'flask oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
+    terminal.ok("mode", "set", "dry-run", *WHY)
+    assert "Next, in spite of that:\n  flask oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")

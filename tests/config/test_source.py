@@ -6,38 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
-from oauth_ratelimit.config.source import ConfigSource
+from oauth_ratelimit.config.source import LAST_VALID, LIMITS_OFF, SWITCHED_OFF, ConfigFile
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.errors import ConfigError
+from testbed.clock import Clock
 
 DRY_RUN = "mode: dry-run\n"
 ENFORCE = "mode: enforce\n"  # as long as the one above, so that only the time differs
-BROKEN = "mode: enforce\nlimits: {user: [{limit: 0, window: 1s}]}\n"
+BROKEN = "mode: on\n"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A configuration file in dry run."""
     path = tmp_path / "limits.yaml"
     path.write_text(DRY_RUN)
     return path
 
 
 @pytest.fixture
-def source(path: Path) -> ConfigSource:
-    """The file, loaded once."""
-    source = ConfigSource(path)
+def source(path: Path) -> ConfigFile:
+    source = ConfigFile(path)
     source.load()
     return source
 
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """The log."""
     with capture_logs() as entries:
         yield entries
 
@@ -49,26 +48,24 @@ def write(path: Path, text: str) -> None:
     os.utime(path, ns=(before_ns + 10**9, before_ns + 10**9))
 
 
-def polled(source: ConfigSource) -> Settings | None:
-    """Poll four times and return the settings that were found."""
+def polled(source: ConfigFile) -> Settings | None:
     found = [source.poll(), source.poll(), source.poll(), source.poll()]
     return next((settings for settings in found if settings is not None), None)
 
 
 def modes(*found: Settings | None) -> list[Mode | None]:
-    """Return the global mode of each result."""
     return [None if settings is None else settings.policies.mode for settings in found]
 
 
 def test_changed_file_is_applied_once_two_polls_find_it_the_same(
-    source: ConfigSource, path: Path, events: list[Any]
+    source: ConfigFile, path: Path, events: list[Any]
 ) -> None:
     write(path, ENFORCE)
     assert [None, Mode.ENFORCE, None, None] == modes(source.poll(), source.poll(), source.poll(), source.poll())
     assert [] == events
 
 
-def test_file_that_is_being_written_is_left_alone(source: ConfigSource, path: Path, events: list[Any]) -> None:
+def test_file_that_is_being_written_is_left_alone(source: ConfigFile, path: Path, events: list[Any]) -> None:
     """Its content may be valid and lack its end."""
     found = []
     for written in (
@@ -87,9 +84,8 @@ def test_file_that_is_being_written_is_left_alone(source: ConfigSource, path: Pa
 
 
 def test_file_that_changes_before_it_is_read_waits_for_the_next_poll(
-    source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The content that was read is not used."""
     write(path, ENFORCE)
     assert source.poll() is None
     with monkeypatch.context() as patch:
@@ -104,22 +100,14 @@ def test_file_that_changes_before_it_is_read_waits_for_the_next_poll(
     assert [None, Mode.OFF] == modes(source.poll(), source.poll())
 
 
-def test_file_that_is_renamed_over_is_a_change(source: ConfigSource, path: Path, tmp_path: Path) -> None:
-    """Even with the same size and time."""
-    other = tmp_path / "new.yaml"
-    other.write_text(ENFORCE)
-    status = path.stat()
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    other.replace(path)
-    assert [Mode.ENFORCE] == modes(polled(source))
-
-
 def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
+    """Even if that has the same size and time."""
     link, second = tmp_path / "link.yaml", tmp_path / "second.yaml"
     link.symlink_to(path)
-    second.write_text(ENFORCE)
-    source = ConfigSource(link)
+    source = ConfigFile(link)
     source.load()
+    second.write_text(ENFORCE)
+    os.utime(second, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
     turned = tmp_path / "turned.yaml"
     turned.symlink_to(second)
     turned.replace(link)
@@ -129,48 +117,53 @@ def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (
-            BROKEN,
-            "limits.user[0].limit: got 0, allowed: a whole number from 1 to 2^53 (9007199254740992); for example "
-            "limit: 100 (line 2)",
-        ),
-        ("", EMPTY),
+        (BROKEN, 'mode: got "on", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)'),
         ("# mode: enforce\n", EMPTY),
         (None, "cannot be read: No such file or directory"),
     ],
-    ids=["broken", "empty", "only a comment", "missing"],
+    ids=["broken", "only a comment", "missing"],
 )
-def test_unusable_file_is_logged_once_and_applied_when_repaired(
-    source: ConfigSource, path: Path, events: list[Any], content: str | None, problem: str
+def test_unusable_file_changes_nothing_and_is_applied_when_repaired(
+    source: ConfigFile, path: Path, events: list[Any], content: str | None, problem: str
 ) -> None:
     write(path, content or "")
     if content is None:
         path.unlink()
     assert (None, None) == (polled(source), polled(source))
-    expected = {"event": "config_rejected", "log_level": "error", "path": str(path), "problem_count": 1}
-    assert [{**expected, "problems": [problem]}] == events
+    assert [("config_rejected", "error", str(path), [problem], LAST_VALID)] == [
+        (each["event"], each["log_level"], each["path"], each["problems"], each["effect"]) for each in events
+    ]
     write(path, ENFORCE)
     assert [Mode.ENFORCE] == modes(polled(source))
+    assert source.rejection is None
 
 
-def test_each_broken_content_is_logged_once(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """However often it is saved; another content is logged again."""
-    for text in (BROKEN, BROKEN, "mode: on\n", BROKEN):
+def test_each_broken_content_is_logged_once_and_its_repair_is_news(
+    source: ConfigFile, path: Path, events: list[Any]
+) -> None:
+    """However often it is saved; and even if the repair brings the former settings back."""
+    for text in (BROKEN, BROKEN, "mode: never\n", BROKEN):
         write(path, text)
         assert polled(source) is None
     assert 3 == len(events)
-
-
-def test_file_that_is_put_back_after_an_error_is_news(source: ConfigSource, path: Path) -> None:
-    """Its reader learns that the trouble is over."""
-    write(path, BROKEN)
-    assert polled(source) is None
     write(path, DRY_RUN)
     assert [Mode.DRY_RUN] == modes(polled(source))
 
 
-def test_same_settings_are_not_news(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A changed time or comment changes nothing."""
+def test_file_that_anybody_may_change_is_logged_with_each_load(
+    source: ConfigFile, path: Path, events: list[Any]
+) -> None:
+    """And named by ``check-config``, though it is valid."""
+    path.chmod(0o666)
+    source.load()
+    write(path, ENFORCE)
+    assert [Mode.ENFORCE] == modes(polled(source))
+    assert [("config_not_protected", str(path))] * 2 == [(entry["event"], entry["path"]) for entry in events]
+    result = CliRunner().invoke(command, ["check-config", str(path)])
+    assert (0, True) == (result.exit_code, "any user of this machine may change this file" in result.stderr)
+
+
+def test_same_settings_are_not_news(source: ConfigFile, path: Path, events: list[Any]) -> None:
     assert polled(source) is None
     for text in (DRY_RUN, f"# a comment\n{DRY_RUN}"):
         write(path, text)
@@ -178,7 +171,7 @@ def test_same_settings_are_not_news(source: ConfigSource, path: Path, events: li
     assert [] == events
 
 
-def test_file_that_is_missing_for_one_poll_is_not_logged(source: ConfigSource, path: Path, events: list[Any]) -> None:
+def test_file_that_is_missing_for_one_poll_is_not_logged(source: ConfigFile, path: Path, events: list[Any]) -> None:
     """Some editors remove a file before they write it."""
     path.unlink()
     assert source.poll() is None
@@ -188,7 +181,7 @@ def test_file_that_is_missing_for_one_poll_is_not_logged(source: ConfigSource, p
 
 
 def test_poll_opens_only_a_changed_file_and_a_bad_one_once(
-    source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[object] = []
     real_open = os.open
@@ -201,24 +194,23 @@ def test_poll_opens_only_a_changed_file_and_a_bad_one_once(
     assert 1 == len(opened)
 
 
-def test_logged_problems_are_bounded_and_counted(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """The event has the first 20 problems and their number."""
+def test_logged_problems_are_bounded_and_counted(source: ConfigFile, path: Path, events: list[Any]) -> None:
     write(path, "trusted_clients: [" + "1, " * 500 + "1]\n")
     polled(source)
     assert [(20, 501)] == [(len(event["problems"]), event["problem_count"]) for event in events]
 
 
-def test_reload_applies_a_change_at_once(source: ConfigSource, path: Path) -> None:
-    """It does not wait for a second poll."""
-    assert source.reload() is None
+def test_reload_applies_a_change_at_once_and_only_once(source: ConfigFile, path: Path) -> None:
     write(path, ENFORCE)
-    assert [Mode.ENFORCE, None] == modes(source.reload(), source.reload())
+    source.request_reload()
+    assert [Mode.ENFORCE] == modes(source.poll())
+    source.request_reload()
+    assert source.poll() is None
     assert polled(source) is None
 
 
 def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
-    """Mode and connection string stay those of the application."""
-    source = ConfigSource(path, mode="off", uri="mongodb://other/db")
+    source = ConfigFile(path, mode="off", uri="mongodb://other/db")
     loaded = source.load()
     write(path, ENFORCE + "max_keys: 7\n")
     reloaded = polled(source)
@@ -228,22 +220,95 @@ def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
     ]
 
 
-def test_log_of_a_broken_file_has_no_password(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    for text in (
-        "store: {url: 'mongodb://u:hunter2@h'}",
-        "store: {uri: mongodb://u:hunter2@h",
-        "mongodb://u:hunter2@h",
-    ):
-        write(path, text)
-        polled(source)
-    assert 3 == len(events)
-    assert "hunter2" not in repr(events)
+# A file that is not valid.
 
 
-def test_broken_or_missing_file_at_start_is_an_error(path: Path) -> None:
-    """There are no last good settings yet."""
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"mode: [", b"broken:\n", b"\xff\xfe\x00", None],
+    ids=["empty", "no YAML", "unknown key", "not UTF-8", "missing"],
+)
+def test_worker_starts_without_limits_whatever_the_file_holds(
+    path: Path, events: list[Any], content: bytes | None
+) -> None:
+    path.write_bytes(content or b"")
+    if content is None:
+        path.unlink()
+    source = ConfigFile(path)
+
+    assert [Mode.OFF] == modes(source.load())
+    assert [("config_rejected", LIMITS_OFF)] == [(each["event"], each["effect"]) for each in events]
+    write(path, ENFORCE)
+    assert [Mode.ENFORCE] == modes(polled(source))
+
+
+def test_rejected_file_is_logged_each_minute_until_it_is_repaired(path: Path, events: list[Any]) -> None:
+    clock = Clock()
     path.write_text(BROKEN)
-    with pytest.raises(ConfigError, match=r"limits\.user\[0\]\.limit: got 0"):
-        ConfigSource(path).load()
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        ConfigSource(path.with_name("other.yaml")).load()
+    source = ConfigFile(path, clock=clock)
+    source.load()
+    for _ in range(3):
+        clock.advance(30)
+        source.poll()
+
+    assert 2 == len(events)
+    assert source.rejection is not None
+    assert clock.now_s - 90 == source.rejection.since_s
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "mode: 'off'\nbroken:\n",
+        "mode: off\nlimits: [\n",
+        f"{BROKEN}mode: off\n",  # appended: the key is there twice
+        "limits: {user: [\nmode: off  # for now\n",
+    ],
+)
+def test_mode_off_applies_in_a_file_that_is_invalid_elsewhere(path: Path, events: list[Any], content: str) -> None:
+    path.write_text(f"{ENFORCE}guard: {{mode: enforce}}\n")
+    source = ConfigFile(path)
+    source.load()
+    write(path, content)
+    settings = polled(source)
+
+    assert settings is not None
+    assert (Mode.OFF, False) == (settings.policies.mode, settings.is_guarded)
+    assert [SWITCHED_OFF] == [each["effect"] for each in events]
+    started = ConfigFile(path).load()
+    assert (Mode.OFF, False) == (started.policies.mode, started.is_guarded)
+
+    write(path, BROKEN)
+    assert [Mode.ENFORCE] == modes(polled(source))  # as in the last valid file
+
+
+def test_mode_of_the_application_replaces_that_of_an_invalid_file(path: Path) -> None:
+    path.write_text("guard: {mode: enforce}\nbroken:\n")
+    assert not ConfigFile(path, mode="off").load().is_guarded
+    assert ConfigFile(path, mode="enforce").load().is_guarded
+
+
+@pytest.mark.parametrize(
+    ("guard", "expected"),
+    [
+        ("{mode: enforce, max_keys: 7}", (Mode.ENFORCE, 7)),
+        ("{mode: enforce, max_keys: 0}", (Mode.ENFORCE, 100_000)),
+        ("{mode: enforec, max_keys: 7}", (Mode.DRY_RUN, 100_000)),
+        ("[", (Mode.DRY_RUN, 100_000)),
+        (None, (Mode.OFF, 100_000)),
+    ],
+)
+def test_guard_of_an_invalid_file_goes_on(path: Path, guard: str | None, expected: tuple[Mode, int]) -> None:
+    path.write_text(f"{BROKEN}store: {{uri: 'mongodb://host/db'}}\n" + (f"guard: {guard}\n" if guard else ""))
+    settings = ConfigFile(path).load()
+
+    assert expected == (settings.guard.mode, settings.guard.max_keys)
+    assert settings.is_guarded is (guard is not None)
+    assert "mongodb://host/db" == settings.store.uri
+
+
+def test_user_names_are_hidden_if_the_section_privacy_is_invalid(path: Path) -> None:
+    path.write_text("privacy: {user_names: hashed, keys: [{env: NOT_SET}]}\nguard: {mode: enforce}\n")
+    names = ConfigFile(path).load().privacy.names()
+
+    assert "alice" not in str(names("alice"))

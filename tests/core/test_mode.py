@@ -1,8 +1,5 @@
 """Canary."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,19 +10,16 @@ CLIENTS = [f"client-{number}" for number in range(2000)]
 
 
 def chosen(canary: Canary) -> set[str]:
-    """Return the clients for which a canary enforces limits."""
     return {client_id for client_id in CLIENTS if canary.has_client(client_id, instance="node-1")}
 
 
 @pytest.mark.parametrize(("percent", "error"), ((0, 0), (1, 0.03), (10, 0.03), (50, 0.03), (99.5, 0.03), (100, 0)))
 def test_canary_takes_its_share_of_clients(percent: float, error: float) -> None:
-    """Zero percent is nobody, a hundred is everybody."""
     assert abs(len(chosen(Canary(percent=percent))) / len(CLIENTS) - percent / 100) <= error
 
 
 @given(client_id=st.text(), salt=st.text(), low=st.floats(0, 100), high=st.floats(0, 100))
 def test_raised_percentage_only_adds_clients(client_id: str, salt: str, low: float, high: float) -> None:
-    """It does not matter what they are called."""
     low, high = sorted((low, high))
     if Canary(low, salt).has_client(client_id, instance=""):
         assert Canary(high, salt).has_client(client_id, instance="")
@@ -37,11 +31,5 @@ def test_another_salt_chooses_other_clients() -> None:
 
 
 def test_every_process_chooses_the_same_clients() -> None:
-    """The choice does not depend on the process, as Python's own hash does."""
-    code = (
-        "from oauth_ratelimit.core.mode import Canary\n"
-        "print(sum(2**n for n in range(64) if Canary(50, 's').has_client(f'client-{n}', instance='')))"
-    )
-    here = sum(2**number for number in range(64) if Canary(50, "s").has_client(f"client-{number}", instance=""))
-    there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
-    assert here == int(there)
+    found = [number for number in range(16) if Canary(50, "s").has_client(f"client-{number}", instance="")]
+    assert [2, 4, 5, 6, 8, 9, 10, 14, 15] == found

@@ -14,27 +14,24 @@ from oauth_ratelimit.core.window import Window
 LIMITS = {"limits": {"client": ["1/second"]}}
 ENFORCED, ENFORCED_GRANT = {"mode": "enforce"}, {"grants": {"password": {"mode": "enforce"}}}
 LIMITED_GRANT, LIMITED_ENDPOINT = {"grants": {"password": LIMITS}}, {"endpoints": {"revocation": LIMITS}}
+ENFORCED_ENDPOINT = {"clients": {"app": {"endpoints": {"revocation": ENFORCED}}}}
 GRANT, ENDPOINT = {"grant_type": "password"}, {"endpoint": "revocation"}
 
 
 def app(**own: Any) -> dict[str, Any]:
-    """Return a configuration with a section for the client."""
     return {"clients": {"app": own}}
 
 
 def gold(**own: Any) -> dict[str, Any]:
-    """Return a configuration in which the client has a plan."""
     return {"plans": {"gold": own}, **app(plan="gold")}
 
 
 def limit_override(reason: str, client_id: str | None) -> Override:
-    """Return an override of limits."""
     policies = (Policy("client", 1, Window.of(1)),)
     return Override(Target(OverrideKind.LIMIT, client_id, LimitKind.CLIENT), "ann", reason, 0.0, policies=policies)
 
 
 def mode_override(mode: str, client_id: str | None = None) -> Override:
-    """Return an override of a mode. The mode is its reason."""
     return Override(Target(OverrideKind.MODE, client_id), "ann", mode, 0.0, mode=Mode(mode))
 
 
@@ -90,6 +87,7 @@ def test_origin_of_limits_is_the_most_specific_section_or_override(
         (app(**ENFORCED), [mode_override("enforce")], {}, ("clients.app", "enforce")),
         (app(**ENFORCED_GRANT), [], GRANT, ("clients.app.grants.password", "enforce")),
         (app(**ENFORCED_GRANT), [mode_override("off", "app")], GRANT, ("off", "off")),
+        ({**LIMITED_ENDPOINT, **ENFORCED_ENDPOINT}, [mode_override("off", "app")], ENDPOINT, ("off", "off")),
         (app(**ENFORCED_GRANT), [mode_override("dry-run", "app")], GRANT, ("dry-run", "dry-run")),
         (ENFORCED_GRANT, [], GRANT, ("grants.password", "enforce")),
         ({"grants": {"password": {"mode": "off"}}}, [mode_override("dry-run")], GRANT, ("grants.password", "off")),
@@ -99,14 +97,12 @@ def test_origin_of_limits_is_the_most_specific_section_or_override(
 def test_origin_of_a_mode_has_the_mode_that_applies(
     config: Any, overrides: list[Override], at: Any, expected: tuple[str, str]
 ) -> None:
-    """The policy set with the overrides applied has the same mode."""
     policies = load_config(config).policies
     name = name_of(Origins(policies, overrides).of_mode("app", **at))
     assert expected == (name, apply_overrides(policies, overrides).matching("app", **at).mode.value)
 
 
 def test_origin_of_trust_is_an_override_or_a_pattern_of_the_file() -> None:
-    """A client that is not trusted has none."""
     override = Override(Target(OverrideKind.TRUSTED, "mobile-1"), "ann", "", 0.0)
     origins = Origins(load_config({"trusted_clients": ["own-*", "own-1"]}).policies, [override])
     assert Origin("override", override) == origins.of_trust("mobile-1")

@@ -21,7 +21,6 @@ def override(kind: OverrideKind = LIMIT, client_id: str | None = "app", **more: 
 
 
 def found(config: Any, *overrides: Override, client_id: str = "app", **at: str) -> ClientPolicies:
-    """Return the policies of a client under overrides."""
     return apply_overrides(load_config(config).policies, overrides).matching(client_id, **at)
 
 
@@ -91,22 +90,7 @@ def test_dry_run_denies_nothing_whatever_the_file_enforces(client_id: str | None
     assert (Mode.DRY_RUN, [None]) == (policies.mode, [policy.mode for policy in policies.limits.client])
 
 
-@pytest.mark.parametrize("at", [{"grant_type": "password"}, {"endpoint": "revocation"}], ids=str)
-def test_client_that_is_off_is_off_everywhere(at: dict[str, str]) -> None:
-    """Its grant types and endpoints may have a mode of their own in the file."""
-    own = {"grants": {"password": {"mode": "enforce"}}, "endpoints": {"revocation": {"mode": "enforce"}}}
-    config = {"endpoints": {"revocation": {"limits": {"client": ["1/second"]}}}, "clients": {"app": own}}
-    assert Mode.OFF is found(config, override(MODE, mode=Mode.OFF), **at).mode
-
-
-@pytest.mark.parametrize("mode", list(Mode), ids=str)
-@pytest.mark.parametrize("client_id", [None, "app"])
-def test_file_that_switches_off_beats_overrides(client_id: str | None, mode: Mode) -> None:
-    assert Mode.OFF is found({"mode": "off"}, override(MODE, client_id, mode=mode)).mode
-
-
 def test_client_that_an_override_enforces_is_not_part_of_the_canary() -> None:
-    """It is enforced outside of the canary's share, too."""
     config, change = {"mode": "enforce", "canary": {"percent": 0}}, override(MODE, mode=Mode.ENFORCE)
     assert Mode.DRY_RUN is found(config).mode
     policies = found(config, change)
@@ -114,8 +98,25 @@ def test_client_that_an_override_enforces_is_not_part_of_the_canary() -> None:
     assert found({"mode": "enforce", "canary": {"percent": 100}}).is_canary
 
 
+def test_override_has_a_canary_of_its_own_that_keeps_the_order_of_the_files() -> None:
+    """Raising the share only adds clients. All of them is no canary."""
+    names = [f"app-{number}" for number in range(200)]
+    config = {"mode": "dry-run", "canary": {"percent": 20, "salt": "spring"}}
+
+    def enforced(*changes: Override, **more: Any) -> set[str]:
+        return {name for name in names if found({**config, **more}, *changes, client_id=name).mode is Mode.ENFORCE}
+
+    def share(percent: float) -> Override:
+        return override(MODE, None, mode=Mode.ENFORCE, canary_percent=percent)
+
+    assert enforced(mode="enforce") == enforced(share(20))
+    assert set() < enforced(share(10)) < enforced(share(20)) < enforced(share(60)) < set(names)
+    assert set(names) == enforced(share(100))
+    assert not found(config, share(100)).is_canary
+    assert enforced(mode="enforce") == enforced(override(MODE, None, mode=Mode.ENFORCE))
+
+
 def test_several_overrides_of_a_client_apply_together() -> None:
-    """Each has a target of its own."""
     changes = override(MODE, mode=Mode.ENFORCE), override(policies=(POLICY,)), override(limit_kind=LimitKind.USER)
     policies = found({}, *changes)
     assert (Mode.ENFORCE, (POLICY,), ()) == (policies.mode, policies.limits.client, policies.limits.user)
@@ -129,10 +130,25 @@ def test_several_overrides_of_a_client_apply_together() -> None:
         lambda: Target(TRUSTED),
         lambda: override(MODE),
         lambda: override(TRUSTED, mode=Mode.OFF),
+        lambda: override(MODE, None, mode=Mode.DRY_RUN, canary_percent=5),
+        lambda: override(MODE, mode=Mode.ENFORCE, canary_percent=5),
+        lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=0),
+        lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=float("nan")),
         lambda: override(TRUSTED, policies=(POLICY,)),
     ],
-    ids=["limit of no kind", "mode with a kind", "all trusted", "no mode", "a mode", "limits"],
+    ids=[
+        "limit of no kind",
+        "mode with a kind",
+        "all trusted",
+        "no mode",
+        "a mode",
+        "limits",
+        "canary of a dry run",
+        "canary of a client",
+        "empty canary",
+        "canary that is no number",
+    ],
 )
 def test_override_that_does_not_fit_its_target_is_rejected(build: Any) -> None:
-    with pytest.raises(ValueError, match=r"override|trusting"):
+    with pytest.raises(ValueError, match=r"override|trusting|canary"):
         build()

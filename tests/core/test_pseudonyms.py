@@ -2,12 +2,9 @@
 
 import hmac
 import pickle
-import re
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
@@ -19,39 +16,23 @@ def test_hash_is_the_same_in_every_process_and_release() -> None:
     digest = hmac.digest(b"the old key, which is long enough for it", ALICE.encode(), "sha256")
     assert "49b6a2-36b484e196405ca886297ba80910c905" == OLD(ALICE) == Pseudonyms(OLD, [NEW])(ALICE)
     assert digest[:16].hex() == OLD(ALICE).partition("-")[2]
-
-
-@given(st.text(max_size=40), st.text(max_size=40))
-def test_two_names_have_two_hashes(one: str, other: str) -> None:
-    """Names have the same hash only if they are the same, and a hash has one form for all names."""
-    names = Pseudonyms(OLD)
-    assert (one == other) == (names(one) == names(other))
-    assert re.fullmatch("[0-9a-f]{6}-[0-9a-f]{32}", names(one) or "")
+    assert OLD(ALICE) in Pseudonyms(NEW, [OLD]).all_of(OLD(ALICE))  # typed from a log line, it finds its records
 
 
 @pytest.mark.parametrize("name", ["", "\ud800", "a\0b", "x" * (MAX_NAME_LENGTH + 1), "ß" * 1_000_000, "\u202e"])
 def test_any_name_has_a_hash_of_the_whole_of_it(name: str) -> None:
-    """Strange, empty and very long names have hashes, too."""
     names = Pseudonyms(OLD)
     assert names(name) == names(name)
     assert names(name) != names(f"{name}x")
 
 
-def test_another_key_gives_another_hash_and_label() -> None:
-    """Neither the label nor the rest is the same."""
-    assert OLD.label != NEW.label
-    assert OLD(ALICE).partition("-")[2] != NEW(ALICE).partition("-")[2]
-
-
 def test_short_key_is_rejected_and_not_repeated() -> None:
-    """A key needs 32 bytes."""
     with pytest.raises(ValueError, match="a key needs 32 bytes, got 31") as caught:
         PseudonymKey.of(b"k" * 31)
     assert "kkk" not in str(caught.value)
 
 
 def test_key_is_never_printed_or_pickled() -> None:
-    """Neither the key nor what uses it shows the secret."""
     secret = string.ascii_letters
     key = PseudonymKey.of(secret.encode())
     assert secret not in f"{key!r} {key} {vars(Pseudonyms(key))}"
@@ -59,22 +40,10 @@ def test_key_is_never_printed_or_pickled() -> None:
         pickle.dumps(key)
 
 
-def test_no_user_stays_no_user() -> None:
-    """Grants without a user have no pseudonym."""
-    assert [None, None] == [Pseudonyms(OLD)(None), Pseudonyms(None)(None)]
-
-
 def test_hash_taken_for_a_username_is_hashed_again() -> None:
     """A user who is called like the hash of another is another user."""
     names = Pseudonyms(OLD)
     assert names(ALICE) != names(OLD(ALICE))
-
-
-def test_plain_name_is_its_own_pseudonym() -> None:
-    """It is only cut if it is very long, whichever former keys there are."""
-    names = Pseudonyms(None, [OLD])
-    assert [ALICE, OLD(ALICE)] == [names(ALICE), names(OLD(ALICE))]
-    assert len(names("x" * 5000) or "") < MAX_NAME_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -105,10 +74,4 @@ def test_operator_may_type_a_name_or_a_hash_under_the_current_key(names: Pseudon
 def test_all_pseudonyms_are_those_under_every_key_and_the_plain_name(
     names: Pseudonyms, pseudonyms: tuple[str, ...]
 ) -> None:
-    """The current pseudonym comes first among the hashes."""
     assert pseudonyms == names.all_of(ALICE)
-
-
-def test_all_pseudonyms_of_a_hash_include_the_hash() -> None:
-    """A hash from a log line finds its records, whichever key made it."""
-    assert OLD(ALICE) in Pseudonyms(NEW, [OLD]).all_of(OLD(ALICE))

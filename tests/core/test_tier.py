@@ -11,7 +11,6 @@ POLICY = Policy("user", 10, Window(60, 10))
 
 
 def test_widest_tier_comes_first_and_policies_that_are_off_are_left_out() -> None:
-    """All of the tiers have the mode of the client."""
     policies = (POLICY, Policy("off", 1, Window(1, 1), mode=Mode.OFF), Policy("wide", 12, Window(600, 10)))
     tiers = tiers_of(policies, Mode.ENFORCE)
     assert [("wide", Series(60)), ("user", Series(6))] == [(tier.policy.name, tier.series) for tier in tiers]
@@ -19,7 +18,6 @@ def test_widest_tier_comes_first_and_policies_that_are_off_are_left_out() -> Non
 
 
 def test_tiers_that_count_other_requests_have_another_series() -> None:
-    """They do, although their frames are as long. A dry run beside no enforced tier counts the same requests."""
     angry = Policy("angry", 1, Window(60, 10), count_denied=True)
     trial = Policy("trial", 1, Window(60, 10), mode=Mode.DRY_RUN)
     both = Policy("both", 1, Window(60, 10), count_denied=True, mode=Mode.DRY_RUN)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demo.trace import hits
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.core.what_if import By, Subject, effect_of, effects, excluded_count, loads
-from tests.support.helpers import Clock
+from oauth_ratelimit.core.what_if import Subject, effect_of, effects, excluded_count, loads
+from testbed.clock import Clock
+from testbed.trace import hits
 
 SHOP = Subject("shop", None)
 BATCH, PASSWORD, REVOCATION = (
@@ -22,7 +23,6 @@ BATCH, PASSWORD, REVOCATION = (
 
 
 def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s: float = 0.0) -> tuple[int, int, int]:
-    """Return the lower bound, the estimate and the upper bound of the denials."""
     effect = effect_of(SHOP, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
     return effect.at_least, effect.denied, effect.at_most
 
@@ -51,7 +51,6 @@ def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s
 def test_window_holds_some_of_the_minute_that_it_begins_in(
     load: dict[int, int], limit: int, window_minutes: int, expected: tuple[int, int, int]
 ) -> None:
-    """The bounds differ by that minute's requests."""
     assert expected == bounds(load, limit, window_minutes)
 
 
@@ -71,20 +70,23 @@ def test_limit_counts_the_requests_of_its_kind() -> None:
         ClientMinute("mobile", 60, {BATCH: Tally(trusted=7), PASSWORD: Tally(trusted=7)}, users=users),
     ]
 
-    assert {SHOP: {60: 3}} == loads(minutes, "client")
-    assert {SHOP: {60: 8, 120: 5}} == loads(minutes, "total")
-    assert {Subject("shop", "alice"): {60: 4, 120: 4}, Subject("shop", "bob"): {60: 1}} == loads(minutes, "user")
+    assert {SHOP: {60: 3}} == loads(minutes, LimitKind.CLIENT)
+    assert {SHOP: {60: 8, 120: 5}} == loads(minutes, LimitKind.CLIENT_TOTAL)
+    assert {Subject("shop", "alice"): {60: 4, 120: 4}, Subject("shop", "bob"): {60: 1}} == loads(
+        minutes, LimitKind.USER
+    )
 
 
-@pytest.mark.parametrize(("by", "expected"), (("client", 40), ("user", 60), ("total", 100)))
-def test_clients_that_were_counted_together_get_no_effect(by: By, expected: int) -> None:
-    """The number of their requests is known."""
+@pytest.mark.parametrize(
+    ("kind", "expected"), ((LimitKind.CLIENT, 40), (LimitKind.USER, 60), (LimitKind.CLIENT_TOTAL, 100))
+)
+def test_clients_that_were_counted_together_get_no_effect(kind: LimitKind, expected: int) -> None:
     tallies = {BATCH: Tally(40, trusted=90), PASSWORD: Tally(60)}
     minutes = [
         ClientMinute(OTHER_CLIENTS, start_s, tallies, users=(UserLoad("alice", 50), UserLoad("bob", 10)))
         for start_s in (60, 120)
     ]
-    found = loads(minutes, by)
+    found = loads(minutes, kind)
 
     assert [] == effects(found, limit=1, window_minutes=1)
     assert (2 * expected, expected) == (excluded_count(found), excluded_count(found, since_s=120))
@@ -107,7 +109,6 @@ def test_effects_begin_with_the_most_denied() -> None:
     st.integers(1, 10),
 )
 def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
-    """A limit above all requests denies nothing."""
     at_least, denied, at_most = bounds(load, limit, window_minutes)
 
     assert 0 <= at_least <= denied <= at_most <= sum(load.values())
@@ -125,7 +126,6 @@ def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window
 def test_errors_on_recorded_traffic_are_as_documented(
     estimator: str, window_minutes: int, limit: int, error_ratio: float
 ) -> None:
-    """Their sum is a small share of the requests of a day."""
     clock = Clock()
     limits = {"client": [{"limit": limit, "window": 60 * window_minutes, "estimator": estimator}]}
     limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)

@@ -1,37 +1,31 @@
 """Removal of old frames and marks from documents."""
 
+from collections.abc import Callable
+
+import pytest
+
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.pruning import (
     NOTHING_PRUNABLE,
     SLACK_S,
-    UNDATED_SLACK_S,
     Prunable,
+    count_writers,
     prunable_of,
-    recent_writer_count,
 )
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Snapshot
+from oauth_ratelimit.store.memory import MemoryStore
+from testbed.clock import Clock
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 
-SIX, MINUTE = Series(6), Series(60)
+SIX = Series(6)
 NOW_S = 1_800_000_000
 HORIZON_S = 66
 OVER_S = NOW_S - HORIZON_S - SLACK_S  # what was last of use before this is over
 
 
-class StoreTime:
-    """A store's clock that counts how often it is asked."""
-
-    def __init__(self, time_s: float | None = float(NOW_S)) -> None:
-        self.time_s = time_s
-        self.asked_count = 0
-
-    def __call__(self) -> float | None:
-        self.asked_count += 1
-        return self.time_s
-
-
-def found(snapshot: Snapshot, store_time: StoreTime | None = None) -> Prunable:
-    """Return what a document can lose."""
-    return prunable_of(snapshot, writer="own", store_time_s=store_time or StoreTime())
+def found(snapshot: Snapshot, store_time_s: Callable[[], float | None] = lambda: NOW_S) -> Prunable:
+    return prunable_of(snapshot, writer="own", store_time_s=store_time_s)
 
 
 def frames(*starts_s: int, horizon_s: int | None = HORIZON_S) -> Snapshot:
@@ -40,32 +34,28 @@ def frames(*starts_s: int, horizon_s: int | None = HORIZON_S) -> Snapshot:
     return Snapshot(1, {SIX: dict.fromkeys(starts_s, 1)}, {}, horizons=horizons)
 
 
-def marks(seen: dict[str, float], undated: dict[str, int] | None = None) -> Snapshot:
-    """Return a document with marks, and some that an earlier version has written."""
-    writers = {**dict.fromkeys(seen, 1), **(undated or {})}
-    return Snapshot(1, {}, writers, horizons={SIX: HORIZON_S}, seen=seen)
+def marks(seen: dict[str, float]) -> Snapshot:
+    return Snapshot(1, {}, dict.fromkeys(seen, 1), horizons={SIX: HORIZON_S}, seen=seen)
 
 
 def test_frame_is_over_after_its_horizon_and_the_slack() -> None:
     assert ((SIX, OVER_S - 1),) == found(frames(OVER_S - 1, OVER_S, NOW_S)).frames
 
 
-def test_store_is_not_asked_for_its_time_while_nothing_can_be_over() -> None:
-    """All frames are near the newest one."""
-    store_time = StoreTime()
-    assert NOTHING_PRUNABLE is found(frames(NOW_S - HORIZON_S - SLACK_S, NOW_S), store_time)
-    assert 0 == store_time.asked_count
-
-
-def test_nothing_is_over_where_the_time_of_the_store_is_not_known() -> None:
-    assert NOTHING_PRUNABLE is found(frames(0, NOW_S), StoreTime(None))
-
-
-def test_frame_of_an_instance_whose_clock_is_ahead_removes_no_other() -> None:
+@pytest.mark.parametrize(
+    ("snapshot", "time_s"),
+    [(frames(0, NOW_S), None), (frames(NOW_S, NOW_S + 86_400), NOW_S)],
+    ids=["time of the store not known", "one of a clock that is ahead"],
+)
+def test_frames_stay_unless_the_time_of_the_store_shows_that_they_are_over(
+    snapshot: Snapshot, time_s: float | None
+) -> None:
     """The newest frame only raises the question."""
-    store_time = StoreTime()
-    assert NOTHING_PRUNABLE is found(frames(NOW_S, NOW_S + 86_400), store_time)
-    assert 1 == store_time.asked_count
+    assert NOTHING_PRUNABLE is found(snapshot, lambda: time_s)
+
+
+def test_store_is_not_asked_for_its_time_while_all_frames_are_near_the_newest() -> None:
+    assert NOTHING_PRUNABLE is found(frames(OVER_S, NOW_S), lambda: pytest.fail("asked"))
 
 
 def test_frame_without_a_horizon_is_kept_for_the_longest_one() -> None:
@@ -74,33 +64,28 @@ def test_frame_without_a_horizon_is_kept_for_the_longest_one() -> None:
     assert ((SIX, oldest_s - 1),) == found(frames(oldest_s - 1, oldest_s, NOW_S, horizon_s=None)).frames
 
 
-def test_mark_is_over_after_the_longest_horizon_and_the_slack() -> None:
+def test_mark_of_another_writer_is_over_after_the_longest_horizon_and_the_slack() -> None:
     """By the time at which the store has seen its writer, not by its number."""
-    assert ("gone",) == found(marks({"gone": OVER_S - 1, "here": OVER_S, "new": NOW_S})).writers
-
-
-def test_undated_mark_is_over_a_day_later() -> None:
-    """Its number is a time in milliseconds by the clock of its writer."""
-    oldest_ms = (NOW_S - HORIZON_S - UNDATED_SLACK_S) * 1000
-    snapshot = marks({"new": NOW_S}, {"gone": oldest_ms - 1, "here": oldest_ms})
-    assert ("gone",) == found(snapshot).writers
-
-
-def test_own_mark_stays() -> None:
-    """However old it is, dated or not."""
-    assert () == found(marks({"own": 0.0, "new": NOW_S})).writers
-    assert () == found(marks({"new": NOW_S}, {"own": 1})).writers
+    assert ("gone",) == found(marks({"gone": OVER_S - 1, "here": OVER_S, "new": NOW_S, "own": 0.0})).writers
 
 
 def test_writers_of_the_last_minute_are_recent() -> None:
     """Judged by the newest date, so no clock is needed."""
-    assert 2 == recent_writer_count(marks({"old": 39.0, "here": 40.0, "new": 100.0}), horizon_s=HORIZON_S)
+    found = marks({"old": 39.0, "here": 40.0, "new": 100.0})
+    assert [3, 2, 3] == [count_writers(found, writer=writer) for writer in ("another", "new", "old")]
+    assert 1 == count_writers(Snapshot(1, {}, {}), writer="own")
 
 
-def test_undated_writers_of_the_last_horizon_are_recent() -> None:
-    snapshot = Snapshot(1, {}, {"old": 33_999, "here": 34_000, "new": 100_000})
-    assert 2 == recent_writer_count(snapshot, horizon_s=HORIZON_S)
-
-
-def test_document_without_marks_has_no_recent_writer() -> None:
-    assert 0 == recent_writer_count(Snapshot(1, {}, {}), horizon_s=HORIZON_S)
+@pytest.mark.parametrize("others", [(), (a_policy(window_s=86_400, frames=10, name="daily"),)], ids=("alone", "daily"))
+@pytest.mark.parametrize(("window_s", "most"), ((600, 1200), (60, 60 + 3 * SLACK_S + 4)))
+def test_series_of_a_lone_writer_stays_small(
+    clock: Clock, window_s: int, most: int, others: tuple[Policy, ...]
+) -> None:
+    """Nobody else's write makes it read the document, and only a read shows what is over."""
+    store = MemoryStore(clock)
+    limiter = a_limiter(store, clock, a_policy(window_s=window_s, frames=window_s), *others)
+    for _ in range(3 * window_s):
+        clock.advance(1)
+        limiter.check(CLIENT)
+        limiter.sync(is_scheduled=True)
+        assert len(store.read([KEY])[KEY].hits[Series(1)]) <= most

@@ -10,7 +10,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.counters.usage import LimitUsage, Scope, UsageReader, scope_of
 from oauth_ratelimit.store.memory import MemoryStore
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 
 CONFIG: dict[str, Any] = {
     "mode": "enforce",
@@ -23,7 +23,6 @@ CONFIG: dict[str, Any] = {
 
 
 def usage_of(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
-    """Return the usage of each limit of a key."""
     return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
 
 
@@ -49,7 +48,6 @@ def test_usage_is_what_the_limiter_decides_by(estimator: Estimator, later_s: flo
 
 
 def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
-    """Each key is measured by the limits of its kind, endpoint and grant type."""
     clock, store = Clock(), MemoryStore()
     limiter = Limiter(load_config(CONFIG), store, clock=clock)
     limiter.check("app")
@@ -78,16 +76,7 @@ def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
     "key", [Key("friend", None), Key("off", "alice"), Key("app", None, "gone")], ids=["trusted", "off", "no endpoint"]
 )
 def test_key_without_limits_has_no_usage(key: Key) -> None:
-    """A key without limits has no usage."""
     assert [] == usage_of(MemoryStore(), key, 0.0)
-
-
-def test_key_without_a_document_has_its_whole_quota() -> None:
-    """A key that was never counted has its whole quota."""
-    assert [(0.0, 5, 0.0, 0.0)] == [
-        (found.estimate, found.remaining, found.retry_after_s, found.reset_after_s)
-        for found in usage_of(MemoryStore(), Key("app", "nobody"), 1000.0)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -102,5 +91,4 @@ def test_key_without_a_document_has_its_whole_quota() -> None:
     ],
 )
 def test_scope_names_endpoint_grant_type_and_total(scope: str | None, expected: Scope) -> None:
-    """A key's scope tells where it was counted."""
     assert expected == scope_of(scope)

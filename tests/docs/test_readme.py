@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import types
 from pathlib import Path
 
@@ -10,40 +9,31 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
-from demo.database import BATCH_JOBS, seed
-from demo.server import create_app
+from testbed.clock import wait_until
+from testbed.oauth_server.database import BATCH_JOBS
 from tests.docs.blocks import PAGES, ROOT, the_block
 from tests.support.flows import post
-from tests.support.helpers import wait_until
-from tests.support.serving import serving
+from tests.support.sites import serving
 
 README = ROOT / "README.md"
 
 
 def block(language: str, containing: str) -> str:
-    """Return the one code block in this language that contains a text."""
     return the_block(README, language, containing)
 
 
 @pytest.fixture
-def config_path(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config_path(place: Path, mongo_uri: str) -> Path:
     """The README's configuration in the current directory, with the address of the test's database."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "ratelimit.yaml"
+    path = place / "ratelimit.yaml"
     path.write_text(block("yaml", "mode: dry-run").replace("mongodb://localhost:27017/oauth", mongo_uri))
     return path
 
 
-def test_ten_lines_protect_a_server(config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines protect an existing server: nobody is denied at first, and once the file says so, the flood is."""
-    database = tmp_path / "demo.sqlite3"
-    seed(database)
-    app = create_app(database)
-    server = app.extensions["authorization_server"]
-    monkeypatch.setitem(sys.modules, "myserver", types.SimpleNamespace(app=app, server=server))
+def test_ten_lines_protect_a_server(config_path: Path, myserver: types.ModuleType) -> None:
     exec(compile(block("python", "from myserver import"), "README.md", "exec"), {})
 
-    with serving(app) as url:
+    with serving(myserver.app) as url:
 
         def ask() -> requests.Response:
             return post(f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
@@ -53,7 +43,6 @@ def test_ten_lines_protect_a_server(config_path: Path, tmp_path: Path, monkeypat
         config_path.write_text(config_path.read_text().replace("mode: dry-run", "mode: enforce"))
         wait_until(lambda: ask().status_code == 429, "the file is read again")
         denied = ask()
-    app.extensions["oauth_ratelimit"].close()
     (event,) = [event for event in events if event["event"] == "request_would_be_denied"]
     assert all(str(event[key]) == value for key, value in re.findall(r"(\w+)=([\w-]+) ", block("text", event["event"])))
     assert_is_printed(denied)
@@ -71,8 +60,7 @@ def assert_is_printed(denied: requests.Response) -> None:
 
 
 def test_limiter_without_a_framework_decides(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The framework-free lines decide, count and share."""
-    exec(compile(block("python", "Limiter(load_config"), "README.md", "exec"), {})
+    exec(the_block(ROOT / "docs" / "reference-python.md", "python", "Limiter(load_config"), {})
     assert "True 9 0.0\n" == capsys.readouterr().out
 
 
@@ -84,14 +72,12 @@ def links_of(path: Path) -> list[tuple[str, str]]:
 
 
 def headings_of(path: Path) -> set[str]:
-    """Return the headings of a page as links name them."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_and_headings(path: Path) -> None:
-    """Every file that a page links to is there, and so is every heading."""
     links = links_of(path)
     assert set() == {file for file, _ in links if not (path.parent / file).exists()}
     targets = [(path.parent / file if file else path, heading) for file, heading in links if heading]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.config.source import ConfigSource
-from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.flask_authlib.app_config import WatchedFile, reload_on_sighup
+from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.flask_authlib.app_config import reload_on_sighup
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from testbed.clock import wait_until
 from tests.support.apps import app_limiter_of, make_app, make_server, protected_app, token_status
-from tests.support.helpers import wait_until
 from tests.support.sites import config
 
 QUICK = {"sync": {"interval": "100ms"}}
@@ -26,7 +24,6 @@ QUICK = {"sync": {"interval": "100ms"}}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A configuration file."""
     path = tmp_path / "ratelimit.yaml"
     write(path, {"mode": "dry-run", **QUICK})
     return path
@@ -55,31 +52,15 @@ def test_changed_file_applies_while_requests_go_on(path: Path) -> None:
         wait_until(lambda: "config_rejected" in [entry["event"] for entry in logs], "the broken file is reported")
         assert 429 == token_status(app)
 
-        write(path, config(limit=2, mode="off", **QUICK))
+        write(path, config(limit=2, mode="off", sync={"interval": "200ms"}))
         wait_until(lambda: token_status(app) == 200, "the limits are off")
 
     events = [entry for entry in logs if entry["event"] in ("config_reloaded", "mode_changed", "config_rejected")]
     change = ["config_reloaded", "mode_changed"]
     assert [*change, *change, "config_rejected", *change] == [entry["event"] for entry in events]
     assert ["mode: dry-run -> enforce"] == events[2]["changes"]
-    assert events[2]["restart_needed"] is False
+    assert [False, False, True] == [entry["restart_needed"] for entry in events if entry["event"] == "config_reloaded"]
     assert ("dry-run", "enforce") == (events[3]["old"], events[3]["new"])
-
-
-def test_mode_of_the_application_survives_a_reload(path: Path) -> None:
-    """``app.config`` wins over the changed file, too. A changed interval is reported as needing a restart."""
-    write(path, config(limit=1, mode="enforce", **QUICK))
-    settings = {"OAUTH_RATELIMIT_CONFIG": str(path), "OAUTH_RATELIMIT_MODE": "dry-run"}
-    with capture_logs() as logs, protected_app(**settings) as app:
-        assert [200, 200] == [token_status(app), token_status(app)]
-
-        write(path, config(limit=3, mode="enforce", sync={"interval": "200ms"}))
-        wait_until(lambda: "config_reloaded" in [entry["event"] for entry in logs], "the file is read")
-        settings_now = app_limiter_of(app).settings
-
-    assert (Mode.DRY_RUN, 3) == (settings_now.policies.mode, settings_now.policies.limits.client[0].limit)
-    assert "mode_changed" not in [entry["event"] for entry in logs]
-    assert [True] == [entry["restart_needed"] for entry in logs if entry["event"] == "config_reloaded"]
 
 
 # SIGHUP.
@@ -87,7 +68,6 @@ def test_mode_of_the_application_survives_a_reload(path: Path) -> None:
 
 @pytest.fixture
 def handled() -> Iterator[list[int]]:
-    """The signals that a handler from before has received."""
     seen: list[int] = []
     former = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
     yield seen
@@ -95,7 +75,6 @@ def handled() -> Iterator[list[int]]:
 
 
 def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
-    """Return the limiter of an application with this configuration."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
     OAuthRateLimit(app, make_server(app))
     return app_limiter_of(app)
@@ -105,7 +84,7 @@ def test_sighup_reads_a_file_that_looks_unchanged(
     path: Path, handled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change is logged, and the former handler runs, too."""
-    monkeypatch.setattr(ConfigSource, "poll", lambda _: None)
+    monkeypatch.setattr("oauth_ratelimit.config.source.stamp_of", lambda _: (0,))
     app_limiter = protect(path)
     try:
         assert app_limiter.limiter.check("app").allowed
@@ -135,8 +114,9 @@ def test_sighup_reloads_the_file_of_each_application(
 ) -> None:
     """The process survives the signal, whatever it would have done before."""
     signal.signal(signal.SIGHUP, disposition)
-    sources = [ConfigSource(path) for _ in range(2)]
-    files = [WatchedFile(source) for source in sources if source.load()]
+    files = [ConfigFile(path) for _ in range(2)]
+    for file in files:
+        file.load()
     assert all(reload_on_sighup(file) for file in files)
     os.kill(os.getpid(), signal.SIGHUP)
     with capture_logs() as logs:
@@ -144,16 +124,6 @@ def test_sighup_reloads_the_file_of_each_application(
             file.poll()
 
     assert ["reload_requested"] * 2 == [entry["event"] for entry in logs]
-
-
-def test_sighup_is_not_handled_outside_of_the_main_thread(path: Path) -> None:
-    """Python accepts signal handlers in the main thread only; elsewhere the file is still watched."""
-    results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(reload_on_sighup(WatchedFile(ConfigSource(path)))))
-    thread.start()
-    thread.join()
-
-    assert [False] == results
 
 
 def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,3 +150,23 @@ def test_relative_path_is_in_the_root_or_the_instance_folder(tmp_path: Path, mon
         (folders[name] / "ratelimit.yaml").unlink()
 
     assert list(folders) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("OAUTH_RATELIMIT_CONFG", "did you mean OAUTH_RATELIMIT_CONFIG?"),
+        ("OAUTH_RATE_LIMIT_MODE", "did you mean OAUTH_RATELIMIT_MODE?"),
+        ("OAUTH_RATELIMIT_INTERVALS", "known: OAUTH_RATELIMIT_CONFIG, OAUTH_RATELIMIT_MONGO_URI"),
+        ("OAUTH_LIFETIME", None),
+        (7, None),
+    ],
+)
+def test_misspelt_key_of_the_application_is_named_at_the_start(key: Any, hint: str | None) -> None:
+    app = make_app()
+    app.config[key] = "x"
+    with capture_logs() as logs:
+        OAuthRateLimit(app, make_server(app))
+    found = [(entry["key"], entry["hint"]) for entry in logs if entry["event"] == "app_config_ignored"]
+
+    assert [] == found if hint is None else [(key, True)] == [(name, text.startswith(hint)) for name, text in found]

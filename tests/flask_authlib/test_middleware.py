@@ -7,22 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, Response, request
-from werkzeug.test import Client, EnvironBuilder, TestResponse
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from flask import Flask
+from werkzeug.test import EnvironBuilder, TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.failed_auth import JWT_BEARER
+from oauth_ratelimit.core.grant_type import JWT_BEARER
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
-from tests.support.apps import CLIENT, ClientCredentialsGrant, make_app, make_server
+from tests.support.apps import CLIENT, ClientCredentialsGrant, app_limiter_of, ask, make_app, make_server, protected_app
 from tests.support.sites import config
 
 QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
-
-
-def ask(app: Any) -> TestResponse:
-    """Ask for a token."""
-    auth = (CLIENT.client_id, CLIENT.client_secret)
-    return Client(app).post("/token", auth=auth, data={"grant_type": "client_credentials"})
 
 
 def quota_of(response: TestResponse) -> list[str]:
@@ -39,8 +35,7 @@ class AssertionGrant(ClientCredentialsGrant):
 def protected(view: Callable[[Any], Any], *, limit: int = 5, **more: Any) -> Flask:
     """Return an application whose token endpoint is a view of its own."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=limit) | more)
-    server = make_server(app)
-    server.register_grant(AssertionGrant)
+    server = make_server(app, AuthorizationServer, AssertionGrant)
     app.view_functions["token"] = lambda: view(server)
     FrozenRateLimit(FrozenClock()).init_app(app, server)
     return app
@@ -56,26 +51,13 @@ def protected(view: Callable[[Any], Any], *, limit: int = 5, **more: Any) -> Fla
     ids=["response", "mapping", "tuple"],
 )
 def test_quota_headers_are_added_whatever_the_view_returns(view: Callable[[Any], Any]) -> None:
-    """A response, a mapping or a tuple made from Authlib's answer."""
     response = ask(protected(view))
 
     assert QUOTA == quota_of(response)
     assert "4" == response.headers["X-RateLimit-Remaining"]
 
 
-def test_view_that_fails_after_the_decision_has_quota_headers() -> None:
-    def view(server: Any) -> Any:
-        server.create_token_response()
-        raise LookupError("the application's own")
-
-    response = ask(protected(view))
-
-    assert 500 == response.status_code
-    assert QUOTA == quota_of(response)
-
-
 def answer(server: Any) -> Any:
-    """Answer as Authlib does."""
     return server.create_token_response()
 
 
@@ -116,126 +98,125 @@ def test_quota_headers_describe_the_enforced_limit_beside_one_in_a_dry_run(kind:
     assert (429, denied.headers["Retry-After"]) == (denied.status_code, denied.headers["X-RateLimit-Reset"])
 
 
-def test_client_inside_the_canary_has_quota_headers() -> None:
-    app = protected(answer, canary={"percent": 100})
+def test_rate_limit_policy_names_all_enforced_limits_in_each_answer() -> None:
+    """``RateLimit`` is of the one with least left, and says when it has more."""
+    limits = {
+        "client": [{"limit": 2, "window": 10, "name": "burst"}, {"limit": 9, "window": 60, "mode": "dry-run"}],
+        "client_total": [{"limit": 3, "window": 60}],
+    }
+    clock = FrozenClock(1_200_000_000.0)  # a minute begins
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config() | {"limits": limits})
+    FrozenRateLimit(clock).init_app(app, make_server(app))
 
-    assert QUOTA == quota_of(ask(app))
+    first, second, denied = (ask(app).headers for _ in range(3))
+    clock.advance(11)
+    last = ask(app).headers
 
-
-def test_other_views_have_no_quota_headers() -> None:
-    app = protected(lambda server: server.create_token_response())
-    app.add_url_rule("/about", "about", lambda: "about")
-
-    assert [] == quota_of(Client(app).get("/about"))
-
-
-def test_application_inside_another_adds_its_headers_once() -> None:
-    """It is called with the environment of the outer one."""
-    inner = protected(lambda server: server.create_token_response())
-    outer = protected(lambda _: Response.from_app(inner.wsgi_app, request.environ))
-
-    assert QUOTA == quota_of(ask(outer))
-
-
-def test_decision_after_calling_another_application_has_quota_headers() -> None:
-    """The other application, which is protected, too, decided nothing."""
-    inner = protected(lambda _: "no token")
-
-    def view(server: Any) -> Any:
-        Response.from_app(inner.wsgi_app, request.environ)
-        return server.create_token_response()
-
-    assert QUOTA == quota_of(ask(protected(view)))
+    assert {'"burst";q=2;w=10, "client_total";q=3;w=60'} == {
+        headers["RateLimit-Policy"] for headers in (first, second, denied, last)
+    }
+    assert ['"burst";r=1;t=11', '"burst";r=0;t=11', '"burst";r=0;t=11', '"client_total";r=0;t=52'] == [
+        headers["RateLimit"] for headers in (first, second, denied, last)
+    ]
+    assert "11" == denied["Retry-After"]
 
 
-def test_inner_middleware_may_pass_headers_as_any_sequence() -> None:
-    """It was there before ``init_app``."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
-    server, plain = make_server(app), app.wsgi_app
+@pytest.mark.parametrize(
+    ("secret", "settings"),
+    [
+        ("d" * 32, {"denial": {"partition_key": {"env": "PARTITION_KEY"}}}),
+        ("p" * 32, {"privacy": {"user_names": "hashed", "keys": [{"env": "NAME_KEY"}]}}),
+        (None, {"privacy": {"keys": [{"env": "NAME_KEY"}]}}),
+    ],
+    ids=["own key", "key of user names", "no key"],
+)
+def test_partition_key_names_the_user_whose_limit_it_is(
+    monkeypatch: pytest.MonkeyPatch, secret: str | None, settings: dict[str, Any]
+) -> None:
+    """A limit that all users share has none."""
+    monkeypatch.setenv("PARTITION_KEY", "d" * 32)
+    monkeypatch.setenv("NAME_KEY", "p" * 32)
+    limits = {"user": [{"limit": 2, "window": 60}], "client_total": [{"limit": 3, "window": 60}]}
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config() | {"limits": limits} | settings) as app:
+        limiter = app_limiter_of(app)
+        answers = [limiter.check(CLIENT, user) for user in ("alice", "alice", "alice", "bob", "bob")]
+        pseudonym = limiter.limiter.pseudonym_of("alice")
 
-    def with_tuple(environ: Any, start_response: Any) -> Any:
-        return plain(environ, lambda status, headers, *exc_info: start_response(status, tuple(headers), *exc_info))
-
-    app.wsgi_app = with_tuple  # type: ignore[method-assign]
-    FrozenRateLimit(FrozenClock()).init_app(app, server)
-
-    assert QUOTA == quota_of(ask(app))
+    headers = [dict(error.get_headers() if error else quota)["RateLimit"] for quota, error, _ in answers]
+    assert ['"user"'] * 3 + ['"client_total"'] * 2 == [header.partition(";")[0] for header in headers]
+    key = secret and PseudonymKey.of(secret.encode()).partition(CLIENT.client_id, pseudonym or "")
+    assert not key or f"pk=:{key}:" == headers[0].rpartition(";")[2]
+    assert [key is not None] * 3 + [False] * 2 == ["pk=" in header for header in headers]
 
 
+def as_generator(inner: Any) -> Any:
+    """Return middleware that does nothing until the server reads its answer."""
+
+    def respond(environ: Any, start: Any) -> Any:
+        yield from inner(environ, start)
+
+    return respond
+
+
+MIDDLEWARE: dict[str, Callable[[Any], Any]] = {
+    "answers when the server reads": as_generator,
+    "passes a tuple": lambda inner: (
+        lambda environ, start: inner(environ, lambda status, headers, *more: start(status, tuple(headers), *more))
+    ),
+    "copies the environment": lambda inner: lambda environ, start: inner(dict(environ), start),
+    "starts with two arguments": lambda inner: (
+        lambda environ, start: inner(environ, lambda status, headers: start(status, headers))
+    ),
+}
+
+
+@pytest.mark.parametrize("middleware", MIDDLEWARE.values(), ids=MIDDLEWARE)
 @pytest.mark.parametrize("is_inside", [True, False], ids=["inside", "around"])
-def test_middleware_may_copy_the_environment(is_inside: bool) -> None:
+def test_other_middleware_may_be_inside_and_around(middleware: Callable[[Any], Any], is_inside: bool) -> None:
     """Middleware from before ``init_app`` is inside ours, later middleware around it."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))
     server = make_server(app)
-
-    def wrap() -> None:
-        inner = app.wsgi_app
-        app.wsgi_app = lambda environ, start_response: inner(dict(environ), start_response)  # type: ignore[method-assign]
-
     if is_inside:
-        wrap()
+        app.wsgi_app = middleware(app.wsgi_app)  # type: ignore[method-assign]
     FrozenRateLimit(FrozenClock()).init_app(app, server)
     if not is_inside:
-        wrap()
+        app.wsgi_app = middleware(app.wsgi_app)  # type: ignore[method-assign]
 
-    assert QUOTA == quota_of(ask(app))
-
-
-def test_inner_middleware_may_be_a_generator() -> None:
-    """It does nothing until the server reads its answer."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))
-    server, plain = make_server(app), app.wsgi_app
-
-    def late(environ: Any, start_response: Any) -> Any:
-        yield from plain(environ, start_response)
-
-    app.wsgi_app = late  # type: ignore[method-assign]
-    FrozenRateLimit(FrozenClock()).init_app(app, server)
-
-    assert QUOTA == quota_of(ask(app))
-    assert 429 == ask(app).status_code
-
-
-def test_outer_middleware_may_accept_two_arguments_only() -> None:
-    """It starts responses with a status and headers."""
-    app = protected(lambda server: server.create_token_response())
-    ours = app.wsgi_app
-
-    def around(environ: Any, start_response: Any) -> Any:
-        return ours(environ, lambda status, headers: start_response(status, headers))
-
-    app.wsgi_app = around  # type: ignore[method-assign]
-
-    assert QUOTA == quota_of(ask(app))
+    answers = ask(app), ask(app)
+    assert [200, 429] == [answer.status_code for answer in answers]
+    assert [QUOTA, QUOTA] == [quota_of(answer) for answer in answers]
 
 
 def test_application_protected_again_is_wrapped_once() -> None:
     """Tests may protect one application many times."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
-    server = make_server(app)
-    OAuthRateLimit().init_app(app, server)
+    app = protected(answer)
     wrapped = app.wsgi_app
-    for _ in range(3):
-        with FrozenRateLimit(FrozenClock()) as ratelimit:
-            ratelimit.init_app(app, server)
-            assert QUOTA == quota_of(ask(app))
+    FrozenRateLimit(FrozenClock()).init_app(app, app.extensions["authorization_server"])
 
     assert wrapped is app.wsgi_app
+    assert QUOTA == quota_of(ask(app))
+
+
+def endpoint(_: Any) -> str:
+    OAuthRateLimit.limit(CLIENT.client_id)
+    return "used"
 
 
 @pytest.mark.parametrize(
-    ("limit", "grant_type", "secret", "status"),
+    ("view", "limit", "grant_type", "secret", "status"),
     [
-        (5, "client_credentials", CLIENT.client_secret, "200 OK"),
-        (1, "client_credentials", CLIENT.client_secret, "429 TOO MANY REQUESTS"),
-        (5, "client_credentials", "wrong", "401 UNAUTHORIZED"),
-        (5, JWT_BEARER, CLIENT.client_secret, "200 OK"),
+        (answer, 5, "client_credentials", CLIENT.client_secret, "200 OK"),
+        (answer, 1, "client_credentials", CLIENT.client_secret, "429 TOO MANY REQUESTS"),
+        (answer, 5, "client_credentials", "wrong", "401 UNAUTHORIZED"),
+        (answer, 5, JWT_BEARER, CLIENT.client_secret, "200 OK"),
+        (endpoint, 5, "", "", "200 OK"),
     ],
-    ids=["admitted", "denied", "not authenticated", "assertion"],
+    ids=["admitted", "denied", "not authenticated", "assertion", "endpoint"],
 )
-def test_request_is_freed_at_its_end(limit: int, grant_type: str, secret: str, status: str) -> None:
+def test_request_is_freed_at_its_end(view: Any, limit: int, grant_type: str, secret: str, status: str) -> None:
     """A request that only the garbage collector can free makes every token request several percent slower."""
-    app = protected(answer, limit=limit, guard={"mode": "enforce"})
+    endpoints = {"view": {"path": ["/token"]}}
+    app = protected(view, limit=limit, guard={"mode": "enforce"}, endpoints=endpoints)
     ask(app)
     auth, form = (CLIENT.client_id, secret), {"grant_type": grant_type}
     environ = EnvironBuilder("/token", method="POST", auth=auth, data=form).get_environ()

@@ -2,7 +2,7 @@
 
 import statistics
 
-from tests.support.sequence import running_sequence
+from testbed.sequence import running_sequence
 
 
 def test_workers_together_admit_a_small_limit_and_little_more(mongo_uri: str) -> None:

@@ -2,21 +2,18 @@
 
 import base64
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from demo.database import BATCH_JOBS, WEB_SHOP, seed
-from demo.server import create_app
-from oauth_ratelimit import OAuthRateLimit
+from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
+from tests.fuzz.guessing import Servers, answer, both_servers
+from tests.support.apps import known_clients
 from tests.support.flows import password_of
-from tests.support.sites import protect_after
 
 PLENTY = [{"limit": 2**53, "window": 60}]
 SETTINGS = {
@@ -44,7 +41,6 @@ encoded = (forms | pairs).map(lambda form: urlencode(form, errors="surrogatepass
 
 
 def basic(credentials: bytes) -> str:
-    """Return an Authorization header."""
     return "Basic " + base64.b64encode(credentials).decode()
 
 
@@ -66,53 +62,35 @@ addresses = st.sampled_from(["192.0.2.7", "::1", "fe80::1%eth0", "", "unix:", "1
 
 
 @pytest.fixture(scope="module")
-def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flask]]:
+def servers() -> Iterator[Servers]:
     """The same server, plain and with every feature at its token endpoint."""
-    database = tmp_path_factory.mktemp("fuzz") / "demo.sqlite3"
-    seed(database)
-    protected = protect_after(database, SETTINGS, OAuthRateLimit())
-    with closing(protected.extensions["oauth_ratelimit"]):
-        yield create_app(database), protected
+    with both_servers(SETTINGS) as both:
+        yield both
 
 
 @pytest.mark.no_cover
 @settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(request=requests, authorization=authorizations, address=addresses, forwarded=st.none() | printable)
 def test_protected_server_answers_like_a_plain_one(
-    apps: tuple[Flask, Flask],
+    servers: Servers,
     request: dict[str, Any],
     authorization: str | None,
     address: str | None,
     forwarded: str | None,
 ) -> None:
-    """Status and error are the same, no failure is logged, and what is refused makes no key."""
+    """No failure is logged, and what is refused makes no key."""
     headers = {"Authorization": authorization, "X-Forwarded-For": forwarded}
     given_headers = {name: value for name, value in headers.items() if value is not None}
-    clients = apps[1].extensions["oauth_ratelimit"].limiter._clients
-    answers, known = [], set(clients)
+    sent = {"path": "/token", "headers": given_headers, "environ_base": {"REMOTE_ADDR": address}, **request}
+    known = known_clients(servers.guarded)
     with capture_logs() as logs:
-        for app in apps:
-            answer = app.test_client().open(
-                "/token", headers=given_headers, environ_base={"REMOTE_ADDR": address}, **request
-            )
-            body = answer.get_json(silent=True)
-            answers.append((answer.status_code, body.get("error") if isinstance(body, dict) else None))
+        plain = answer(servers.plain, sent)
+        assert plain == answer(servers.guarded, sent)
 
-    plain, protected = answers
-    assert plain == protected
     assert [] == [line for line in logs if line["event"].endswith("_failed")]
-    assert plain[1] is None or known == set(clients)
+    assert plain[0] == 200 or known == known_clients(servers.guarded)
 
 
-def test_header_that_is_not_utf8_is_answered_as_authlib_does(apps: tuple[Flask, Flask]) -> None:
-    form = {"grant_type": "password", "username": "alice"}
-    headers = {"Authorization": basic(b"\xff\xfe:\xff")}
-    plain, protected = (app.test_client().post("/token", data=form, headers=headers).status_code for app in apps)
-    assert plain == protected
-
-
-def test_both_servers_issue_tokens(apps: tuple[Flask, Flask]) -> None:
-    """The comparison above is not just of errors."""
-    form = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
-    for app in apps:
-        assert 200 == app.test_client().post("/token", data=form, headers={"Authorization": OWN[0]}).status_code
+def test_header_that_is_not_utf8_is_answered_as_authlib_does(servers: Servers) -> None:
+    sent = {"path": "/token", "method": "POST", "headers": {"Authorization": basic(b"\xff\xfe:\xff")}}
+    assert answer(servers.plain, sent) == answer(servers.guarded, sent)

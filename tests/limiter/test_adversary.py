@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 from tests.support.limiters import CLIENT, a_limiter
 
 JUST_BEFORE_S = 1 / 1024
@@ -28,7 +28,6 @@ class Adversary:
 
     @property
     def frame_end_s(self) -> float:
-        """End of the current frame."""
         return self.window.frame_start_s(self.clock.now_s) + self.window.frame_s
 
     @property
@@ -46,16 +45,13 @@ class Adversary:
         return decision.retry_after_s
 
     def pause(self, duration_s: float) -> None:
-        """Let time pass."""
         self.clock.advance(duration_s)
 
     def wait_for_the_end(self, count: int) -> None:
-        """Send requests just before a frame ends."""
         self.clock.now_s = max(self.clock.now_s, self.frame_end_s - JUST_BEFORE_S)
         self.send(count)
 
     def wait_for_the_start(self, count: int) -> None:
-        """Send requests at the first instant of a frame."""
         self.clock.now_s = self.frame_end_s
         self.send(count)
 
@@ -92,7 +88,6 @@ MOVES = st.lists(
 def test_no_window_holds_more_than_the_bound_of_the_estimator(
     estimator: Estimator, bound: object, moves: list[tuple[str, ...]], limit: int, frame_count: int
 ) -> None:
-    """The bound of strict is the limit itself."""
     adversary = Adversary(estimator, limit, frame_count)
     for name, *arguments in moves:
         getattr(adversary, name)(*arguments)

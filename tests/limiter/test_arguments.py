@@ -6,23 +6,20 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.core.policy import MAX_LIMIT
-from oauth_ratelimit.counters.key_state import Counts
-from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, a_limiter, a_policy
+from testbed.clock import Clock
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 
 
 @pytest.mark.parametrize("cost", (0, -1, 1.5, 1.0, 2.0, True, False, "1", None, MAX_LIMIT + 1, math.nan))
 def test_cost_that_is_no_whole_number_is_rejected(clock: Clock, cost: Any) -> None:
-    """A cost that is no whole number from 1 to 2^53 is refused, and counts nothing."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
         with pytest.raises(ValueError, match="cost must be a whole number from 1 to 2\\^53"):
             ask(CLIENT, cost=cost)
-    assert Counts(0, 0) == limiter.counts(CLIENT)
+    assert None is limiter.in_flight(KEY)
 
 
 def test_cost_above_the_limit_is_denied_for_ever(clock: Clock) -> None:
-    """A request that costs more than the limit is denied for ever, and the rest of the quota stays for others."""
     limiter = a_limiter(None, clock, a_policy(3))
     decision = limiter.check(CLIENT, cost=4)
     assert (False, math.inf, 3) == (decision.allowed, decision.retry_after_s, decision.remaining)
@@ -31,15 +28,10 @@ def test_cost_above_the_limit_is_denied_for_ever(clock: Clock) -> None:
 
 @pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))
 def test_ids_that_are_no_text_are_rejected(clock: Clock, name: Any) -> None:
-    """An id that is no text is a mistake of the caller, and never another client's or user's id."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
-        with pytest.raises(TypeError):
-            ask(name)
+        for client_id in (name, None):
+            with pytest.raises(TypeError, match=r"client_id must be text|unhashable type"):
+                ask(client_id)
         with pytest.raises(TypeError):
             ask(CLIENT, name)
-
-
-def test_client_id_none_is_rejected(clock: Clock) -> None:
-    with pytest.raises(TypeError, match="client_id must be text, got None"):
-        a_limiter(None, clock).check(None)  # type: ignore[arg-type]

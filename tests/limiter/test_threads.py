@@ -1,99 +1,64 @@
 """Many threads on one limiter: no hit is lost or doubled, and no limit is passed."""
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.memory import MemoryStore
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
 
 THREADS, ROUNDS = 4, 4000
 USERS = ("kim", "lee", "max")
 
-
-@pytest.fixture(autouse=True)
-def quick_switches() -> Iterator[None]:
-    """Have threads interrupt each other as often as the interpreter can."""
-    former_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(former_s)
+pytestmark = pytest.mark.usefixtures("quick_switches")
 
 
-def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | None = None) -> None:
+def in_threads(work: Callable[[int], Any], *, beside: Callable[[], object] | None = None) -> list[Any]:
     """Do something in four threads at once, and something else in a fifth again and again until they are done."""
-    done, errors = threading.Event(), []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as exc:  # noqa: BLE001  # raised again below
-            errors.append(exc)
-
-    def repeat(action: Callable[[], object]) -> None:
-        try:
-            while not done.is_set():
-                action()
-        except BaseException as exc:  # noqa: BLE001  # raised again below
-            errors.append(exc)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    fifth = threading.Thread(target=repeat, args=(beside,)) if beside else None
-    for thread in [*threads, *([fifth] if fifth else [])]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    if fifth:
-        fifth.join()
-    for error in errors:
-        raise error
+    done = threading.Event()
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        repeated = pool.submit(lambda: [beside() for _ in iter(done.is_set, True)] if beside else [])
+        results = [pool.submit(work, number) for number in range(THREADS)]
+        wait(results)
+        done.set()
+        repeated.result()
+    return [result.result() for result in results]
 
 
-@pytest.mark.parametrize("tier_count", (1, 2), ids=("one tier", "two tiers"))
-def test_threads_admit_exactly_the_limit(clock: Clock, tier_count: int) -> None:
-    """However many ask at once, exactly the limit is admitted, in every frame anew."""
-    limit = 1000
-    tiers = (a_policy(limit, 10, frames=1), a_policy(name="wide"))[:tier_count]
-    limiter = a_limiter(None, clock, *tiers)
+TABLE = {
+    "one tier": some_settings(a_policy(1000)),
+    "two tiers": some_settings(a_policy(1000), a_policy(name="wide")),
+    "total of several users": some_settings(a_policy(), total=(a_policy(1000, name="total"),)),
+}
+
+
+@pytest.mark.parametrize("settings", TABLE.values(), ids=TABLE)
+def test_threads_admit_exactly_the_limit_in_each_window(clock: Clock, settings: Settings) -> None:
+    limiter = Limiter(settings, clock=clock)
+    users = [f"user-{number}" if settings.policies.limits.client_total else None for number in range(THREADS)]
     for _ in range(3):
-        admitted = [0] * THREADS
-
-        def work(number: int, admitted: list[int] = admitted) -> None:
-            admitted[number] = sum(limiter.check(CLIENT).allowed for _ in range(limit // 2))
-
-        in_threads(work)
-        assert limit == sum(admitted)
-        clock.advance(20)
+        assert 1000 == sum(in_threads(lambda n: sum(limiter.check(CLIENT, users[n]).allowed for _ in range(500))))
+        clock.advance(120)
 
 
-def test_threads_of_several_users_admit_exactly_the_total(clock: Clock) -> None:
-    """Users in different threads use up one total exactly."""
-    limiter = Limiter(some_settings(a_policy(), total=(a_policy(1000, name="total"),)), clock=clock)
-    admitted = [0] * THREADS
+def test_reload_under_load_loses_no_hit(clock: Clock) -> None:
+    store = MemoryStore()
+    limiter = a_limiter(store, clock, a_policy(window_s=60))
 
-    def work(number: int) -> None:
-        admitted[number] = sum(limiter.check(CLIENT, f"user-{number}").allowed for _ in range(500))
+    def change() -> None:
+        for window_s in (60, 600):
+            limiter.reconfigure(some_settings(a_policy(window_s=window_s)))
+            limiter.sync()
 
-    in_threads(work)
-    assert 1000 == sum(admitted) == sum(limiter.counts(CLIENT, f"user-{n}").in_flight_hits for n in range(THREADS))
-
-
-def test_threads_that_add_keys_lose_no_hit(clock: Clock) -> None:
-    """Threads that meet over a new client and a new user make one key, not two."""
-    limiter = a_limiter(None, clock, a_policy(1))
-    admitted = [0] * THREADS
-
-    def work(number: int) -> None:
-        admitted[number] = sum(limiter.check(f"app-{n}", f"user-{n}").allowed for n in range(1000))
-
-    in_threads(work)
-    assert 1000 == sum(admitted)
+    in_threads(lambda _: [limiter.check(CLIENT) for _ in range(1500)], beside=change)
+    limiter.sync()
+    assert THREADS * 1500 == stored_hits(store)
 
 
 @pytest.mark.no_cover
@@ -122,15 +87,15 @@ def test_threads_during_cycles_lose_no_hit(clock: Clock) -> None:
     assert expected == sum(stored_hits(store, Key(CLIENT, user)) for user in USERS)
 
 
-def test_peek_and_counts_during_requests_stay_in_bounds(clock: Clock) -> None:
-    limiter = a_limiter(MemoryStore(), clock)
+def test_decisions_during_a_reload_never_mix_limits(clock: Clock) -> None:
+    limiter = a_limiter(None, clock, a_policy(10))
+    limits = (10, 1000)
+    seen: set[tuple[int | None, int]] = set()
 
-    def look() -> None:
-        limiter.peek(CLIENT)
-        limiter.counts(CLIENT)
-        limiter.sync_urgent()
+    def look(_: int) -> None:
+        for _ in range(ROUNDS):
+            decision = limiter.peek(CLIENT)
+            seen.add((decision.limit, decision.remaining))
 
-    in_threads(lambda _: [limiter.check(CLIENT) for _ in range(ROUNDS)], beside=look)
-    counts = limiter.counts(CLIENT)
-    assert THREADS * ROUNDS == counts.shared_hits + counts.in_flight_hits
-    limiter.close()
+    in_threads(look, beside=lambda: [limiter.reconfigure(some_settings(a_policy(limit))) for limit in limits])
+    assert {(limit, limit) for limit in limits} == seen

@@ -4,17 +4,14 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.observe.metric_catalog import CATALOG
-from oauth_ratelimit.observe.prometheus import PrometheusMetrics
+from tests.support.recorded_metrics import RecordedMetrics
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "config" / "prometheus-alerts.yaml"
@@ -29,19 +26,12 @@ FROM_SCRAPING = {"job", "instance", "le"}
 
 def exposed() -> Mapping[str, set[str]]:
     """Return every series' name with its labels, as a scrape finds them."""
-    registry = CollectorRegistry()
-    backend = PrometheusMetrics(registry)
-    for metric in CATALOG:
-        labels = tuple("" for _ in metric.labels)
-        if metric.kind == "counter":
-            backend.add(metric, labels=labels)
-        elif metric.kind == "gauge":
-            backend.set(metric, 1.0, labels=labels)
-    return {sample.name: set(sample.labels) for family in registry.collect() for sample in family.samples}
+    metrics = RecordedMetrics()
+    metrics.use_all()
+    return metrics.labels_by_series()
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every expression."""
     for rule in RULES:
         yield rule["alert"], rule["expr"]
     for panel in PANELS:
@@ -68,41 +58,14 @@ def test_expression_is_promql_about_metrics_and_labels_that_exist(expression: st
         promql_parser.parse(as_prometheus(expression))
 
 
-def test_dashboard_shows_every_metric() -> None:
+def test_dashboard_shows_every_metric_and_defines_its_variables() -> None:
     shown = {name for panel in PANELS for target in panel["targets"] for name, _ in SELECTOR.findall(target["expr"])}
     part = re.compile(r"_(sum|count|bucket)$")
 
     assert {part.sub("", name) for name in shown} == {
         part.sub("", name) for name in exposed() if not name.endswith("_created")
     }
-
-
-def test_charts_of_clients_show_denied_and_allowed_rates() -> None:
-    """The allowed rate has the limit beside it."""
-    charts = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in PANELS}
-
-    assert "denied|would_deny" in charts["Denied rate per client"][0]
-    allowed, limit = charts["Allowed rate per client, with the limit"]
-    assert "allowed|would_deny" in allowed
-    assert "client_limit_per_second" in limit
-
-
-def test_panels_do_not_overlap() -> None:
-    """They have distinct ids and lie within the 24 columns."""
-    panels = DASHBOARD["panels"]
-    assert len(panels) == len({panel["id"] for panel in panels})
-
-    def cells(panel: Mapping[str, Any]) -> set[tuple[int, int]]:
-        at = panel["gridPos"]
-        return {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-
-    assert all(x < 24 for panel in panels for x, _ in cells(panel))
-    assert not any(cells(one) & cells(other) for one, other in combinations(panels, 2))
-
-
-def test_variables_of_the_dashboard_are_defined() -> None:
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
-
     assert used <= {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
 
 
@@ -111,7 +74,7 @@ def test_alert_has_a_severity_texts_and_documentation(rule: Mapping[str, Any]) -
     """So that somebody who is woken up knows what to do."""
     assert {"alert", "expr", "for", "labels", "annotations"} == rule.keys()
     assert rule["labels"]["severity"] in {"page", "ticket", "info"}
-    assert {"summary", "description"} == rule["annotations"].keys()
+    assert {"summary", "description", "page"} == rule["annotations"].keys()
     assert f"`{rule['alert']}`" in OPERATIONS
 
 
@@ -144,6 +107,5 @@ def test_each_alert_fires_only_in_its_case() -> None:
 
 
 def promtool(*words: str) -> None:
-    """Run Prometheus' own tool, which must succeed."""
     done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stdout + done.stderr

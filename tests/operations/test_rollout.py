@@ -4,65 +4,141 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit import load_config
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.rollout import Rollout, Step, step_of
-from oauth_ratelimit.store.factory import Stores
+from oauth_ratelimit.operations.rollout import Rollout
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+from testbed.clock import Clock
+from tests.operations.conftest import ContextOf, alone
+
+FILE = "# in the configuration file:"
+CANARY = "mode: enforce, canary: {percent: 5}"
 
 
 @pytest.mark.parametrize(
-    ("config", "step"),
+    ("config", "step", "following"),
     (
-        ({"mode": "off"}, Step.OFF),
-        ({"mode": "dry-run"}, Step.DRY_RUN),
-        ({"mode": "dry-run", "canary": {"percent": 5}}, Step.DRY_RUN),
-        ({"mode": "enforce", "canary": {"percent": 5}}, Step.CANARY),
-        ({"mode": "enforce", "canary": {"instances": ["node-1*"]}}, Step.CANARY),
-        ({"mode": "enforce", "canary": {"percent": 100}}, Step.ENFORCE),
-        ({"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}}, Step.SOME),
-        ({"mode": "enforce"}, Step.ENFORCE),
+        ({"mode": "off"}, "off", f"{FILE} mode: dry-run"),
+        ({"mode": "dry-run"}, "dry run", f"{FILE} {CANARY}"),
+        ({"mode": "dry-run", "canary": {"percent": 9}}, "dry run", f"{FILE} {CANARY}"),
+        ({"mode": "enforce", "canary": {"percent": 5}}, "canary", f"{FILE} mode: enforce, canary: {{percent: 20}}"),
+        ({"mode": "enforce", "canary": {"percent": 20}}, "canary", f"{FILE} mode: enforce, canary: {{percent: 50}}"),
+        ({"mode": "enforce", "canary": {"percent": 50}}, "canary", f"{FILE} mode: enforce, without canary"),
+        (
+            {"mode": "enforce", "canary": {"instances": ["a"]}},
+            "canary",
+            f"{FILE} {CANARY}",
+        ),
+        (
+            {"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}},
+            "enforce for some clients",
+            f"{FILE} {CANARY}",
+        ),
+        ({"mode": "enforce", "canary": {"percent": 100}}, "enforce", None),
+        ({"mode": "enforce"}, "enforce", None),
     ),
 )
-def test_step_follows_from_modes_and_canary(config: dict[str, Any], step: Step) -> None:
-    assert step is step_of(load_config({"limits": {"client": ["9/minute"]}, **config}).policies)
-
-
-class Alone(OperatorContext):
-    """The context of an application without a store."""
-
-    is_shared = False
-
-
-def alone(config: dict[str, Any]) -> Rollout:
-    """Return the rollout of a configuration without a store."""
-
-    def no_stores() -> Stores:
-        raise AssertionError
-
-    return Rollout(Alone(lambda: load_config(config), no_stores, clock=lambda: 1_700_000_000.0))
-
-
-@pytest.mark.parametrize(
-    ("config", "following"),
-    (
-        ({"mode": "off"}, "in the configuration file: mode: dry-run"),
-        ({"mode": "dry-run"}, "canary: {percent: 5}"),
-        ({"mode": "enforce", "canary": {"percent": 5}}, "canary: {percent: 20}"),
-        ({"mode": "enforce", "canary": {"percent": 20}}, "canary: {percent: 50}"),
-        ({"mode": "enforce", "canary": {"percent": 50}}, "remove canary"),
-        ({"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}}, "in the configuration file: mode: enforce"),
-    ),
-)
-def test_next_step_is_named_with_a_command_that_works(config: dict[str, Any], following: str) -> None:
+def test_step_follows_from_modes_and_canary(config: dict[str, Any], step: str, following: str | None) -> None:
     """Without a store there are no overrides, so only the file can change."""
-    rollout = alone(config)
-    assert any(following in command for command in rollout.next_commands)
-    assert all("in the configuration file: mode: " in command for command in rollout.back_commands)
-    assert (None, None) == (rollout.data()["last_day"], rollout.data()["day_before"])
+    rollout = Rollout(alone(config))
+    data = rollout.data()
+
+    assert (step, following) == (data["step"], next(iter(rollout.next_commands), None))
+    assert all(command.startswith(f"{FILE} mode: ") for command in rollout.back_commands)
+    assert (False, None, None) == (data["may_go_on"], data["last_day"], data["day_before"])
+    assert "Counters are not shared" in rollout.problems[0]
 
 
-def test_counters_that_are_not_shared_are_a_reason_to_wait() -> None:
-    rollout = alone({"mode": "dry-run"})
-    assert not rollout.may_go_on
-    assert "not shared" in rollout.problems[0]
-    assert [] == alone({"mode": "enforce"}).next_commands
+OWN = Source("client", "client_credentials")
+ENFORCED = {"mode": "enforce"}
+
+
+def record(context: OperatorContext, *, hours: int, over: int) -> None:
+    now_s = int(context.now_s // 60) * 60
+    shares = [
+        ClientMinute(client_id, now_s - 60 - 3600 * hour, {OWN: tally})
+        for hour in range(hours)
+        for client_id, tally in (("calm", Tally(1000)), ("wasteful", Tally(10, would_deny=over)))
+    ]
+    context.stores.statistics.put("one-0", shares, keep_s=5 * 86_400.0)
+
+
+def beat(context: OperatorContext, *, mode: str, lag_s: float = 1.0, at_s: float | None = None) -> None:
+    facts = context.stores.documents.facts()
+    beat_at_s = facts.clock_s if at_s is None else facts.clock_s + at_s
+    context.stores.heartbeats.put(
+        Heartbeat("node-1:1:aa", beat_at_s, beat_at_s - 60, version="1", mode=mode, interval_s=1.0, lag_s=lag_s)
+    )
+
+
+def override(context: OperatorContext, mode: str, client_id: str | None = None, **more: Any) -> None:
+    target = Target(OverrideKind.MODE, client_id)
+    context.stores.overrides.put(Override(target, "ann", "why", context.now_s, mode=Mode(mode), **more))
+
+
+def test_quiet_day_with_healthy_instances_lets_the_next_step_follow(context_of: ContextOf) -> None:
+    context = context_of({"mode": "dry-run"})
+    record(context, hours=40, over=2)
+    beat(context, mode="dry-run")
+    data: Any = Rollout(context).data()
+
+    assert ("dry run", True, [], 1) == (data["step"], data["may_go_on"], data["problems"], data["instance_count"])
+    assert [{"client_id": "wasteful", "over": 48}] == data["last_day"]["clients"]
+    assert (24 * 1012, 0, 48) == tuple(data["last_day"][name] for name in ("requests", "denied", "would_deny"))
+    assert ['mode set enforce --canary 5 --reason "canary"'] == data["next"]
+
+
+def test_each_step_is_one_command_until_the_file_says_it(context_of: ContextOf) -> None:
+    dry_run, enforced = {"mode": "dry-run", "canary": {"percent": 9}}, {"mode": "enforce"}
+    steps = []
+    for percent in (5, 20, 50, 100):
+        override(context_of(dry_run), "enforce", canary_percent=percent)
+        rollout = Rollout(context_of(dry_run))
+        steps.append((rollout.step.value, rollout.next_commands))
+        assert ("dry-run", "override") == (rollout.data()["file_mode"], rollout.data()["mode_origin"]["layer"])
+
+    assert [
+        ("canary", ['mode set enforce --canary 20 --reason "canary"']),
+        ("canary", ['mode set enforce --canary 50 --reason "canary"']),
+        ("canary", ['mode set enforce --canary 100 --reason "for all clients"']),
+        ("enforce", ["# in the configuration file: mode: enforce, without canary"]),
+    ] == steps
+    assert ['mode unset --reason "the configuration enforces"'] == Rollout(context_of(enforced)).next_commands
+
+
+def test_dry_run_of_an_operator_is_a_dry_run_for_clients_that_are_enforced(context_of: ContextOf) -> None:
+    override(context_of(ENFORCED), "dry-run")
+    override(context_of(ENFORCED), "enforce", "shop")
+    assert "dry run" == Rollout(context_of(ENFORCED)).step
+    override(context_of(ENFORCED), "enforce")
+    assert "enforce" == Rollout(context_of(ENFORCED)).step
+
+
+def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(context_of: ContextOf) -> None:
+    context = context_of(ENFORCED)
+    record(context, hours=3, over=900)
+    beat(context, mode="dry-run", lag_s=60.0, at_s=-100.0)
+    rollout = Rollout(context)
+
+    assert [
+        "1 instance late with the heartbeat: see flask oauth-ratelimit status.",
+        "1 instance behind with the synchronisation: see flask oauth-ratelimit status.",
+        "1 instance not in mode enforce: see flask oauth-ratelimit status.",
+        "Less than a day of statistics: wait for the peaks that you know of.",
+        "47.1% of the requests are over a limit. Are these clients the ones you mean?",
+    ] == rollout.problems
+    assert ['mode set dry-run --reason "too many complaints"'] == rollout.back_commands
+
+
+def test_rise_over_the_day_before_is_a_reason_to_wait(context_of: ContextOf, clock: Clock) -> None:
+    context = context_of(ENFORCED)
+    record(context, hours=40, over=1)
+    record(context, hours=20, over=5)
+    assert any("the day before" in problem for problem in Rollout(context).problems)
+
+
+def test_empty_database_has_no_statistics_and_no_instances(context_of: ContextOf) -> None:
+    problems = Rollout(context_of(ENFORCED)).problems
+    assert ["No instance seen in the last 10 minutes.", "No statistics of the last day."] == problems

@@ -12,8 +12,6 @@ from oauth_ratelimit.process.fork import call_in_child
 
 
 class Watcher:
-    """Remembers the process that it belongs to."""
-
     def __init__(self) -> None:
         self.pid = os.getpid()
         call_in_child(self.reset)
@@ -41,6 +39,7 @@ def test_object_is_not_kept_alive() -> None:
     assert None is reference()
 
 
+@pytest.mark.slow
 def test_object_that_lives_until_the_process_ends_writes_nothing() -> None:
     """Weak references with callbacks failed when the interpreter ended."""
     code = (

@@ -4,7 +4,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.process.throttled_log import MAX_KEYS, ThrottledLog
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 
 
 def test_same_event_is_logged_once_per_interval_with_the_number_left_out() -> None:

@@ -5,32 +5,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from oauth_ratelimit import load_config
-from oauth_ratelimit.replay.configured import ConfiguredReplay, Outcomes
+from oauth_ratelimit.replay import configured
+from oauth_ratelimit.replay.configured import Outcomes
 from oauth_ratelimit.replay.formats import Row
 from oauth_ratelimit.replay.source import Recording
+from testbed.trace import SHIPPED
 
-SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
 SECOND = 1_000_000
 
 
 def replay(
     config: Mapping[str, Any], rows: Sequence[Row], *, instance_count: int = 1, clients: Collection[str] | None = None
 ) -> Outcomes:
-    """Replay rows and return the counts."""
-    run = ConfiguredReplay(load_config(config), instance_count=instance_count, clients=clients)
-    run.run([rows])
-    return run.outcomes
+    return configured.replay(load_config(config), [rows], instance_count=instance_count, clients=clients)
 
 
 def burst(client: str, user: str | None = None, *, count: int = 10, grant: str | None = None) -> list[Row]:
-    """Return requests within a second."""
     return [Row(1_700_000_000 * SECOND + n, client, user, grant) for n in range(count)]
-
-
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Return rows in the order of time."""
-    return sorted(rows, key=lambda row: row.at_us)
 
 
 def test_own_limits_plans_grants_and_trust_of_the_configuration_apply() -> None:
@@ -46,7 +40,7 @@ def test_own_limits_plans_grants_and_trust_of_the_configuration_apply() -> None:
         *burst("plain"), *burst("own"), *burst("partner"), *burst("mobile-1"),
         *burst("shop", "ann", count=5), *burst("shop", "bob", count=5), *burst("shop", "ann", grant="refresh_token"),
     ]  # fmt: skip
-    found = replay(config, in_order(rows))
+    found = replay(config, rows)
     assert {"plain": 8, "own": 6, "partner": 5, "shop": 2 + 2 + 2} == found.over_clients
     assert {("shop", "ann"): 4, ("shop", "bob"): 2} == found.over_users
     assert (10, 0, found.over_count) == (found.trusted, found.unlimited, found.denied)
@@ -54,12 +48,8 @@ def test_own_limits_plans_grants_and_trust_of_the_configuration_apply() -> None:
 
 def test_dry_run_and_canary_are_told_from_what_is_denied() -> None:
     config = {"mode": "dry-run", "limits": {"client": ["2/minute"]}, "clients": {"first": {"mode": "enforce"}}}
-    found = replay(config, in_order([*burst("first"), *burst("other")]))
+    found = replay(config, [*burst("first"), *burst("other")])
     assert (16, 8) == (found.over_count, found.denied)
-
-
-def test_kind_without_a_limit_is_counted_as_unlimited() -> None:
-    assert 10 == replay({"limits": {"user": ["2/minute"]}}, burst("plain")).unlimited
 
 
 def test_pseudonyms_replace_user_names(tmp_path: Path) -> None:
@@ -70,15 +60,11 @@ def test_pseudonyms_replace_user_names(tmp_path: Path) -> None:
     assert user not in ("ann", None)
 
 
-def rows_of_the_demo(count: int) -> list[Row]:
-    """Return the first rows of the trace of the demo."""
-    with Recording(str(SHIPPED)).opened() as (_, rows):
-        return list(islice((row for batch in rows.batches() for row in batch), count))
-
-
+@pytest.mark.slow
 def test_clients_that_one_instance_never_denies_are_never_denied_by_three() -> None:
     config = {"mode": "enforce", "limits": {"client": ["5/minute"]}}
-    rows = rows_of_the_demo(1000)
+    with Recording(str(SHIPPED)).opened() as (_, recorded):
+        rows = list(islice((row for batch in recorded.batches() for row in batch), 1000))
     alone = replay(config, rows)
     fleet = replay(config, rows, instance_count=3)
     assert 0 < alone.over_count < len(rows)
@@ -87,17 +73,3 @@ def test_clients_that_one_instance_never_denies_are_never_denied_by_three() -> N
     assert len(rows) == fewer.requests
     for several in (fleet, fewer):  # instances are drawn anew, so the two differ a little
         assert 0.85 * alone.over_count <= several.over_count <= 1.05 * alone.over_count
-
-
-def test_idle_instance_learns_what_the_others_have_counted() -> None:
-    config = {"mode": "enforce", "limits": {"client": ["20/minute"]}}
-    rows = [Row((1_700_000_000 + 2 * n) * SECOND, "busy") for n in range(300)]  # 30 a minute
-    alone, fleet = replay(config, rows).over_count, replay(config, rows, instance_count=3).over_count
-    assert (100, 100) == (round(alone, -1), round(fleet, -1))
-
-
-def test_minute_with_most_denials_is_found() -> None:
-    rows = [*burst("busy", count=4), *(row._replace(at_us=row.at_us + 3600 * SECOND) for row in burst("busy"))]
-    found = replay({"limits": {"client": ["2/minute"]}}, rows)
-    assert (1_700_003_580, 8) == found.busiest
-    assert replay({"limits": {"client": ["2/minute"]}}, burst("calm", count=2)).busiest is None

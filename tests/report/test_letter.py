@@ -1,16 +1,24 @@
-"""Letters to the owners of clients."""
+"""Letters to the owners of clients, and records for programs."""
 
 import pytest
 
 from oauth_ratelimit.core.statistics import Tally
-from oauth_ratelimit.report import find, letter_to
-from oauth_ratelimit.report.letter import lifetime_text
-from tests.report.reporting import LOGIN, PERIOD, fine_finding, minutes, worst_findings
+from oauth_ratelimit.report.findings import ClientFinding, find
+from oauth_ratelimit.report.letter import Period, letter_to, lifetime_text, record_of
+from tests.report.reporting import LOGIN, OWN, REFRESH, START_S, minutes
+
+PERIOD = Period(START_S, START_S + 86_400)
+
+
+def worst_finding() -> ClientFinding:
+    tally = Tally(100, denied=40, retries=20, would_deny=3)
+    hour = minutes({LOGIN: tally, REFRESH: tally, OWN: tally}, users=1, lifetimes={864_000: 60})
+    (finding,) = find([*hour, *minutes({OWN: Tally(50_000)}, count=1)])
+    return finding
 
 
 def test_letter_says_what_was_seen_and_what_helps() -> None:
-    (finding,) = worst_findings("shop")
-    letter = letter_to(finding, PERIOD, error_uri="https://example.com/tokens")
+    letter = letter_to(worst_finding(), PERIOD, error_uri="https://example.com/tokens")
 
     assert "Your client shop requests too many access tokens" == letter.subject
     assert letter.text.startswith(
@@ -30,41 +38,42 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
 
 
 def test_letter_to_a_client_without_faults() -> None:
-    letter = letter_to(fine_finding(), PERIOD)
+    (finding,) = find(minutes({OWN: Tally(1)}, count=1))
+    letter = letter_to(finding, PERIOD)
 
     assert "Access tokens of your client shop" == letter.subject
     assert "We found no problem." in letter.text
     assert "What helps" not in letter.text
+    assert "valid for" not in letter.text
+
+
+def test_letter_about_requests_over_a_limit() -> None:
+    (admitted,), (denied,) = (find(minutes({LOGIN: tally})) for tally in (Tally(9, would_deny=1), Tally(9, denied=1)))
+
+    assert "Once it is, such requests will be rejected with status 429." in letter_to(admitted, PERIOD).text
+    assert "60 requests over the limit, rejected with status 429." in letter_to(denied, PERIOD).text
+    enforced = "admitted before the limit was enforced. Now such requests are rejected with status 429."
+    assert enforced in letter_to(admitted, PERIOD, is_enforced=True).text
 
 
 @pytest.mark.parametrize(
-    ("tally", "words"),
+    ("lifetimes", "words"),
     [
-        (Tally(9, would_deny=1), "Once it is, such requests will be rejected with status 429."),
-        (Tally(9, denied=1), "60 requests over the limit, rejected with status 429."),
+        ({90: 9}, "90 seconds"),
+        ({86_400: 9}, "1 day"),
+        ({300: 10, 864_000: 9, 7: 1}, "5 minutes to 10 days"),
     ],
-    ids=["dry run", "enforced"],
+    ids=str,
 )
-def test_letter_about_requests_over_a_limit(tally: Tally, words: str) -> None:
-    (finding,) = find(minutes({LOGIN: tally}, users=600))
-
-    assert words in letter_to(finding, PERIOD).text
-
-
-@pytest.mark.parametrize(
-    ("lifetime_s", "words"),
-    [(3600, "1 hour"), (7200, "2 hours"), (600, "10 minutes"), (90, "90 seconds"), (86_400, "1 day")],
-)
-def test_token_lifetime_is_in_the_largest_unit_that_fits(lifetime_s: int, words: str) -> None:
-    (finding,) = find(minutes({LOGIN: Tally(9)}, lifetimes={lifetime_s: 9}))
+def test_usual_token_lifetimes_are_in_the_largest_units_that_fit(lifetimes: dict[int, int], words: str) -> None:
+    """A single odd token is left out."""
+    (finding,) = find(minutes({LOGIN: Tally(20)}, lifetimes=lifetimes))
     assert words == lifetime_text(finding)
 
 
-def test_letter_names_the_range_of_usual_lifetimes() -> None:
-    """A single odd token is left out."""
-    (finding,) = find(minutes({LOGIN: Tally(20)}, lifetimes={300: 10, 864_000: 9, 7: 1}))
-    assert "An access token is valid for 5 minutes to 10 days." in letter_to(finding, PERIOD).text
+def test_record_has_the_numbers_and_the_letter() -> None:
+    record = record_of(worst_finding(), 1, period=PERIOD)
 
-
-def test_letter_says_nothing_about_an_unknown_lifetime() -> None:
-    assert "valid for" not in letter_to(fine_finding(), PERIOD).text
+    names = ("denied", "would_deny", "retries_while_denied", "busiest_minute_requests")
+    assert (7200, 540, 3600, 50_000) == tuple(record[name] for name in names)
+    assert letter_to(worst_finding(), PERIOD).text == record["letter"]

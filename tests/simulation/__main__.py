@@ -1,6 +1,7 @@
 """Run random histories until so many steps are done: ``python -m tests.simulation --steps 1000000``.
 
-The first history that breaks an invariant is shrunk and printed with its seed, and the exit code is 1.
+The first history that breaks an invariant is shrunk and printed with its seed, and the exit code is 1. A seed of the
+tests does the same here, unless ``--length`` says otherwise.
 """
 
 import argparse
@@ -9,28 +10,34 @@ import sys
 
 import structlog
 
-from tests.simulation.history import DIMENSIONS, check
-
-STEPS_PER_HISTORY = 400
+from tests.simulation.history import DIMENSIONS, STEPS, check, dimensions_of, failure_of, plan
 
 
 def main() -> int:
-    """Run the histories that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000, help="steps in all")
+    parser.add_argument("--length", type=int, default=STEPS, help="steps of a history")
     parser.add_argument("--seed", type=int, default=None, help="of the first history; random if left out")
-    parser.add_argument("--dimensions", nargs="*", choices=DIMENSIONS, default=list(DIMENSIONS), help="what goes wrong")
+    parser.add_argument("--dimensions", nargs="*", choices=DIMENSIONS, help="what goes wrong; the seed chooses")
+    parser.add_argument("--count", action="store_true", help="run all of them, and print how many break an invariant")
     options = parser.parse_args()
     structlog.configure(processors=[_drop])
     first = secrets.randbelow(2**31) if options.seed is None else options.seed
-    count = max(1, options.steps // STEPS_PER_HISTORY)
-    for number in range(count):
+    count = max(1, options.steps // options.length)
+    seeds = range(first, first + count)
+    if options.count:
+        planned = (
+            plan(seed, steps=options.length, dimensions=options.dimensions or dimensions_of(seed)) for seed in seeds
+        )
+        print(sum(failure_of(steps) is not None for steps in planned))  # noqa: T201  # speaks to a person
+        return 0
+    for seed in seeds:
         try:
-            check(first + number, steps=STEPS_PER_HISTORY, dimensions=options.dimensions)
+            check(seed, steps=options.length, dimensions=options.dimensions)
         except AssertionError as exc:
             print(exc, *exc.__notes__, sep="\n")  # noqa: T201  # speaks to a person
             return 1
-    outcome = f"{count} histories of {STEPS_PER_HISTORY} steps from seed {first} on: nothing lost, nothing doubled"
+    outcome = f"{count} histories of {options.length} steps from seed {first} on: nothing lost, nothing doubled"
     print(outcome)  # noqa: T201  # speaks to a person
     return 0
 

@@ -2,35 +2,54 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+ENFORCE, DRY_RUN = "enforce", "dry-run"
 
 
-@dataclass(frozen=True)
-class Series:
-    """A series that requests are counted in.
+class Route(NamedTuple):
+    """How a request comes in: to an endpoint, with a grant type."""
 
-    Attributes:
-        name: Its name in a document.
-        frame_s: Length of its frames.
-        horizon_s: How long a frame can matter, from its start: the window and one frame.
-    """
+    endpoint: str = "token"
+    grant_type: str | None = None
 
-    name: str
-    frame_s: int
-    horizon_s: int
+
+PLAIN_ROUTE = Route()
+OTHER_ROUTES = (Route(grant_type="password"), Route(grant_type="refresh_token"), Route("revocation"))
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, with the series of its window.
+    """A limit, with the frames that its hits are counted in.
 
     Attributes:
-        hits: Hits in a window.
-        series: Where they are counted.
+        mode: A mode of its own.
+        suffix: What the name of its series has besides the length of a frame.
     """
 
     hits: int
-    series: Series
+    window_s: int
+    frame_s: int
+    mode: str | None = None
+    count_denied: bool = False
+    suffix: str = ""
+
+    @property
+    def series(self) -> str:
+        """Name in a document of what it counts in."""
+        return f"{self.frame_s}{self.suffix}"
+
+    @property
+    def horizon_s(self) -> int:
+        """How long a frame can matter, from its start: the window and one frame."""
+        return self.window_s + self.frame_s
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The limit, as in a file."""
+        frames = {"limit": self.hits, "window": self.window_s, "frames": self.window_s // self.frame_s}
+        own = {"name": f"{self.hits}", "count_denied": self.count_denied, **({"mode": self.mode} if self.mode else {})}
+        return frames | own
 
     def room(self, counted: Mapping[int, int], now_s: float) -> float:
         """Return how many hits are left: the frames in the window count in full, the oldest by its share inside.
@@ -39,29 +58,14 @@ class Limit:
             counted: Hits by frame start.
             now_s: The time.
         """
-        frame_s = self.series.frame_s
-        start_s = int(now_s // frame_s) * frame_s
-        oldest_s = start_s - (self.series.horizon_s - frame_s)
+        start_s = int(now_s // self.frame_s) * self.frame_s
+        oldest_s = start_s - self.window_s
         full = sum(hits for frame, hits in counted.items() if oldest_s < frame <= start_s)
-        return self.hits - full - counted.get(oldest_s, 0) * (1 - (now_s - start_s) / frame_s)
+        return self.hits - full - counted.get(oldest_s, 0) * (1 - (now_s - start_s) / self.frame_s)
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """Limits of a client.
-
-    Attributes:
-        user, client, total: Of a user, of the client without a user, and of all users together.
-    """
-
-    user: tuple[Limit, ...]
-    client: tuple[Limit, ...]
-    total: tuple[Limit, ...] = ()
-
-    @property
-    def horizon_s(self) -> int:
-        """The longest horizon."""
-        return max(limit.series.horizon_s for limit in (*self.user, *self.client, *self.total))
+Kinds = Mapping[str, tuple[Limit, ...]]  # of a user, of the client without a user, and of all users together
+NO_KINDS: Kinds = {}
 
 
 @dataclass(frozen=True)
@@ -69,57 +73,92 @@ class Config:
     """A configuration.
 
     Attributes:
-        content: Its sections.
-        limits: Those of clients that are not in ``clients``.
-        clients: Those of clients that differ.
+        limits: Those of all clients.
+        clients: Those of clients that differ, kind by kind.
+        grant_modes: Modes of grant types.
+        grants: Limits of grant types that are counted apart.
+        endpoints: Limits of other endpoints.
     """
 
-    content: dict[str, Any]
     limits: Kinds
     clients: Mapping[str, Kinds] = field(default_factory=dict)
+    grant_modes: Mapping[str | None, str] = field(default_factory=dict)
+    grants: Mapping[str | None, Kinds] = field(default_factory=dict)
+    endpoints: Mapping[str, Kinds] = field(default_factory=dict)
 
-    def of(self, client_id: str) -> Kinds:
-        """Return the limits of a client."""
-        return self.clients.get(client_id, self.limits)
+    def at(self, client_id: str, route: Route) -> tuple[str | None, Kinds, str]:
+        """Return the scope of a client's requests, their limits, and the mode of those without one of their own."""
+        if route.endpoint != "token":
+            return route.endpoint, self.endpoints.get(route.endpoint, NO_KINDS), ENFORCE
+        mode = self.grant_modes.get(route.grant_type, ENFORCE)
+        if route.grant_type in self.grants:
+            return f"grant:{route.grant_type}", self.grants[route.grant_type], mode
+        return None, {**self.limits, **self.clients.get(client_id, NO_KINDS)}, mode
 
     @property
     def horizon_s(self) -> int:
-        """The longest horizon."""
-        return max(kinds.horizon_s for kinds in (self.limits, *self.clients.values()))
+        """The longest of all limits."""
+        all_kinds = (self.limits, *self.clients.values(), *self.grants.values(), *self.endpoints.values())
+        return max(limit.horizon_s for kinds in all_kinds for limits in kinds.values() for limit in limits)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Its sections, as in a file."""
+        return {
+            "mode": ENFORCE,
+            "limits": _content_of(self.limits),
+            "clients": _sections_of(self.clients),
+            "grants": _sections_of(self.grants) | {name: {"mode": mode} for name, mode in self.grant_modes.items()},
+            "endpoints": _sections_of(self.endpoints),
+        }
 
 
-MINUTE = Series("6", 6, 66)
-TWO_MINUTES = Series("12", 12, 132)
-TEN_SECONDS = Series("1", 1, 11)
-TEN_MINUTES = Series("60", 60, 660)
-TEN_MINUTES_IN_SHORT_FRAMES = Series("6", 6, 606)  # those of a minute
+def _sections_of(sections: Mapping[Any, Kinds]) -> dict[str, Any]:
+    return {name: {"limits": _content_of(kinds)} for name, kinds in sections.items()}
 
-USUAL = Kinds(user=(Limit(50, MINUTE),), client=(Limit(80, MINUTE),))
-WIDER = Kinds(user=(Limit(90, TWO_MINUTES),), client=(Limit(80, MINUTE),))
+
+def _content_of(kinds: Kinds) -> dict[str, Any]:
+    return {kind: [limit.content for limit in limits] for kind, limits in kinds.items()}
+
+
+USER, CLIENT, TWO_MINUTES = Limit(50, 60, 6), Limit(80, 60, 6), Limit(90, 120, 12)
+ON_TRIAL = Limit(12, 60, 6, DRY_RUN, suffix="+dry-run")  # beside one that is enforced
+NEVER_PAUSES = Limit(15, 60, 6, count_denied=True, suffix="+denied")
+USUAL: Kinds = {"user": (USER,), "client": (CLIENT,)}
 CONFIGS = (
-    Config({"limits": {"user": ["50/minute"], "client": ["80/minute"]}}, USUAL),
-    Config({"limits": {"user": ["90 per 2 minute"], "client": ["80/minute"]}}, WIDER),
+    Config(USUAL),
+    Config({"user": (TWO_MINUTES,), "client": (CLIENT,)}),
+    Config({"user": (Limit(20, 10, 1), USER), "client": (Limit(200, 600, 60),)}),
+    Config({"user": (Limit(200, 600, 6),), "client": (CLIENT,)}),
+    Config({**USUAL, "client_total": (TWO_MINUTES,)}),
+    Config(USUAL, {"shop": {"user": (TWO_MINUTES,)}}),  # as an override of one client changes the first
+    Config({"user": (ON_TRIAL, Limit(18, 60, 6)), "client": (NEVER_PAUSES, CLIENT, Limit(200, 600, 6))}),
     Config(
-        {"limits": {"user": ["20 per 10 second", "50/minute"], "client": ["200 per 10 minute"]}},
-        Kinds(user=(Limit(20, TEN_SECONDS), Limit(50, MINUTE)), client=(Limit(200, TEN_MINUTES),)),
+        {**USUAL, "client_total": (ON_TRIAL, Limit(30, 120, 6))}, grants={"refresh_token": {"user": (ON_TRIAL, USER)}}
     ),
-    Config(
-        {"limits": {"user": [{"limit": 200, "window": "10m", "frames": 100}], "client": ["80/minute"]}},
-        Kinds(user=(Limit(200, TEN_MINUTES_IN_SHORT_FRAMES),), client=(Limit(80, MINUTE),)),
-    ),
-    Config(
-        {"limits": {"user": ["50/minute"], "client": ["80/minute"], "client_total": ["90 per 2 minute"]}},
-        Kinds(user=(Limit(50, MINUTE),), client=(Limit(80, MINUTE),), total=(Limit(90, TWO_MINUTES),)),
-    ),
-    # As an override of one client changes the first.
     Config(
         {
-            "limits": {"user": ["50/minute"], "client": ["80/minute"]},
-            "clients": {"shop": {"limits": {"user": ["90 per 2 minute"]}}},
+            "user": (Limit(25, 60, 6, ENFORCE), Limit(15, 60, 6, suffix="+by-grant"), ON_TRIAL),
+            "client": (Limit(9, 60, 6, count_denied=True, suffix="+denied"),),
         },
+        grant_modes={"password": DRY_RUN},
+        endpoints={"revocation": {"user": (USER,), "client": (NEVER_PAUSES,), "client_total": (CLIENT,)}},
+    ),
+    Config(
         USUAL,
-        {"shop": WIDER},
+        grant_modes={"password": DRY_RUN},
+        grants={"refresh_token": {"user": (Limit(20, 10, 1),), "client": (NEVER_PAUSES,)}},
+        endpoints={"revocation": {"client": (Limit(12, 60, 6),)}},
     ),
 )
+COMMON_COUNT = 6  # of configurations with limits of the token endpoint alone
 PLAIN, WIDE, WITH_TOTAL = CONFIGS[0], CONFIGS[3], CONFIGS[4]
-SHORTEST_HORIZONS_S = {"1": 11, "6": 66, "12": 132, "60": 660}  # of any configuration, by the name of the series
+SHORTEST_HORIZONS_S = {  # of any configuration, by the name of the series
+    "1": 11,
+    "6": 66,
+    "12": 132,
+    "60": 660,
+    "6+denied": 66,
+    "6+dry-run": 66,
+    "6+by-grant": 66,
+}

@@ -2,29 +2,22 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.erasure import Erasure, Person
-from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Series
-from tests.simulation.instance import (
-    MANY_KEYS,
-    START_S,
-    Cell,
-    Clock,
-    Erased,
-    Identity,
-    Instance,
-    key_of,
-    states_in_memory,
-)
-from tests.support.simulated_mongo import Backup, Document, Fate, Server, SimulatedCollection, SimulatedConnection
+from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Limit, Route
+from tests.simulation.instance import MANY_KEYS, START_S, Cell, Erased, Identity, Instance, identity_of, key_of
+from tests.support.simulated_mongo import Committed, Document, Fate, Server
 
-FAULTS = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
+FAULTS = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.STALE))
+CLIENTS = ("shop", "app")
+USERS = (None, "ann", "bob")
+COMMAND_S = (0.0, 0.0, 0.2, 3.0, 30.0)  # how long a command may take on its way, and the same for the answer
+HELLO_S = (*(0.0, 0.2) * 4, 30.0, 130.0)  # of one that measures a clock: a long one shows nothing of it
 CLOCKS_DIFFER_S = 120.0  # an erasure so shortly before the start of an instance may concern it
 SECOND_PASS_S = 1.0  # after which an operator erases once more; few keys are due by then, so lists still hold them
 SLACK_S = 60  # how long a frame is kept after its last use
+SPARE_ENTRIES, ENTRIES_PER_KEY = 100, 60  # in memory after these rounds; today about half as many
 ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
 
 
@@ -53,6 +46,9 @@ class Fleet:
         backup: The documents as they once were.
         fault_rate: Share of the commands that something happens to.
         only_writes_fail: Whether reads are always answered.
+        busy_rate: Share of the commands in which something else happens before the server gets them, or afterwards.
+        stale_rate: Share of the reads that a former primary answers.
+        asked: Who has made requests.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -70,10 +66,13 @@ class Fleet:
         self.moved: Counter[Cell] = Counter()
         self.erased: list[Erased] = []
         self.damaged: set[Identity] = set()
-        self.backup: Backup | None = None
+        self.backup: Committed | None = None
         self.fault_rate = 0.0
         self.only_writes_fail = False
-        self.commands: Counter[str] = Counter()
+        self.busy_rate = 0.0
+        self.stale_rate = 0.0
+        self.asked: dict[tuple[str, str | None, Route], None] = {}  # in this order
+        self._is_meanwhile = False
         self.history: list[str] = []
         self.server_offset_s = 0.0
         self.started_count = 0
@@ -82,39 +81,60 @@ class Fleet:
         self.earliest_s = self.latest_s = 0.0  # offsets of servers' clocks
         self._checked_removal_count = 0
 
-    def true_time(self) -> float:
-        """Return the true time."""
-        return self.true_s
-
     def fate(self, command: str) -> Fate:
-        """Return what happens to the next command."""
         if self.rng.random() >= self.fault_rate or (self.only_writes_fail and command != "update"):
-            return Fate.ANSWERED
+            is_stale = command == "find" and self.rng.random() < self.stale_rate
+            return Fate.STALE if is_stale else Fate.ANSWERED
         fate = self.rng.choice(FAULTS)
         self.history.append(f"    {command}: {fate.name.lower()}")
         return fate
 
-    def start(self, config: Config, *, max_keys: int = MANY_KEYS, reserves: bool = False) -> Instance:
+    def happen_meanwhile(self, instance: Instance, command: str) -> None:
+        """Let requests, other instances or time go on while a command or its answer is on the way."""
+        if self._is_meanwhile or not self.instances or self.rng.random() >= self.busy_rate:
+            return
+        with self.quiet():
+            number, client_id, username = (
+                self.rng.choice(each) for each in (range(len(self.instances)), CLIENTS, USERS)
+            )
+            other = self.instances[number]
+            passed_s = self.rng.choice(HELLO_S if command == "hello" else COMMAND_S)
+            self.history.append(f"    {command}: instance {number} meanwhile: {client_id}, {username}, {passed_s} s")
+            other.ask(client_id, username, 1)
+            if other is not instance:
+                other.sync(urgent=self.rng.random() < 0.3)
+            self.true_s += passed_s
+            if self.server.held and self.rng.random() < 0.2:
+                self.server.release(0)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Let nothing happen while commands are on the way."""
+        was_meanwhile, self._is_meanwhile = self._is_meanwhile, True
+        try:
+            yield
+        finally:
+            self._is_meanwhile = was_meanwhile
+
+    def start(self, config: Config, *, max_keys: int = MANY_KEYS) -> Instance:
         """Start an instance. Every other one corrects its clock."""
         self.started_count += 1
-        follows = self.started_count % 2 == 0
-        clock = Clock(self.true_time)
-        instance = Instance(self, clock, config, follows_store_clock=follows, max_keys=max_keys, reserves=reserves)
+        instance = Instance(self, config, follows_store_clock=self.started_count % 2 == 0, max_keys=max_keys)
         self.instances.append(instance)
         return instance
 
     def kill(self, instance: Instance) -> None:
-        """End an instance without a last flush."""
         self.instances.remove(instance)
         self.lost.update(instance.pending)
 
     def stop(self, instance: Instance) -> None:
         """End an instance in good order. It loses nothing if the server answers, and if no mark may be gone."""
-        attempts = [state.attempt for state in states_in_memory(instance.limiter) if state.attempt]
-        is_old = any(self.true_s - attempt.begun_s > SLACK_S for attempt in attempts)
+        self.busy_rate = 0.0  # nobody asks an instance that ends
+        in_doubt_since_s = instance.in_doubt_since_s
+        is_old = in_doubt_since_s is not None and self.true_s - in_doubt_since_s > SLACK_S
         instance.limiter.close()
         self.instances.remove(instance)
-        if self.fault_rate or instance.is_cut_off or is_old:
+        if self.fault_rate or self.stale_rate or instance.is_cut_off or is_old:
             self.lost.update(instance.pending)
 
     def forget(self, identity: Identity | None = None) -> None:
@@ -127,28 +147,37 @@ class Fleet:
             for key in [identity] if identity else list(instance.known):
                 instance.known.pop(key, None)
 
-    def note_written(self, identity: Identity, series: Series) -> None:
-        """Note that a document holds the horizon of a series, as long as it is not removed."""
-        longest_s = self.horizons_s.get((identity, series.name), 0)
-        self.horizons_s[identity, series.name] = max(series.horizon_s, longest_s)
+    def remove(self, document: Document) -> None:
+        self.forget(key_of(document))
+        self.server.replace(identity_of(document), None)
+
+    def note_written(self, identity: Identity, limit: Limit) -> None:
+        """Note that a document holds the horizon of a limit, as long as it is not removed."""
+        longest_s = self.horizons_s.get((identity, limit.series), 0)
+        self.horizons_s[identity, limit.series] = max(limit.horizon_s, longest_s)
 
     def _left_s(self, cell: Cell) -> float:
         """Return the seconds for which a cell matters to those who have written its document."""
         return cell[4] + self.horizons_s.get((cell[:3], cell[3]), 0) - self.true_s
 
     def erase(self, username: str, client_id: str | None = None) -> None:
-        """Erase a user as an operator does. Instances drop what they count of the user until they have read it."""
-        connection = cast(Connection, SimulatedConnection(SimulatedCollection(self.server)))
-        person = Person((username,), (), (), client_id)
-        Erasure(connection, collection="ratelimits", person=person).counters(True)
+        """Erase a user as an operator does: announce it, let instances confirm it, and remove the documents.
+
+        Those that are cut off confirm nothing, and drop the user before they send anything again.
+        """
         erased = Erased(username, client_id, self.true_s)
         self.erased.append(erased)
+        for instance in self.instances:
+            instance.unread.append(erased)
+            instance.read_erasures()
+        stored = self.server.committed.documents  # a write that no majority has is not found
+        for identity, document in stored.items():
+            if erased.concerns(key_of(document)):
+                self.server.replace(identity, None)
         self._forget_horizons(erased.concerns)
         for cell, count in self.truth.items():
             if erased.concerns(cell[:3]):
                 self.lost[cell] = max(self.lost[cell], count)
-        for instance in self.instances:
-            instance.unread.append(erased)
 
     def expire(self) -> None:
         """Let the server remove what has expired, and fail if somebody who has written a document still needs it."""
@@ -171,13 +200,12 @@ class Fleet:
         """Return the erasures that an instance which starts now may take for later ones."""
         return [erased for erased in self.erased if self.true_s - erased.at_s < CLOCKS_DIFFER_S]
 
-    def restore(self, backup: Backup) -> None:
+    def restore(self, backup: Committed) -> None:
         """Restore the documents. What is sent before an instance has read them may be stored twice."""
         self.server.restore(backup)
         self.forget()
         for instance in self.instances:
             instance.knows_restored = False
-            instance.unread += self.erased  # the record of them is restored, too
             self.twice.update(instance.pending)
 
     def _note_return(self, identity: bytes) -> None:
@@ -188,14 +216,12 @@ class Fleet:
 
     def settle(self) -> None:
         """Let everything arrive that was held back, and all instances synchronise without faults."""
-        self.fault_rate = 0.0
+        self.fault_rate = self.busy_rate = self.stale_rate = 0.0
         while self.server.held:
             self.server.release(0)
         self.server.commit()
         for instance in self.instances:
             instance.is_cut_off = False
-            if instance.unread:  # without traffic it reads nothing
-                instance.ask("shop", "cid", 1)
         for instance in [*self.instances] * 4:
             instance.sync(urgent=False)
         for instance in self.instances:
@@ -234,8 +260,10 @@ class Fleet:
         kept = [key_of(document) for document in self.documents() if erased.concerns(key_of(document))]
         assert not kept, f"kept of an erased user: {kept}"
         for instance in self.instances:
-            held = [state.key for state in states_in_memory(instance.limiter) if erased.concerns(state.key)]
+            held = [key for key in instance.limiter.known_keys() if erased.concerns(key)]
             assert not held, f"erased, and in memory: {held}"
+            if erased.client_id is None:
+                assert erased.username not in instance.names_held(), "the name of an erased user is in memory"
 
     def _counts_of_return(self, erased: Erased) -> list[tuple[int, int]]:
         """Have a user make a request to each instance, and return the hits stored and counted since.
@@ -273,16 +301,20 @@ class Fleet:
                 marks = document["writers"].keys() | document["seen"].keys()
                 assert len(marks) <= len(self.instances), f"{len(marks)} marks in {key_of(document)}"
 
+    def check_memory(self) -> None:
+        """Fail if instances hold anything that grew with time: their counters are all that may be in memory now."""
+        for instance in self.instances:
+            held = list(instance.limiter.known_keys())
+            entries, most = instance.entry_count(), SPARE_ENTRIES + ENTRIES_PER_KEY * len(held)
+            assert entries <= most, f"{entries} entries in memory for {len(held)} keys, not {most}"
+
     def documents(self) -> list[Document]:
-        """Return copies of the counter documents that a majority has."""
-        return [document for document in self.server.documents() if "clientId" in document["_id"]]
+        return self.server.documents()
 
     def stored(self, ids: Iterable[bytes] | None = None) -> Counter[Cell]:
         """Return the hits in the documents on the primary, in all or in some."""
         found: Counter[Cell] = Counter()
         for document in map(self.server.latest.__getitem__, self.server.latest if ids is None else ids):
-            if "clientId" not in document["_id"]:  # the record of erasures
-                continue
             identity = key_of(document)
             if identity in self.damaged:
                 continue
@@ -290,6 +322,12 @@ class Fleet:
                 for start_s, count in frames.items():
                     found[(*identity, series, int(start_s))] += count
         return found
+
+    def check_counts(self) -> None:
+        """Fail if a hit is lost or doubled, or was removed too early."""
+        self.check_nothing_doubled()
+        self._check_nothing_lost()
+        self.check_removals()
 
     def check_nothing_doubled(self) -> None:
         """Fail if a document holds more than was admitted, with the frames that instances have removed.
@@ -304,7 +342,7 @@ class Fleet:
         for cell, count in stored.items():
             assert count <= truth[cell] + twice[cell], f"doubled in {cell}: stored {count}, admitted {truth[cell]}"
 
-    def check_nothing_lost(self) -> None:
+    def _check_nothing_lost(self) -> None:
         """Fail if a frame that can still matter holds less than was admitted, or if anything is nowhere at all."""
         stored = self.stored()
         for cell, count in self.certain.items():
@@ -343,15 +381,14 @@ class Fleet:
 
     def check_agreement(self) -> None:
         """Fail if an instance decides by anything else than the documents, after everything has settled."""
-        keys = {cell[:2] for cell in self.truth}
         for instance in self.instances:
-            if instance.max_keys == MANY_KEYS and not instance.reserves:
-                for key in keys:
-                    instance.limiter.peek(*key)
+            if instance.max_keys == MANY_KEYS:
+                for client_id, username, route in self.asked:
+                    instance.limiter.peek(client_id, username, **route._asdict())
                 for _ in range(2):
                     instance.sync(urgent=False)
-                for key in keys if not self.was_wrong else ():
-                    instance.check_agreement(*key)
+                for asked in self.asked if not self.was_wrong else ():
+                    instance.check_agreement(*asked)
 
 
 def _by_series(cells: Counter[Cell]) -> Counter[Cell]:

@@ -4,24 +4,28 @@ It notes the truth about its requests by itself and shares no code with the pack
 once in each series that it was admitted under, in the frame of the instance's clock at that moment.
 """
 
-import gc
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from bson import encode
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.counters.key_state import Due, KeyState
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.pseudonyms import erasure_mark
+from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
-from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.reservation import Reservations
-from tests.simulation.configs import Config, Limit, Series
-from tests.support.simulated_mongo import Fate, SimulatedCollection, SimulatedConnection
+from tests.simulation.configs import ENFORCE, PLAIN_ROUTE, Config, Limit, Route
+from tests.support.interruption import Interruption
+from tests.support.memory import entry_count, held_by
+from tests.support.simulated_mongo import Fate, SimulatedMongo
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -30,285 +34,253 @@ START_S = 1_800_000_000.0
 MANY_KEYS = 1000
 ENDLESS, ROUNDING = 2**53, 1e-6
 SPARE_FRAMES = 10  # of a series, besides those of the widest window
-SPARE_ENTRIES, ENTRIES_PER_CELL = 20, 6
-NOT_IN_FLIGHT = frozenset(("past", "prunable", "cached_denial", "others", "tier", "client", "username", "scope"))
+SHORT_CYCLE = 1000  # instructions
+LONG_S = 60.0  # for which hits may be in flight without being dropped: less than any horizon of an attempt
 
 Identity = tuple[str, str | None, str | None]  # client, user, scope
 Cell = tuple[str, str | None, str | None, str, int]  # the same, series, frame start
 
 
-def settings_of(config: Config, *, max_keys: int = MANY_KEYS, reserves: bool = False) -> Settings:
-    """Return the settings of a configuration."""
-    sync = {"near_limit": "reserve" if reserves else "flush"}
-    return load_config({"mode": "enforce", "max_keys": max_keys, "sync": sync, **config.content})
+def settings_of(config: Config, *, max_keys: int = MANY_KEYS) -> Settings:
+    return load_config({"max_keys": max_keys, **config.content})
 
 
 @dataclass
 class Clock:
-    """A clock of an instance: the true time with an error.
-
-    Args:
-        true_s: Returns the true time, seconds since the epoch.
-        offset_s: How far it is ahead.
-        drift: How many seconds it gains in a second.
-    """
+    """A clock of an instance: the true time, with an offset and the seconds that it gains in a second."""
 
     true_s: Callable[[], float]
     offset_s: float = 0.0
     drift: float = 0.0
 
     def __call__(self) -> float:
-        """Return the time that it shows."""
         true_s = self.true_s()
         return true_s + self.offset_s + (true_s - START_S) * self.drift
 
 
 class Erased(NamedTuple):
-    """A user who was erased.
-
-    Attributes:
-        username: The user.
-        client_id: The only client; None for all.
-        at_s: The true time.
-    """
+    """A user who was erased, at one client or at all of them, and the true time."""
 
     username: str
     client_id: str | None
     at_s: float
 
     def concerns(self, identity: Identity) -> bool:
-        """Return whether a key is the user's."""
         return identity[1] == self.username and self.client_id in (None, identity[0])
-
-
-class Known(NamedTuple):
-    """Hits that an instance has counted for a key and must not forget.
-
-    Attributes:
-        state: Its memory of the key, as long as the key is not evicted.
-        hits: By series and frame start.
-    """
-
-    state: object
-    hits: Counter[tuple[str, int]]
 
 
 class Instance:
     """One process.
 
-    Args:
-        fleet: Where it belongs.
-        clock: Its clock.
-        config: Its configuration.
-        follows_store_clock: Whether it corrects its clock by the server's.
-        max_keys: Keys in memory.
-        reserves: Whether the last requests of a quota wait for the server.
-
     Attributes:
         is_cut_off: Whether nothing that it sends reaches the server.
+        cycle_length: Number of instructions in a cycle, roughly.
+        in_doubt_since_s: True time of the first write whose outcome it may not know; None if it knows all.
+        pending_since_s: True time of the first hit that it may not have sent; None if it has sent all.
+        unread: Erasures of which it does not know yet.
     """
 
-    def __init__(
-        self,
-        fleet: "Fleet",
-        clock: Clock,
-        config: Config,
-        *,
-        follows_store_clock: bool,
-        max_keys: int = MANY_KEYS,
-        reserves: bool = False,
-    ) -> None:
+    def __init__(self, fleet: "Fleet", config: Config, *, follows_store_clock: bool, max_keys: int) -> None:
         self.fleet = fleet
-        self.clock = clock
+        self.clock = Clock(lambda: fleet.true_s)
         self.config = config
         self.follows_store_clock = follows_store_clock
         self.max_keys = max_keys
-        self.reserves = reserves
         self.is_cut_off = False
+        self.cycle_length = SHORT_CYCLE
+        self.in_doubt_since_s: float | None = None
+        self.pending_since_s: float | None = None
         self.in_request = False
-        self.is_waiting = False
-        self.states: dict[Identity, KeyState] = {}  # after the decision that waits
         self.was_wrong = False
         self.knows_restored = True
         self.last_correction_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
-        self.counted: defaultdict[Identity, set[Cell]] = defaultdict(set)
-        self.written: defaultdict[Identity, set[Series]] = defaultdict(set)  # series that the next full cycle has sent
-        self.known: dict[Identity, Known] = {}
+        self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
+        self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
         self.unread = fleet.late_erasures()  # it may still drop the hits of these users
         self.horizon_s = config.horizon_s
-        collection = SimulatedCollection(fleet.server, self._fate, self._on_command, self._on_read)
-        connection = cast(Connection, SimulatedConnection(collection))
+        mongo = SimulatedMongo(fleet.server, self._begin, lambda command: fleet.happen_meanwhile(self, command))
         self.limiter = Limiter(
-            settings_of(config, max_keys=max_keys, reserves=reserves),
-            MongoStore(connection),
-            clock=clock,
-            monotonic=fleet.true_time,
+            settings_of(config, max_keys=max_keys),
+            MongoStore(cast(Connection, mongo)),
+            clock=self.clock,
+            monotonic=lambda: fleet.true_s,
             follows_store_clock=follows_store_clock,
         )
-        if self.limiter._reservations is not None:
-            self.limiter._reservations = InlineReservations(self.limiter._cycle, self._while_waiting)
 
     @property
     def now_s(self) -> float:
-        """The time that it goes by."""
         return self.clock() + self.correction_s
 
-    def ask(self, client_id: str, username: str | None, cost: int) -> None:
-        """Make one request, and note what it counts if it is admitted."""
+    def ask(self, client_id: str, username: str | None, cost: int, route: Route = PLAIN_ROUTE) -> None:
+        """Make one request, and note what it counts."""
         now_s = self.now_s
-        limits_of, total = self._limits_of(client_id, username), (client_id, None, "client_total")
+        limits_of, mode = self._limits_of(client_id, username, route)
+        *_, total = limits_of
         unread = {key for key in limits_of if any(erased.concerns(key) for erased in self.unread)}
-        self.in_request = not self.reserves
-        self.states = {}
-        decision = self.limiter.check(client_id, username, cost=cost)
-        states = self.states or self._states()
+        self._note_forgotten()
+        self.fleet.asked[client_id, username, route] = None
+        self.in_request = True
+        decision = self.limiter.check(client_id, username, cost=cost, **route._asdict())
         self.in_request = False
         self._note_correction()
-        if not decision.allowed or decision.policy is None:  # without a policy: no room for the key, so not counted
+        if decision.policy is None:  # no room for the key, so not counted
             return
+        keys = set(self.limiter.known_keys())
         for key, limits in limits_of.items():
-            state = states.get(key)
-            if state is None and limits_of[total]:  # no room for the key, and the request counts in the total alone
+            if key not in keys and limits_of[total]:  # no room for the key, and the request counts in the total alone
                 continue
-            if key not in self.known or self.known[key].state is not state:
-                self.known[key] = Known(state, Counter())
-            for series in {limit.series for limit in limits}:
-                start_s = int(now_s // series.frame_s) * series.frame_s
-                cell = (*key, series.name, start_s)
+            known = self.known.setdefault(key, Counter())
+            counted = [limit for limit in limits if _counts(decision, limit, mode)]
+            for limit in {limit.series: limit for limit in sorted(counted, key=lambda limit: limit.window_s)}.values():
+                start_s = int(now_s // limit.frame_s) * limit.frame_s
+                cell = (*key, limit.series, start_s)
+                self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + limit.horizon_s)
                 self.fleet.truth[cell] += cost
                 self.pending[cell] += cost
-                self.counted[key].add(cell)
-                self.known[key].hits[series.name, start_s] += cost
+                known[cell] += cost
                 if key in unread:
                     self.fleet.lost[cell] += cost
                 if not self.knows_restored:
                     self.fleet.twice[cell] += cost
                 if not self.was_wrong:
                     self.fleet.certain[cell] += cost
-                if key not in unread:  # else the hits may be dropped
-                    self.written[key].add(series)
-                self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + series.horizon_s)
+            if key not in unread:  # else the hits may be dropped
+                self.written[key].update(counted)
+            if counted and self.pending_since_s is None:
+                self.pending_since_s = self.fleet.true_s
 
-    def _limits_of(self, client_id: str, username: str | None) -> dict[Identity, tuple[Limit, ...]]:
-        kinds = self.config.of(client_id)
-        own = kinds.client if username is None else kinds.user
-        return {(client_id, username, None): own, (client_id, None, "client_total"): kinds.total}
+    def _limits_of(
+        self, client_id: str, username: str | None, route: Route
+    ) -> tuple[dict[Identity, tuple[Limit, ...]], str]:
+        """Return the limits of the key and those of all users together, and the mode of those without one."""
+        scope, kinds, mode = self.config.at(client_id, route)
+        own = kinds.get("client" if username is None else "user", ())
+        total = (client_id, None, "client_total" if scope is None else f"{scope}/client_total")
+        return {(client_id, username, scope): own, total: kinds.get("client_total", ())}, mode
 
-    def _states(self) -> dict[Identity, KeyState]:
-        """Return its memory of each key that is counted."""
-        found: dict[Identity, KeyState] = {}
-        for client_id, client in self.limiter._clients.plain.items():
-            found.update({(client_id, username, None): state for username, state in client.keys.items()})
-            if client.total is not None:
-                found[client_id, None, "client_total"] = client.total
-        return found
-
-    def check_estimate(self, client_id: str, username: str | None) -> None:
+    def check_estimate(self, client_id: str, username: str | None, route: Route = PLAIN_ROUTE) -> None:
         """Fail if more or less is left of a limit than can be: by all that was admitted, and by what it counted itself.
 
         With a wrong clock anywhere nobody can say which frames are in the window.
         """
-        limits = self._limits_of(client_id, username)
+        limits, _ = self._limits_of(client_id, username, route)
         now_s = self.now_s
-        decision = self.limiter.peek(client_id, username)
+        decision = self.limiter.peek(client_id, username, **route._asdict())
         if decision.policy is None or self.fleet.damaged & limits.keys():
             return
         least = most = float(ENDLESS)
-        states = self._states()
+        keys = set(self.limiter.known_keys())
         for key, own in limits.items():
-            if key not in states:  # no room for the key
+            if key not in keys:  # no room for the key
                 continue
-            known = self.known.get(key)
-            counted = known.hits if known is not None and known.state is states[key] else Counter()
             for limit in own:
-                name = limit.series.name
-                truth = {cell[4]: hits for cell, hits in self.fleet.truth.items() if cell[:4] == (*key, name)}
-                mine = {start_s: hits for (series, start_s), hits in counted.items() if series == name}
+                truth = _frames_of(self.fleet.truth, key, limit)
+                mine = _frames_of(self.known.get(key, {}), key, limit)
                 if self.fleet.was_wrong:
                     least = min(least, limit.hits - sum(truth.values()))
                 else:
                     least = min(least, limit.room(truth, now_s))
                     most = min(most, limit.room(mine, now_s))
-        left = f"{decision.remaining} hits left of {client_id}, {username}"
+        left = f"{decision.remaining} hits left of {client_id}, {username}, {route}"
         assert decision.remaining >= math.floor(least - ROUNDING), f"above the truth: {left}, not {least}"
         assert decision.remaining <= max(0, math.floor(most + ROUNDING)), f"own hits forgotten: {left}, not {most}"
 
-    def check_agreement(self, client_id: str, username: str | None) -> None:
+    def check_agreement(self, client_id: str, username: str | None, route: Route = PLAIN_ROUTE) -> None:
         """Fail if it decides by anything else than the documents. It has read them, and nothing is in flight."""
-        decision = self.limiter.peek(client_id, username)
-        limits = self._limits_of(client_id, username)
+        decision = self.limiter.peek(client_id, username, **route._asdict())
+        limits, _ = self._limits_of(client_id, username, route)
         if decision.policy is None or self.fleet.damaged & limits.keys():
             return
         stored = self.fleet.stored()
         room = min(
-            limit.room({cell[4]: n for cell, n in stored.items() if cell[:4] == (*key, limit.series.name)}, self.now_s)
-            for key, own in limits.items()
-            for limit in own
+            limit.room(_frames_of(stored, key, limit), self.now_s) for key, own in limits.items() for limit in own
         )
         expected = {max(0, math.floor(room + rounding)) for rounding in (-ROUNDING, ROUNDING)}
-        assert decision.remaining in expected, f"{decision.remaining} hits left of {client_id}, {username}, not {room}"
+        assert decision.remaining in expected, (
+            f"{decision.remaining} hits left of {client_id}, {username}, {route}: not {room}"
+        )
 
     @property
     def correction_s(self) -> float:
-        """Seconds that it adds to its clock."""
         return self.limiter.clock_offset_s if self.follows_store_clock else 0.0
 
-    def sync(self, *, urgent: bool) -> CycleReport | None:
-        """Run one cycle, and return its report."""
-        report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
-        self._note_correction()
-        if report is not None:
-            self._note_drops(report)
-        if report is not None and not urgent and report.error is None and not report.in_flight_hits:
-            self.fleet.check_removals()  # by the horizons that the documents had
-            for key, all_series in self.written.items():
-                for series in all_series:
-                    self.fleet.note_written(key, series)
-            self.written.clear()
-            self.pending.clear()
-            self.counted.clear()
-            self.knows_restored = True
-        return report
+    def sync(self, *, urgent: bool, scheduled: bool = False) -> CycleReport | None:
+        if urgent:
+            report = self.limiter.sync_urgent()
+        else:
+            report = self.limiter.sync(error=self.read_erasures(), is_scheduled=scheduled)
+        assert report is None or "the cycle failed" not in str(report.error), f"a bug: {report.error}"
+        return self._note(report, urgent=urgent)
 
-    def _note_drops(self, report: CycleReport) -> None:
-        if report.dropped_hits:
+    def interrupt(self, *, urgent: bool) -> None:
+        """Synchronise, and be interrupted at any instruction, as by Ctrl-C. What was dropped nobody knows then."""
+        error = None if urgent else self.read_erasures()
+        report = None
+        interruption = Interruption(self.fleet.rng.randint(1, self.cycle_length))
+        with self.fleet.quiet(), suppress(KeyboardInterrupt), interruption:
+            report = self.limiter.sync_urgent() if urgent else self.limiter.sync(error=error)
+        self.cycle_length = interruption.count if report else 2 * self.cycle_length
+        if report is None and self._may_drop:
+            self.fleet.lost.update(self.pending)
+        self._note(report, urgent=urgent)
+
+    def _note(self, report: CycleReport | None, *, urgent: bool) -> CycleReport | None:
+        self._note_correction()
+        self._note_forgotten()
+        if report is not None and report.dropped_hits:
+            assert self._may_drop, f"dropped {report.dropped_hits} hits too early"
             self.fleet.lost.update(self.pending)
             self.written.clear()
+        if report is not None and not urgent and report.error is None and not report.in_flight_hits:
+            self.fleet.check_removals()  # by the horizons that the documents had
+            # Totals, which the report leaves out, and requests that came during the cycle.
+            left = {key for key in self.limiter.known_keys() if self.limiter.in_flight(key)}
+            for key in self.written.keys() - left:
+                for limit in self.written.pop(key):
+                    self.fleet.note_written(key, limit)
+            self.pending = Counter({cell: count for cell, count in self.pending.items() if cell[:3] in left})
+            self.knows_restored = True
+            if not left:
+                self.in_doubt_since_s = self.pending_since_s = None
+        if report is not None and report.error is not None:  # the moment at which hits are easily forgotten
+            for client_id, username in sorted({cell[:2] for cell in self.pending}, key=repr):
+                self.check_estimate(client_id, username)
+        return report
 
-    def _while_waiting(self, report: CycleReport) -> None:
-        """Let something happen while a request waits and holds no lock."""
-        self._note_drops(report)
-        if self.is_waiting:
-            return
-        states = self._states()  # as the decision left them: the key may be evicted now
-        self.is_waiting = True
-        rng = self.fleet.rng
-        if rng.random() < 0.5:
-            for username in ("cid", "dan", "eve"):
-                self.ask("shop", username, 1)
-            self.sync(urgent=rng.random() < 0.3)
-        if rng.random() < 0.3:  # others need the room
-            for state in states.values():
-                self.limiter._clients.forget(state)
-        self.is_waiting = False
-        self.states = states
+    @property
+    def _may_drop(self) -> bool:
+        """True if some of its hits have waited so long that they may matter to nobody."""
+        return self.pending_since_s is not None and self.fleet.true_s - self.pending_since_s > LONG_S
+
+    def read_erasures(self) -> StoreError | None:
+        """Drop users who were erased, as a worker does before each cycle. Return the error if the server is silent."""
+        if self._fate("find revision") is not Fate.ANSWERED:
+            return StoreUnavailable("no answer")
+        self.limiter.erase({erasure_mark(erased.username, erased.client_id) for erased in self.unread})
+        self.unread.clear()
+        self._note_forgotten()
+        return None
+
+    def _note_forgotten(self) -> None:
+        """Expect nothing more of what it has counted for keys that it has forgotten."""
+        keys = set(self.limiter.known_keys())
+        self.known = {key: counted for key, counted in self.known.items() if key in keys}
 
     def preload(self) -> None:
         """Read the busiest keys, as before the first requests, and go by them."""
         fleet = self.fleet
+        fleet.busy_rate = 0.0
         self.limiter.preload()
         self._note_correction()
-        is_exact = not fleet.fault_rate and fleet.server.latest == fleet.server.committed and not fleet.was_wrong
-        if not is_exact or self.max_keys < MANY_KEYS or self.reserves:
+        is_settled = fleet.server.latest == fleet.server.committed.documents
+        if fleet.fault_rate or fleet.stale_rate or fleet.was_wrong or not is_settled or self.max_keys < MANY_KEYS:
             return
+        keys = set(self.limiter.known_keys())
         for document in fleet.documents():
             client_id, username, _ = key = key_of(document)
-            if self._states().get(key) is not None and not self.config.of(client_id).total:
+            if key in keys and "client_total" not in self.config.at(client_id, PLAIN_ROUTE)[1]:
                 self.check_agreement(client_id, username)
-
-    def _on_read(self) -> None:
-        self.unread.clear()
 
     def set_clock(self, *, offset_s: float = 0.0, drift: float = 0.0) -> None:
         """Make its clock wrong. From now on nobody can say in which frames its own hits are, nor if it is corrected."""
@@ -329,85 +301,74 @@ class Instance:
         self.config = config
         self.known.clear()
         self.horizon_s = max(self.horizon_s, config.horizon_s)
-        self.limiter.reconfigure(settings_of(config, max_keys=self.max_keys, reserves=self.reserves))
+        self.limiter.reconfigure(settings_of(config, max_keys=self.max_keys))
 
     def check_memory(self) -> None:
-        """Fail if a key holds more than what may be still to be sent, or more frames of it than their bound."""
-        for client in self.limiter._clients:
-            for state in (*client.keys.values(), *client.former.values(), client.total, client.former_total):
-                if state is None or state.key in self.fleet.damaged:
-                    continue
-                for series, frames in (state.unsent or {}).items():
-                    most = 2 * (self.horizon_s // series.frame_s + SPARE_FRAMES)
-                    assert len(frames) <= most, f"{state.key} holds {len(frames)} frames of {series}, not {most}"
-                counted = len(self.counted[state.key])
-                entries = sum(_entry_count(getattr(state, name)) for name in _in_flight_slots(type(state)))
-                most = SPARE_ENTRIES + ENTRIES_PER_CELL * counted
-                assert entries <= most, f"{state.key} holds {entries} entries for {counted} frames to be sent"
+        """Fail if more hits of a key are in flight than were admitted since all were sent, or in too many frames.
 
-    def check_one_state(self) -> None:
-        """Fail if two memories of one document exist: both would write with the same mark."""
-        states = self._states()
-        for client in self.limiter._clients:
-            states.update({state.key: state for state in client.former.values()})
-            if client.former_total is not None:
-                states[client.former_total.key] = client.former_total
-        for state in self.limiter._cycle.schedule.all():
-            assert state.due_cycle is Due.FORGOTTEN or state is states.get(state.key), f"two states of {state.key}"
+        Two states of one document would write with the same mark.
+        """
+        keys = list(self.limiter.known_keys())
+        assert len(keys) == len(set(keys)), f"two states of one of {keys}"
+        admitted: Counter[tuple[Identity, str]] = Counter()
+        for cell, count in self.pending.items():
+            admitted[cell[:3], cell[3]] += count
+        for key in keys:
+            for series, frames in (self.limiter.in_flight(key) or {}).items():
+                hits, most = sum(frames.values()), 2 * (self.horizon_s // series.frame_s + SPARE_FRAMES)
+                assert len(frames) <= most, f"{key} holds {len(frames)} frames of {series}, not {most}"
+                known = admitted[key, _name_of(series)]
+                assert hits <= known, f"{hits} hits of {key} in {series} are in flight, and {known} were admitted"
+
+    def names_held(self) -> set[str]:
+        """Return every text in memory that belongs to counters and their synchronisation."""
+        return {value for value in held_by(self.limiter, without=self._not_counters) if isinstance(value, str)}
+
+    def entry_count(self) -> int:
+        """Return the number of entries in memory that belong to counters and their synchronisation."""
+        return entry_count(self.limiter, without=self._not_counters)
+
+    @property
+    def _not_counters(self) -> tuple[object, ...]:
+        return self.limiter.settings, self.limiter.denial_events
 
     def _fate(self, command: str) -> Fate:
-        return Fate.LOST if self.is_cut_off else self.fleet.fate(command)
+        fate = Fate.UNREACHED if self.is_cut_off else self.fleet.fate(command)
+        if command == "update" and fate is not Fate.ANSWERED and self.in_doubt_since_s is None:
+            self.in_doubt_since_s = self.fleet.true_s
+        return fate
 
-    def _on_command(self, command: str) -> None:
+    def _begin(self, command: str) -> Fate:
         assert not self.in_request, f"a request waited for MongoDB ({command})"
-        self.fleet.commands[command] += 1
+        self.fleet.happen_meanwhile(self, command)
+        return self._fate(command)
 
 
-class InlineReservations(Reservations):
-    """Reservations that synchronise in the thread of the request.
+def _counts(decision: Decision, limit: Limit, mode: str) -> bool:
+    """Return whether a request counts in a limit: if all admit it, or if this one does not depend on that.
 
-    Args:
-        cycle: The sync cycle.
-        afterwards: Called with the report of each synchronisation.
+    An enforced limit counts all that no enforced one denies, whatever those in a dry run say.
     """
+    if not decision.would_deny or limit.count_denied:
+        return True
+    return decision.allowed and (limit.mode or mode) == ENFORCE
 
-    def __init__(self, cycle: SyncCycle, afterwards: Callable[[CycleReport], None]) -> None:
-        super().__init__(cycle, deadline_s=0.0)
-        self._afterwards = afterwards
 
-    def _synchronise(self, states: tuple[KeyState, ...], _deadline_s: float) -> None:
-        self._afterwards(self._cycle.run_for(states))
+def _frames_of(cells: Mapping[Cell, int], key: Identity, limit: Limit) -> dict[int, int]:
+    """Return the hits of a key by frame start, as far as they count in the series of a limit."""
+    return {cell[4]: hits for cell, hits in cells.items() if cell[:4] == (*key, limit.series)}
+
+
+def _name_of(series: Series) -> str:
+    suffixes = "+denied" * series.count_denied, "+dry-run" * series.on_trial, "+by-grant" * series.by_grant
+    return f"{series.frame_s}{''.join(suffixes)}"
+
+
+def identity_of(document: Mapping[str, Any]) -> bytes:
+    """Return the id of a document as the server knows it."""
+    return encode({"_id": document["_id"]})
 
 
 def key_of(document: Mapping[str, Any]) -> Identity:
-    """Return client, user and scope of a document."""
     identity = document["_id"]
     return identity["clientId"], identity["username"], identity.get("scope")
-
-
-def states_in_memory(limiter: Limiter) -> list[KeyState]:
-    """Return all states of keys that anything in a limiter holds, wherever it is."""
-    seen: dict[int, object] = {}
-    found: list[object] = [limiter._clients, limiter._cycle]
-    while found:
-        value = found.pop()
-        is_own = type(value).__module__.startswith("oauth_ratelimit.")
-        if id(value) not in seen and (is_own or isinstance(value, dict | list | tuple | set | frozenset | deque)):
-            seen[id(value)] = value
-            found += gc.get_referents(value)
-    return [value for value in seen.values() if isinstance(value, KeyState)]
-
-
-@cache
-def _in_flight_slots(kind: type) -> frozenset[str]:
-    """Return the attributes of a key's state that may hold hits to be sent, whatever they are called."""
-    return frozenset(name for base in kind.__mro__ for name in getattr(base, "__slots__", ())) - NOT_IN_FLIGHT
-
-
-def _entry_count(value: object) -> int:
-    """Return the number of entries in containers, those of what they contain included."""
-    if isinstance(value, Mapping):
-        return sum(1 + _entry_count(entry) for entry in value.values())
-    if isinstance(value, list | tuple):
-        return sum(1 + _entry_count(entry) for entry in value)
-    return sum(_entry_count(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0

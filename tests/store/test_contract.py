@@ -1,5 +1,6 @@
 """The contract of every store, in memory and on a real MongoDB."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,65 +29,61 @@ ODD_NAMES = {
 
 
 def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[int]:
-    """Write, and return the positions that lost the race."""
     result = store.compare_and_set(writer, changes)
     assert {} == result.rejected
     return list(result.lost)
 
 
-def test_unknown_key_is_not_in_the_answer(store: CounterStore) -> None:
-    assert {} == store.read([KEY, OTHER])
-
-
 def test_first_write_creates_the_document(store: CounterStore) -> None:
-    """With its version, its hits and the mark of its writer."""
     lost = write(
         store,
-        a_change(KEY, version=None, next_version=405, hits={SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, flush_id=7),
+        a_change(KEY, version=None, next_version=405, hits={SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, write_number=7),
     )
     assert [] == lost
     assert {KEY: Snapshot(405, {SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
 
 
-def test_first_write_loses_to_an_existing_document(store: CounterStore) -> None:
-    write(store, a_change(KEY, version=None, next_version=10))
-    assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
-    assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
-
-
 def test_write_at_the_expected_version_adds_hits_and_leaves_a_mark(store: CounterStore) -> None:
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1}}))
     change = a_change(
-        KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 2, 606: 3}, ONE_SECOND: {606: 4}}, flush_id=8
+        KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 2, 606: 3}, ONE_SECOND: {606: 4}}, write_number=8
     )
     assert [] == write(store, change, writer="there")
     expected = Snapshot(11, {SIX_SECONDS: {600: 3, 606: 3}, ONE_SECOND: {606: 4}}, {"here": 1, "there": 8})
     assert {KEY: expected} == store.read([KEY])
 
 
-def test_mark_is_that_of_the_last_write(store: CounterStore) -> None:
-    write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
-    write(store, a_change(KEY, version=10, next_version=11, flush_id=5))
-    assert {"here": 5} == store.read([KEY])[KEY].writers
-
-
-@pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
-def test_write_at_another_version_changes_nothing(store: CounterStore, version: int) -> None:
+@pytest.mark.parametrize("version", (9, 11, None), ids=("behind", "ahead", "first"))
+def test_write_at_another_version_changes_nothing(store: CounterStore, version: int | None) -> None:
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
-def test_write_does_not_restore_a_removed_document(shared: Shared) -> None:
-    write(shared.store, a_change(KEY, version=None, next_version=10))
-    shared.remove(KEY)
-    assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
-    assert {} == shared.store.read([KEY])
+@pytest.mark.parametrize(
+    ("version", "mark", "last_version", "expected"),
+    [(10, 1, 11, []), (11, 1, 99, []), (9, 1, 10, [0]), (12, 1, 99, [0]), (10, 2, 11, [0])],
+    ids=("others have written", "nobody has", "more have written", "version ahead", "another mark"),
+)
+def test_write_with_a_mark_needs_that_mark_and_a_version_in_a_range(
+    store: CounterStore, version: int, mark: int, last_version: int, expected: list[int]
+) -> None:
+    write(store, a_change(KEY, version=None, next_version=10))
+    write(store, a_change(KEY, version=10, next_version=11, write_number=2), writer="there")
+    change = a_change(
+        KEY, version=version, next_version=version + 1, write_number=3, mark=mark, last_version=last_version
+    )
+    assert expected == write(store, change)
+    hits, marks = (2, {"here": 1, "there": 2}) if expected else (3, {"here": 3, "there": 2})
+    assert {KEY: Snapshot(11 + (not expected), {SIX_SECONDS: {600: hits}}, marks)} == store.read([KEY])
+    assert [0] == write(store, a_change(OTHER, version=10, next_version=11, mark=1, last_version=99))
 
 
 def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
+    assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
+    assert {} == shared.store.read([KEY])
     write(shared.store, a_change(KEY, version=None, next_version=500))
     assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
     assert 500 == shared.store.read([KEY])[KEY].version
@@ -98,24 +95,6 @@ def test_repeated_write_is_applied_once(store: CounterStore) -> None:
     second = a_change(KEY, version=10, next_version=11)
     assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
     assert {SIX_SECONDS: {600: 2}} == store.read([KEY])[KEY].hits
-
-
-def test_first_of_rival_writes_wins(store: CounterStore) -> None:
-    write(store, a_change(KEY, version=None, next_version=10))
-    rivals = [a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 10**n}}) for n in (1, 2, 3)]
-    assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
-    assert {SIX_SECONDS: {600: 11}} == store.read([KEY])[KEY].hits
-
-
-@pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
-def test_positions_of_lost_changes_are_returned(store: CounterStore, at: int) -> None:
-    keys = [KEY, OTHER, THIRD]
-    write(store, *(a_change(key, version=None, next_version=10) for key in keys))
-    versions = [9 if position == at else 10 for position in range(3)]
-    changes = [a_change(key, version=known, next_version=11) for key, known in zip(keys, versions, strict=True)]
-    assert [at] == write(store, *changes)
-    found = store.read(keys)
-    assert [10 if position == at else 11 for position in range(3)] == [found[key].version for key in keys]
 
 
 def test_existing_document_and_newer_version_both_lose_in_one_batch(store: CounterStore) -> None:
@@ -142,9 +121,9 @@ def test_write_removes_expired_frames_and_marks(store: CounterStore) -> None:
 
 def test_write_keeps_its_own_mark_and_the_frames_that_it_adds_to(store: CounterStore) -> None:
     """Even if it is told to remove them."""
-    write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
+    write(store, a_change(KEY, version=None, next_version=10, write_number=1))
     expired: dict[str, Any] = {"expired_writers": ["here"], "expired_frames": [(SIX_SECONDS, 600)]}
-    assert [] == write(store, a_change(KEY, version=10, next_version=11, flush_id=2, **expired))
+    assert [] == write(store, a_change(KEY, version=10, next_version=11, write_number=2, **expired))
     snapshot = store.read([KEY])[KEY]
     assert ({"here": 2}, {"here"}, {600: 2}) == (snapshot.writers, set(snapshot.seen), snapshot.hits[SIX_SECONDS])
 
@@ -158,7 +137,6 @@ def test_horizon_is_raised_and_never_lowered(store: CounterStore) -> None:
 
 
 def test_mark_is_dated_by_the_store(store: CounterStore) -> None:
-    """Those of the others keep their date."""
     write(store, a_change(KEY, version=None, next_version=10), writer="there")
     before = store.read([KEY])[KEY].seen
     write(store, a_change(KEY, version=10, next_version=11))
@@ -172,7 +150,7 @@ def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
     """The version and the marks of the others stay, and no document is made."""
     write(store, a_change(KEY, version=None, next_version=10), writer="there")
     write(store, a_change(KEY, version=10, next_version=11))
-    store.leave("here", [KEY, OTHER])
+    store.remove_marks("here", [KEY, OTHER])
     (snapshot,) = store.read([KEY, OTHER]).values()
     assert (11, {"there": 1}, {"there"}) == (snapshot.version, snapshot.writers, set(snapshot.seen))
 
@@ -180,15 +158,15 @@ def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
 def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
     large = 2**53 - 1
     write(
-        store, a_change(KEY, version=None, next_version=large - 1, hits={SIX_SECONDS: {600: large - 1}}, flush_id=large)
+        store,
+        a_change(KEY, version=None, next_version=large - 1, hits={SIX_SECONDS: {600: large - 1}}, write_number=large),
     )
-    write(store, a_change(KEY, version=large - 1, next_version=large, flush_id=large))
+    write(store, a_change(KEY, version=large - 1, next_version=large, write_number=large))
     assert {KEY: Snapshot(large, {SIX_SECONDS: {600: large}}, {"here": large})} == store.read([KEY])
 
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 def test_any_text_can_name_a_client_or_user(store: CounterStore, name: str) -> None:
-    """It is found again as it was."""
     keys = [Key(name, name), Key(name, None), Key("app", name)]
     for key in keys:
         write(store, a_change(key, version=None, next_version=10))
@@ -206,9 +184,20 @@ def test_similar_keys_have_documents_of_their_own(store: CounterStore) -> None:
     }
 
 
-def test_key_that_is_read_twice_is_answered_once(store: CounterStore) -> None:
-    write(store, a_change(KEY, version=None, next_version=10))
-    assert [KEY] == list(store.read([KEY, KEY]))
+def test_two_threads_with_a_store_each_lose_no_hit(shared: Shared) -> None:
+    def count(store: CounterStore, writer: str) -> None:
+        for _ in range(20):
+            lost = [0]
+            while lost:
+                found = store.read([KEY]).get(KEY)
+                version = found.version if found else None
+                lost = write(store, a_change(KEY, version=version, next_version=(version or 0) + 1), writer=writer)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(count, (shared.store, shared.other), ("here", "there")))
+
+    snapshot = shared.store.read([KEY])[KEY]
+    assert (40, {SIX_SECONDS: {600: 40}}, {"here", "there"}) == (snapshot.version, snapshot.hits, set(snapshot.writers))
 
 
 def test_store_can_be_closed_twice(store: CounterStore) -> None:
@@ -230,24 +219,24 @@ CHANGES = st.tuples(
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
+@given(steps=st.lists(st.tuples(CHANGES, st.sampled_from((*[False] * 9, True))), min_size=10, max_size=30))
 def test_store_behaves_like_the_store_in_memory(shared: Shared, steps: list[Any]) -> None:
     keys = [KEY, OTHER, THIRD]
     plain = MemoryStore()
     for key in keys:
         shared.remove(key)
-    for number, step in enumerate(steps):
-        if isinstance(step, Key):
-            plain.remove(step)
-            shared.remove(step)
+    for number, ((key, offset, hits, stale, writer), is_removal) in enumerate(steps):
+        if is_removal:
+            plain.remove(key)
+            shared.remove(key)
             continue
-        key, offset, hits, stale, writer = step
-        known = plain.read([key]).get(key, Snapshot(0, {}, {})).version
-        version = None if offset is None else known + offset
+        found = plain.read([key]).get(key)
+        is_first = offset is None or (offset == 0 and found is None)
+        version = None if is_first else (found.version if found else 0) + offset
         next_version = 100 * (number + 1) if version is None else version + 1
         gone = [(series, start_s) for series, start_s in stale if start_s not in hits.get(series, {})]
         change = a_change(
-            key, version=version, next_version=next_version, hits=hits, flush_id=number, expired_frames=gone
+            key, version=version, next_version=next_version, hits=hits, write_number=number, expired_frames=gone
         )
         assert _plainly(plain.compare_and_set(writer, [change])) == _plainly(
             shared.store.compare_and_set(writer, [change])

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace, Where
+from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.denials import MAX_UNREPORTED, DenialStore
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.denials import DenialStore, of_client, of_user
 
 NOW_S = 2_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
 KEEP_S = 3600.0
 
 DENIAL = Denial(
-    first_id=0x0123456789ABCDEF,
+    decision_id="0123456789abcdef",
     at_s=NOW_S,
     client_id="app",
     username="alice",
@@ -36,50 +36,21 @@ RECORD = DenialRecord(DENIAL, instance="node-1:7", last_at_s=NOW_S + 20.0, suppr
 
 @pytest.fixture
 def store(connection: Connection) -> DenialStore:
-    """The store of that database."""
     return DenialStore(connection)
 
 
-def bare(first_id: int) -> DenialRecord:
+def bare(decision_id: str) -> DenialRecord:
     """Return a record with all that may be missing left out."""
-    denial = Denial(first_id, NOW_S, "app", None, None, None, None, None, None, "enforce", False, math.inf, Trace())
+    denial = Denial(decision_id, NOW_S, "app", None, None, None, None, None, None, "enforce", False, math.inf, Trace())
     return DenialRecord(denial, instance="node-1", last_at_s=NOW_S, suppressed_count=0)
 
 
-@pytest.mark.parametrize("record", [RECORD, bare(7)], ids=["all", "least"])
+@pytest.mark.parametrize("record", [RECORD, bare("0" * 16)], ids=["all", "least"])
 def test_record_is_found_as_it_was_put(store: DenialStore, record: DenialRecord) -> None:
-    """With all fields and with the fewest."""
     store.put([record], keep_s=KEEP_S)
 
-    assert record == store.find(record.denial.first_id)
-
-
-@pytest.mark.parametrize(
-    ("offset", "is_found"),
-    [
-        (-1, False),
-        (0, True),
-        (1, True),
-        (40, True),
-        (41, True),
-        (40 + MAX_UNREPORTED, True),
-        (41 + MAX_UNREPORTED, False),
-    ],
-)
-def test_id_of_a_suppressed_denial_finds_the_record_before_it(store: DenialStore, offset: int, is_found: bool) -> None:
-    """Also if its process has not reported it yet."""
-    store.put([RECORD, bare(1), bare(2**63 - 1)], keep_s=KEEP_S)
-
-    assert (RECORD if is_found else None) == store.find(DENIAL.first_id + offset)
-
-
-@pytest.mark.parametrize("number", [0, 2**64 - 1], ids=["lowest", "highest"])
-def test_id_beyond_all_records_finds_nothing(store: DenialStore, connection: Connection, number: int) -> None:
-    store.put([RECORD], keep_s=KEEP_S)
-    HeartbeatStore(connection).put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
-    connection.collection("ratelimit_stats").insert_one({"_id": {"clientId": "app", "minute": 0}})
-
-    assert store.find(number) is None
+    assert record == store.find(str(record.denial.decision_id))
+    assert store.find("f" * 16) is None
 
 
 def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
@@ -87,24 +58,22 @@ def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
     for records in ([RECORD], [later], [later], [RECORD]):
         store.put(records, keep_s=KEEP_S)
 
-    assert later == store.find(DENIAL.first_id)
+    assert later == store.find(str(DENIAL.decision_id))
 
 
-def test_record_expires(store: DenialStore, mongo_database: Any) -> None:
-    """The index is created with the first write."""
-    store.put([RECORD], keep_s=KEEP_S)
+@pytest.mark.parametrize(
+    ("scope", "window_s", "kept_s"),
+    [(None, 60, KEEP_S), (FailureKind.USER.scope, 60, 66.0), (FailureKind.USER.scope, 86_400, KEEP_S)],
+)
+def test_record_expires(
+    store: DenialStore, mongo_database: Any, scope: str | None, window_s: int, kept_s: float
+) -> None:
+    """One by the guard with the failures that it counted. The index is created with the first write."""
+    store.put([replace(RECORD, denial=replace(DENIAL, scope=scope, window_s=window_s))], keep_s=KEEP_S)
     collection = mongo_database["ratelimit_stats"]
     [document] = collection.find()
-    assert NOW_S + KEEP_S == document["expire"].timestamp()
+    assert NOW_S + kept_s == document["expire"].timestamp()
     assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
-
-
-def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Connection) -> None:
-    store.put([RECORD], keep_s=KEEP_S)
-    beats = HeartbeatStore(connection)
-    beats.put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
-
-    assert ["node-1"] == [beat.instance for beat in beats.read(NOW_S)]
 
 
 @pytest.mark.parametrize(
@@ -113,4 +82,66 @@ def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Conn
 def test_damaged_record_is_not_found(store: DenialStore, connection: Connection, content: dict[str, Any]) -> None:
     connection.collection("ratelimit_stats").insert_one({"_id": {"denial": "0" * 16}, **content})
 
-    assert store.find(1) is None
+    assert store.find("0" * 16) is None
+
+
+SEEN: list[tuple[str, str, str | None, str | None, float]] = [  # id, client, user, scope, seconds after the start
+    ("a", "app", "alice", None, 0.0),
+    ("b", "app", "bob", "grant:refresh_token", 100.0),
+    ("c", "App", None, "revocation", 200.0),
+    ("d", "app", "192.0.2.7 alice", "failures:user", 300.0),
+    ("e", "*", "192.0.2.7", "failures:address", 400.0),
+]
+
+
+@pytest.fixture
+def filled(store: DenialStore) -> DenialStore:
+    """The store with one record of each kind; the last denial of each is 20 s after its first."""
+    store.put(
+        [
+            replace(
+                RECORD,
+                denial=replace(
+                    DENIAL, decision_id=name, client_id=client, username=user, scope=scope, at_s=NOW_S + after_s
+                ),
+                last_at_s=NOW_S + after_s + 20.0,
+            )
+            for name, client, user, scope, after_s in SEEN
+        ],
+        keep_s=KEEP_S,
+    )
+    return store
+
+
+@pytest.mark.parametrize(
+    ("since_s", "until_s", "conditions", "where", "expected"),
+    [
+        (0, 500, (), None, "edcba"),
+        (20, 100, (), None, "a"),  # its last denial; the end of the period is not part of it
+        (21, 101, (), None, "b"),
+        (0, 500, (), Where.TOKEN, "ba"),
+        (0, 500, (), Where.ENDPOINT, "c"),
+        (0, 500, (), Where.GUARD, "ed"),
+        (0, 500, (of_client("app"),), None, "dba"),
+        (0, 500, (of_client("App"),), None, "dc"),  # the guard takes the two for one
+        (0, 500, (of_client("app"), of_user(["alice"], ["alice"])), None, "da"),
+        (0, 500, (of_client("app"), of_user(["lice", "ob"], ["lice"])), None, ""),
+        (0, 500, (of_client("app"),), Where.TOKEN, "ba"),
+    ],
+)
+def test_denials_of_a_period_are_found_by_client_user_and_part(
+    filled: DenialStore, since_s: float, until_s: float, conditions: tuple[Any, ...], where: Where | None, expected: str
+) -> None:
+    found = filled.between(NOW_S + since_s, NOW_S + until_s, *conditions, where=where, at_most=10)
+
+    assert expected == "".join(str(record.denial.decision_id) for record in found)
+
+
+def test_search_for_denials_reads_an_index_and_no_more_than_asked_for(filled: DenialStore, mongo_database: Any) -> None:
+    mongo_database.command("profile", 2)
+    assert ["e", "d"] == [each.denial.decision_id for each in filled.between(NOW_S, NOW_S + 1e6, at_most=2)]
+    mongo_database.command("profile", 0)
+    [read] = mongo_database["system.profile"].find({"op": "query"})
+
+    assert ("IXSCAN { first: 1 }", 2) == (read["planSummary"], read["docsExamined"])
+    assert read["command"]["maxTimeMS"]

@@ -1,9 +1,11 @@
 """All of a person's records are found and removed, on a real MongoDB."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,32 +14,33 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
+from oauth_ratelimit.background.live_settings import LiveSettings
+from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.core.failed_auth import FailureKey, FailureKind
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms, erasure_mark
+from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.counters.key_state import Counts
-from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.base import ERASURES, Change
+from oauth_ratelimit.guard import Guess
+from oauth_ratelimit.observe.observer import Callbacks
+from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.document import ERASURES_ID, compose_erasures, document_id
+from oauth_ratelimit.store.mongo.document import document_id
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
-from oauth_ratelimit.sync.clock import SAMPLE_COUNT
-from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal, terminal
+from tests.store.test_denials import DENIAL, RECORD
+from tests.support.limiters import in_flight_hits
 from tests.support.stores import FAR_S, everything_in, mongo_store
-from tests.sync.faulty_store import Fault, FaultyStore
 
 __all__ = ["terminal"]
 
-ALICE, BOB = "Alice (50%).$", "bob"
+ALICE, BOB = "$Alice (50%).$", "bob"
 CLIENTS = ("app", "portal", "z/last")
 SECRETS = {"NAME_KEY_OLD": "o" * 32, "NAME_KEY_NEW": "n" * 32}
 FORMS = [PseudonymKey.of(SECRETS[name].encode()) for name in ("NAME_KEY_NEW", "NAME_KEY_OLD")]
@@ -51,31 +54,30 @@ class Records:
     def __init__(self, terminal: Terminal) -> None:
         self.terminal = terminal
         self.uri: str = terminal.settings["store"]["uri"]
-        self.now_s = time.time()
-        self.limiters: list[Limiter] = []
 
     def configure(self, privacy: dict[str, Any]) -> Pseudonyms:
         """
         Have the commands, and instances from now on, go by a section ``privacy``; return the pseudonyms of users then.
         """
-        self.terminal.settings["privacy"] = privacy
+        self.terminal.settings |= {"privacy": privacy, "sync": {"interval": "10ms"}}
         self.terminal.config_path.write_text(yaml.safe_dump(self.terminal.settings))
         return load_config(self.terminal.settings).privacy.names()
 
     def fill(self, privacy: dict[str, Any]) -> None:
-        """Leave records of two users everywhere."""
         names = self.configure(privacy)
-        limiter = Limiter(load_config(self.terminal.settings), clock=lambda: self.now_s)
-        self.limiters.append(limiter)
+        self.check(*product(CLIENTS, (ALICE, BOB)))
         for number, user in enumerate((ALICE, BOB)):
-            for client_id in CLIENTS:
-                limiter.check(client_id, user)
-                limiter.check(client_id, user, grant_type="refresh_token")
             claim = str(names(user.casefold()))
             self._fail(claim)
             with closing(Connection(self.uri)) as connection:
                 self._tell(connection, str(names(user)), claim, number=number)
-        limiter.sync()
+
+    def check(self, *requests: tuple[str, str]) -> None:
+        """Have an instance count a grant of each kind for these clients and users, and end."""
+        with closing(Limiter(load_config(self.terminal.settings))) as limiter:
+            for client_id, user in requests:
+                limiter.check(client_id, user)
+                limiter.check(client_id, user, grant_type="refresh_token")
 
     def _fail(self, name: str) -> None:
         with closing(mongo_store(self.uri, collection=FAILURES)) as store:
@@ -88,58 +90,29 @@ class Records:
         """Leave what instances and operators say about a user."""
         for writer in ("one", "two"):
             minute = ClientMinute("app", 1_900_000_020, users=(UserLoad(name, 5, 1, 0), UserLoad("eve", 1, 0, 0)))
-            StatisticsStore(connection).put(writer, [Share(minute, is_complete=True)], keep_s=3600)
-        records = [
-            self._denial(2 * number, name, scope=None),
-            self._denial(2 * number + 1, f"192.0.2.1 {claim}", scope="failures:user"),
+            StatisticsStore(connection).put(writer, [minute], keep_s=3600)
+        denials = [
+            replace(DENIAL, decision_id=f"{number}-token", username=name, scope=None),
+            replace(DENIAL, decision_id=f"{number}-guess", username=f"192.0.2.1 {claim}", scope="failures:user"),
         ]
-        DenialStore(connection).put(records, keep_s=3600)
+        DenialStore(connection).put([replace(RECORD, denial=denial) for denial in denials], keep_s=3600)
         override = Override(
             Target(OverrideKind.MODE, f"client-{number}"),
             author=name,
             reason=f"because of {name}: flood; not of {name}x",
-            made_at_s=self.now_s,
+            made_at_s=time.time(),
             mode=Mode.DRY_RUN,
         )
         OverrideStore(connection).put(override)
-        OverrideStore(connection).note_reset(Counters("app", name), author="ops", reason="", at_s=self.now_s)
-
-    def _denial(self, number: int, username: str, *, scope: str | None) -> DenialRecord:
-        denial = Denial(
-            first_id=number,
-            at_s=self.now_s,
-            client_id="app",
-            username=username,
-            scope=scope,
-            grant_type=None,
-            policy="user",
-            limit=1,
-            window_s=60,
-            mode="enforce",
-            is_canary=False,
-            retry_after_s=1.0,
-            trace=Trace(),
-        )
-        return DenialRecord(denial, instance="node", last_at_s=self.now_s, suppressed_count=0)
-
-    def text(self) -> str:
-        """Return all that the database holds."""
-        return everything_in(self.uri)
-
-    def close(self) -> None:
-        """Close the instances."""
-        for limiter in self.limiters:
-            limiter.close()
+        OverrideStore(connection).note_reset(Counters("app", name), author="ops", reason="", at_s=time.time())
 
 
 @pytest.fixture
-def records(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+def records(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Records:
     """An empty database."""
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    records = Records(terminal)
-    yield records
-    records.close()
+    return Records(terminal)
 
 
 FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides": 2}
@@ -150,11 +123,11 @@ def test_erase_leaves_nothing_of_a_person_and_everything_of_others(records: Reco
     records.fill(privacy)
     names = [ALICE, ALICE.casefold(), *(form(name) for form in FORMS for name in (ALICE, ALICE.casefold()))]
     others = str(records.configure(privacy)(BOB))
-    before = records.text()
+    before = everything_in(records.uri)
     assert any(name in before for name in names)
 
     assert FOUND == records.terminal.data("erase", ALICE)["removed"]
-    after = records.text()
+    after = everything_in(records.uri)
     assert [] == [name for name in names if name in after.replace(f"{name}x", "")]
     assert before.count(others) == after.count(others)
     assert before.count("'eve'") == after.count("'eve'")
@@ -168,7 +141,7 @@ def test_erase_finds_records_under_former_keys_and_plain_names(records: Records)
 
     removed = records.terminal.data("erase", ALICE)["removed"]
     assert {"counters": 12, "failures": 4, "statistics": 1, "denials": 2, "overrides": 2} == removed
-    assert ALICE not in records.text().replace(f"{ALICE}x", "")
+    assert ALICE not in everything_in(records.uri).replace(f"{ALICE}x", "")
 
 
 def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
@@ -176,7 +149,7 @@ def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
     shown = str(records.configure(OLDER)(ALICE))
 
     assert FOUND | {"failures": 0, "denials": 1} == records.terminal.data("erase", shown)["removed"]
-    assert shown not in records.text().replace(f"{shown}x", "")
+    assert shown not in everything_in(records.uri).replace(f"{shown}x", "")
 
 
 def test_erase_at_one_client_leaves_the_records_at_others(records: Records) -> None:
@@ -195,14 +168,15 @@ def test_erase_at_one_client_leaves_the_records_at_others(records: Records) -> N
     ]
 
 
-def test_dry_run_counts_and_removes_nothing(records: Records) -> None:
-    """The counts are those of a run."""
+def test_dry_run_and_an_empty_name_remove_nothing(records: Records) -> None:
+    """The dry run counts what a run would remove. An unset variable of a script gives an empty name."""
     records.fill({})
-    before = records.text()
+    before = everything_in(records.uri)
 
     data = records.terminal.data("erase", ALICE, "--dry-run")
-    assert (FOUND, True, {}) == (data["found"], data["is_dry_run"], data["refused"])
-    assert before == records.text()
+    assert (FOUND, True, {}, []) == (data["found"], data["is_dry_run"], data["refused"], data["unconfirmed"])
+    assert [2, 2] == [records.terminal.run("erase", user).exit_code for user in ("", " ")]
+    assert before == everything_in(records.uri)
 
 
 def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
@@ -214,21 +188,6 @@ def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
     assert "Run it again in 120 s" in text
 
 
-def test_instances_start_an_erased_user_at_zero(records: Records) -> None:
-    records.fill({})
-    settings = load_config(records.terminal.settings)
-    other = Limiter(settings, clock=lambda: records.now_s)
-    records.limiters.append(other)
-    other.check("app", ALICE)
-    other.sync()
-    records.terminal.ok("erase", ALICE)
-    for limiter in records.limiters * 2:
-        limiter.sync()
-
-    assert [5, 5] == [limiter.peek("app", ALICE).remaining for limiter in records.limiters]
-    assert ALICE not in records.text().replace(f"{ALICE}x", "")
-
-
 def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new entry moves all entries of a full history."""
     monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.MAX_HISTORY", 3)
@@ -236,13 +195,13 @@ def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: p
         store = OverrideStore(connection)
 
         def note_reset(user: str) -> None:
-            store.note_reset(Counters("app", user), author="ann", reason=f"asked by {user}", at_s=records.now_s)
+            store.note_reset(Counters("app", user), author="ann", reason=f"asked by {user}", at_s=time.time())
 
         find = Collection.find
 
-        def find_and_be_overtaken(self: Collection[dict[str, Any]], *args: Any, **options: Any) -> Any:
-            found = find(self, *args, **options)
-            if self.name != OVERRIDES:
+        def find_and_be_overtaken(self: Collection[dict[str, Any]], query: Any, *args: Any, **options: Any) -> Any:
+            found = find(self, query, *args, **options)
+            if self.name != OVERRIDES or "history" not in query:
                 return found
             documents = list(found)
             note_reset("carol")
@@ -260,7 +219,6 @@ def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: p
 
 
 def test_damaged_statistics_hide_no_record(records: Records) -> None:
-    """Whatever is stored in place of the users."""
     records.fill({})
     client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
     with client:
@@ -271,258 +229,159 @@ def test_damaged_statistics_hide_no_record(records: Records) -> None:
     assert FOUND == records.terminal.data("erase", ALICE)["removed"]
 
 
-def test_counters_are_found_by_the_index(records: Records) -> None:
-    """Two reads per client, however many other users there are."""
-    records.fill({})
-    client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
-    with client:
-        database = client.get_default_database()
-        database["ratelimits"].insert_many(
-            [{"_id": {"clientId": "app", "username": f"user-{number}"}} for number in range(2000)]
-        )
-        database.command("profile", 2)
-        records.terminal.ok("erase", ALICE, "--dry-run")
-        database.command("profile", 0)
-        looked = list(database["system.profile"].find({"ns": f"{database.name}.ratelimits", "op": "query"}))
-
-    assert 2 * len(CLIENTS) + 1 == len(looked)
-    assert sum(entry["keysExamined"] for entry in looked) < 40
-
-
-def test_counters_beyond_the_first_clients_are_found_by_one_scan(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(erasure, "MAX_JUMPS", 1)
-    records.fill({})
-
-    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
-    assert ALICE not in records.text().replace(f"{ALICE}x", "")
-
-
-@pytest.mark.parametrize("user", ["", " "])
-def test_empty_name_erases_nothing(records: Records, user: str) -> None:
-    """An unset variable of a script gives one."""
-    records.fill({})
-    before = records.text()
-
-    assert 2 == records.terminal.run("erase", user).exit_code
-    assert before == records.text()
-
-
 @pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
 def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
-    limiter = Limiter(load_config(records.terminal.settings), clock=lambda: records.now_s)
-    records.limiters.append(limiter)
-    for name in (user, BOB):
-        limiter.check("app", name)
-    limiter.sync()
+    records.check(("app", user), ("app", BOB))
 
-    assert dict.fromkeys(FOUND, 0) | {"counters": 1} == records.terminal.data("erase", user)["removed"]
-    assert 1 == records.text().count(BOB)
+    assert dict.fromkeys(FOUND, 0) | {"counters": 2} == records.terminal.data("erase", user)["removed"]
+    assert 2 == everything_in(records.uri).count(BOB)
+
+
+class Instance:
+    """A worker on a real MongoDB whose cycles the test runs."""
+
+    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = {"limits": {"user": ["100000/minute"]}, "guard": {"mode": "enforce"}, "sync": {"max_interval": "1s"}}
+        live = LiveSettings(load_config({"mode": "enforce", "store": {"uri": uri}, **limits}), lambda: None)
+        self.worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=time.time)
+        self.limiter = self.worker.limiter
+        self.is_cut_off = self.is_without_overrides = False
+        assert self.worker.stores is not None
+        for store, names in (
+            (self.worker.stores.overrides, ("revision",)),
+            (self.worker.stores.counters, ("read", "compare_and_set")),
+            (self.worker.stores.failures, ("read", "compare_and_set")),
+        ):
+            for name in names:
+                monkeypatch.setattr(store, name, partial(self._call, name, getattr(store, name)))
+        self.worker.after_cycle(None)
+
+    def _call(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
+        if self.is_cut_off or (self.is_without_overrides and name == "revision"):
+            raise StoreUnavailable("no answer")
+        return method(*args)
+
+    def fail(self, username: str) -> None:
+        keys = [FailureKey.at(FailureKind.USER, "app", "192.0.2.7", username)]
+        guess = self.worker.guard.reserve(keys)
+        assert isinstance(guess, Guess)
+        self.worker.guard.settle(guess, failed=keys)
+
+    def cycle(self) -> None:
+        self.worker.after_cycle(self.worker.health_monitor.sync())
 
 
 class Erasing:
-    """Instances that count Ann while she is erased, on a real MongoDB."""
+    """Instances that count while Ann is erased."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.uri = uri
-        self.stores: list[FaultyStore] = []
+        self.pause_count = 0
+        self.instances = [Instance(uri, monkeypatch) for _ in range(2)]
         self.connection = Connection(uri)
-        self.documents = self.connection.collection("ratelimits")
+        self.erasure = erasure.Erasure(
+            self.connection, collection="ratelimits", person=erasure.Person(("ann",), ("ann",), ("ann",))
+        )
 
-    def new_instance(self, limit: str = "50/minute") -> Limiter:
-        """Return an instance that has read nothing."""
-        store = FaultyStore(mongo_store(self.uri))
-        self.stores.append(store)
-        return Limiter(load_config({"mode": "enforce", "limits": {"user": [limit]}}), store)
+    def cycle(self) -> None:
+        for instance in self.instances:
+            instance.cycle()
 
-    def instance(self) -> Limiter:
-        """Return an instance that knows Bob, and that new keys have no documents: it writes them without a read."""
-        limiter = self.new_instance("100000/minute")
-        limiter.check("app", "bob")
-        for index in range(100):
-            limiter.check("app", f"user-{len(self.stores)}-{index}")
-        limiter.sync()
-        return limiter
+    def erase(self) -> tuple[list[str], int, int]:
+        """Erase Ann. Return who has not confirmed it, and the number of her counters and failures."""
+        unconfirmed = self.erasure.announce(interval_s=1.0, sleep=self._pause)
+        counters, failures = (self.erasure.count(part, remove=True) for part in ("counters", "failures"))
+        return unconfirmed, counters, failures
 
-    def erase(self, client_id: str | None = None) -> int:
-        """Erase Ann's counters, and return how many documents there were."""
-        person = erasure.Person(("ann",), ("ann",), ("ann",), client_id)
-        return erasure.Erasure(self.connection, collection="ratelimits", person=person).counters(remove=True)
+    def _pause(self, _seconds: float) -> None:
+        """Let instances go on, one of them later than the other."""
+        self.pause_count += 1
+        for number, instance in enumerate(self.instances):
+            if self.pause_count > 2 * number:
+                instance.cycle()
 
-    def hits(self, client_id: str = "app", username: str = "ann") -> int | None:
+    def hits(self, username: str) -> int | None:
         """Return the stored hits, None without a document."""
-        found = self.documents.find_one({"_id": document_id(Key(client_id, username))})
+        found = self.connection.collection("ratelimits").find_one({"_id": document_id(Key("app", username))})
         return None if found is None else sum(found["requestCounters"]["6"].values())
 
 
 @pytest.fixture
-def erasing(mongo_uri: str) -> Iterator[Erasing]:
-    """Instances and an erasure."""
-    made = Erasing(mongo_uri)
+def erasing(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Erasing]:
+    made = Erasing(mongo_uri, monkeypatch)
+    for instance in made.instances:
+        for username in ("ann", "bob"):
+            instance.limiter.check("app", username, cost=3)
+            instance.fail(username)
+        instance.cycle()
     yield made
+    for instance in made.instances:
+        instance.worker.stop()
     made.connection.close()
-    for store in made.stores:
-        store.close()
 
 
 def test_erased_user_is_not_written_from_memory_and_counts_anew_on_return(erasing: Erasing) -> None:
-    """Hits that were not sent go with the name, at the next read. Others keep theirs."""
-    limiters = [erasing.instance() for _ in range(2)]
-    for limiter in limiters:
-        limiter.check("app", "ann", cost=3)
-        limiter.sync()
-        limiter.check("app", "ann", cost=5)
-        limiter.check("app", "bob")
-    assert 1 == erasing.erase()
-    for limiter in limiters:
-        limiter.sync()
-        limiter.sync()
-        assert Counts(0, 0) == limiter.counts("app", "ann")
-    assert (None, 4) == (erasing.hits(), erasing.hits(username="bob"))
+    """Hits that were not sent go with the name, as soon as an instance knows. Others keep theirs."""
+    for instance in erasing.instances:
+        for username in ("ann", "bob"):
+            instance.limiter.check("app", username, cost=2)
+            instance.fail(username)
+    assert ([], 1, 1) == erasing.erase()
+    erasing.cycle()
+    assert (None, 10) == (erasing.hits("ann"), erasing.hits("bob"))
+    assert ("ann" in everything_in(erasing.uri), everything_in(erasing.uri).count("192.0.2.7 bob")) == (False, 1)
 
-    for limiter in limiters:
-        limiter.check("app", "ann", cost=2)
-        for _ in range(3):
-            limiter.sync()
-    assert 4 == erasing.hits()
+    for instance in erasing.instances:
+        instance.limiter.check("app", "ann", cost=2)
+    for _ in range(3):
+        erasing.cycle()
+    assert 4 == erasing.hits("ann")
 
 
-def test_instances_that_start_after_an_erasure_keep_all_hits_of_the_user(erasing: Erasing) -> None:
-    """The erasure concerns what was counted before."""
-    erasing.erase()
-    earlier = datetime.now(UTC) - timedelta(seconds=SLACK_S + 5)
-    erasing.documents.update_one({"_id": ERASURES_ID}, {"$set": {f"seen.{erasure_mark('ann')}": earlier}})
-    for limiter in (erasing.new_instance(), erasing.new_instance()):
-        limiter.check("app", "ann", cost=2)
-        for _ in range(3):
-            limiter.sync()
+@pytest.mark.parametrize("is_urgent_first", [False, True])
+def test_instance_that_is_cut_off_is_named_and_drops_the_erased_user_before_it_writes(
+    erasing: Erasing, is_urgent_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasure, "MAX_WAIT_S", 0.0)
+    other, cut_off = erasing.instances
+    cut_off.is_cut_off = True
+    cut_off.limiter.check("app", "ann")
+    cut_off.fail("ann")
+    other.limiter.check("app", "ann")
+    assert ([cut_off.worker.health_monitor.instance], 1, 1) == erasing.erase()
 
-    assert 4 == erasing.hits()
+    cut_off.is_cut_off = False
+    cut_off.limiter.check("app", "ann")
+    if is_urgent_first:
+        cut_off.limiter.sync_urgent()
+    erasing.cycle()
+    assert "ann" not in everything_in(erasing.uri)
 
 
-def test_first_hits_after_an_erasure_stay_while_the_clock_of_mongodb_is_not_answered(
+def test_nothing_is_sent_while_erasures_cannot_be_read(erasing: Erasing) -> None:
+    """Somebody may be erased meanwhile."""
+    instance, _ = erasing.instances
+    instance.is_without_overrides = True
+    instance.limiter.check("app", "bob")
+    instance.cycle()
+    assert (6, 1) == (erasing.hits("bob"), in_flight_hits(instance.limiter, Key("app", "bob")))
+
+    instance.is_without_overrides = False
+    instance.cycle()
+    assert 7 == erasing.hits("bob")
+
+
+def test_instance_that_ends_after_an_outage_drops_the_erased_user_and_sends_the_rest(
     erasing: Erasing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands fail one by one: the read that shows an old erasure arrives, the question for the time does not."""
+    monkeypatch.setattr(erasure, "MAX_WAIT_S", 0.0)
+    _, cut_off = erasing.instances
+    cut_off.is_cut_off = True
+    for username in ("ann", "bob"):
+        cut_off.limiter.check("app", username)
     erasing.erase()
-    earlier = datetime.now(UTC) - timedelta(seconds=SLACK_S + 5)
-    erasing.documents.update_one({"_id": ERASURES_ID}, {"$set": {f"seen.{erasure_mark('ann')}": earlier}})
-    limiter = erasing.new_instance()
-    (store,) = erasing.stores
-    measurements, ask = iter(range(SAMPLE_COUNT)), store.time_s
+    cut_off.cycle()
+    cut_off.is_cut_off = False
+    cut_off.worker.stop()
 
-    def time_s() -> float:
-        if next(measurements, None) is None:
-            raise StoreUnavailable("no answer")
-        return ask()
-
-    monkeypatch.setattr(store, "time_s", time_s)
-    limiter.check("app", "ann", cost=2)
-    for _ in range(3):
-        limiter.sync()
-
-    assert 2 == erasing.hits()
-
-
-@pytest.mark.parametrize("other_count", [0, MAX_BATCH], ids=["in the batch that fails", "in a later one"])
-def test_instance_that_was_cut_off_drops_the_erased_user_before_it_writes(erasing: Erasing, other_count: int) -> None:
-    """Both when it knew the user before and when it did not."""
-    known, new = erasing.instance(), erasing.instance()
-    known.check("app", "ann")
-    known.sync()
-    for store in erasing.stores:
-        store.is_down = True
-    for limiter in (known, new):
-        for index in range(other_count):
-            limiter.check("portal", f"user-{index}")
-        limiter.check("app", "ann")
-        assert limiter.sync().error is not None
-    erasing.erase()
-    for store in erasing.stores:
-        store.is_down = False
-    for limiter in (known, new):
-        limiter.check("app", "ann")
-        limiter.sync_urgent()  # reads and writes no other key
-        assert limiter.sync().error is None
-
-    assert erasing.hits() is None
-
-
-def test_late_first_write_of_an_erased_user_is_removed_by_a_second_pass(erasing: Erasing) -> None:
-    """The instance does not send it again."""
-    limiter = erasing.instance()
-    limiter.check("app", "ann")
-    erasing.stores[0].faults.append(Fault.LATE)
-    limiter.sync()
-    assert 0 == erasing.erase()
-    limiter.sync()
-    erasing.stores[0].deliver(erasing.stores[0].held[0])
-    assert (1, 1, None) == (erasing.hits(), erasing.erase(), erasing.hits())
-    for _ in range(3):
-        limiter.sync()
-
-    assert erasing.hits() is None
-
-
-def test_erasure_at_one_client_leaves_the_hits_at_others(erasing: Erasing) -> None:
-    limiter = erasing.instance()
-    for client_id in ("app", "portal"):
-        limiter.check(client_id, "ann")
-    erasing.erase("portal")
-    limiter.check("app", "bob")
-    erasing.stores[0].is_down = True
-    limiter.sync()
-    erasing.stores[0].is_down = False
-    limiter.sync()
-
-    assert (1, None) == (erasing.hits("app"), erasing.hits("portal"))
-
-
-@pytest.mark.parametrize("name", ["x..y", "", "$x", "a.b"])
-@pytest.mark.parametrize("value", [datetime(2100, 1, 1, tzinfo=UTC), 1])
-def test_damaged_record_of_erasures_is_made_anew(erasing: Erasing, name: str, value: object) -> None:
-    """Names that no update of MongoDB can address do not keep a user from being erased; other erasures stay."""
-    known = {erasure_mark("bob"): datetime(2100, 1, 1, tzinfo=UTC)}
-    erasing.documents.insert_one({"_id": ERASURES_ID, "seen": {name: value, **known}})
-    erasing.erase()
-    found = erasing.documents.find_one({"_id": ERASURES_ID})
-    assert found is not None
-    assert {erasure_mark("ann"), erasure_mark("bob")} == found["seen"].keys()
-
-
-def test_record_of_erasures_is_sent_when_it_has_changed(erasing: Erasing) -> None:
-    """Every read asks for it, and knows it."""
-    marks = [f"{number:032x}" for number in range(1000)]
-    database = erasing.connection.database
-    with closing(mongo_store(erasing.uri)) as store:
-        store.read([])
-        database.command("profile", 2)
-        seen = []
-        for added in (marks, [], [erasure_mark("ann")], []):
-            if added:
-                known = erasing.documents.find_one({"_id": ERASURES_ID})
-                update = compose_erasures(added, at=datetime.now(UTC), known=known)
-                erasing.documents.update_one({"_id": ERASURES_ID}, update, upsert=True)
-            seen.append(store.read([Key("app", "ann")])[ERASURES].seen.keys())
-        database.command("profile", 0)
-    reads = database["system.profile"].find({"command.projection.seen": {"$exists": True}}).sort("ts", 1)
-
-    assert [{*marks}, {*marks}, {*marks, erasure_mark("ann")}, {*marks, erasure_mark("ann")}] == seen
-    assert [True, False, True, False] == [read["responseLength"] > 10_000 for read in reads]
-
-
-def test_instances_learn_of_the_newest_thousand_erasures_for_a_day(erasing: Erasing) -> None:
-    """The record that every read brings stays small, and names nobody."""
-    for number in range(3):
-        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
-        marks = [f"{number}-{index}" for index in range(600)]
-        known = erasing.documents.find_one({"_id": ERASURES_ID})
-        update = compose_erasures(marks, at=at, known=known)
-        erasing.documents.update_one({"_id": ERASURES_ID}, update, upsert=True)
-    assert 1600 == len((erasing.documents.find_one({"_id": ERASURES_ID}) or {})["seen"])
-    erasing.erase()
-    found = erasing.documents.find_one({"_id": ERASURES_ID})
-    assert found is not None
-    assert {erasure_mark("ann")} == found["seen"].keys()
-    assert "ann" not in repr(found)
+    assert (None, 7) == (erasing.hits("ann"), erasing.hits("bob"))

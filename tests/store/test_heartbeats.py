@@ -7,7 +7,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
-from oauth_ratelimit.store.mongo.heartbeats import FORGOTTEN_AFTER_S, Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import (
+    CONFIGURATIONS_ID,
+    EVENTS_ID,
+    FORGOTTEN_AFTER_S,
+    MAX_CONFIGURATIONS,
+    MAX_EVENTS,
+    MAX_HISTORY_BYTES,
+    Heartbeat,
+    HeartbeatStore,
+    InstanceEvent,
+)
 
 NOW_S = 4_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
@@ -15,13 +25,14 @@ NOW = datetime.fromtimestamp(NOW_S, UTC)
 
 @pytest.fixture
 def store(connection: Connection) -> HeartbeatStore:
-    """The store of that database."""
     return HeartbeatStore(connection)
 
 
 def a_heartbeat(instance: str, beat_at_s: float = NOW_S) -> Heartbeat:
     """Return a heartbeat with a number of its own in every field."""
-    return Heartbeat(instance, beat_at_s, NOW_S - 9, "1.2", "enforce", 1.5, 2.5, 3, 4, 5, 6, -7.5)
+    return Heartbeat(
+        instance, beat_at_s, NOW_S - 9, "1.2", "enforce", 1.5, 2.5, 3, 4, 5, 6, -7.5, 8, "rev", "f00d", NOW_S - 3
+    )
 
 
 def test_heartbeats_are_read_by_instance_as_they_were_put(store: HeartbeatStore) -> None:
@@ -43,32 +54,74 @@ def test_instance_is_forgotten_when_it_is_removed_or_silent(store: HeartbeatStor
 
 
 @pytest.mark.parametrize(
-    "fields",
+    "document",
     [
-        {},
-        {"started": NOW, "version": "1", "mode": "off", "interval": "soon"},
-        {"started": NOW, "version": {"a": 1}, "mode": [], "interval": {"a": 1}},
+        {"_id": {"instance": "strange"}},
+        {"_id": {"instance": "strange"}, "started": NOW, "version": "1", "mode": "off", "interval": "soon"},
+        {"_id": {"instance": "strange"}, "started": NOW, "version": {"a": 1}, "mode": [], "interval": {"a": 1}},
+        {"_id": {"kind": "mode"}},  # found, too: MongoDB compares mappings by their types first
     ],
-    ids=["nothing else", "numbers in words", "mappings for numbers"],
+    ids=["nothing else", "numbers in words", "mappings for numbers", "another kind"],
 )
 def test_damaged_heartbeat_is_logged_and_ignored(
-    store: HeartbeatStore, connection: Connection, fields: dict[str, Any]
+    store: HeartbeatStore, connection: Connection, document: dict[str, Any]
 ) -> None:
-    connection.collection(STATISTICS).insert_one({"_id": {"instance": "strange"}, "beat": NOW, **fields})
+    connection.collection(STATISTICS).insert_one({**document, "beat": NOW})
     store.put(a_heartbeat("valid"))
     with capture_logs() as logs:
         assert [a_heartbeat("valid")] == store.read(NOW_S)
 
-    assert [("sign_of_life_ignored", "strange")] == [(entry["event"], entry["instance"]) for entry in logs]
+    expected = ("heartbeat_ignored", str(document["_id"].get("instance")))
+    assert [expected] == [(entry["event"], entry["instance"]) for entry in logs]
 
 
-def test_document_of_another_kind_among_the_heartbeats_is_logged_and_ignored(
-    store: HeartbeatStore, connection: Connection
-) -> None:
-    """MongoDB compares mappings by their types first, so a query by the instance finds some without one."""
-    connection.collection(STATISTICS).insert_one({"_id": {"kind": "mode"}, "beat": NOW})
+@pytest.mark.parametrize("identity", [EVENTS_ID, CONFIGURATIONS_ID, {"instance": "strange"}], ids=repr)
+def test_huge_document_is_not_read(store: HeartbeatStore, connection: Connection, identity: dict[str, Any]) -> None:
+    """Nobody waits for megabytes, and the other records are there."""
+    connection.collection(STATISTICS).insert_one({"_id": identity, "beat": NOW, "entries": ["x" * MAX_HISTORY_BYTES]})
     store.put(a_heartbeat("valid"))
     with capture_logs() as logs:
         assert [a_heartbeat("valid")] == store.read(NOW_S)
+        assert ([], []) == (store.events(), store.configurations())
+        assert store.note_configuration("a", {"mode": "off"}, at_s=NOW_S)
+    assert [] == logs
 
-    assert ["sign_of_life_ignored"] == [entry["event"] for entry in logs]
+
+def test_configuration_is_noted_once_with_what_changed(store: HeartbeatStore) -> None:
+    """Many instances report it, and each again when it starts."""
+    old = {"mode": "dry-run", "limits.user[user]": "5/minute"}
+    new = {"mode": "enforce", "limits.user[user]": "5/minute"}
+    for at_s, (instance, values) in enumerate([("a", old), ("b", old), ("a", new), ("b", new), ("a", new)]):
+        assert store.note_configuration(instance, values, at_s=NOW_S + at_s)
+
+    first, second = store.configurations()
+    assert ("a", NOW_S, ()) == (first.instance, first.at_s, first.changes)
+    assert ("a", NOW_S + 2, ("mode: dry-run -> enforce",)) == (second.instance, second.at_s, second.changes)
+    assert first.fingerprint != second.fingerprint
+
+
+def test_history_is_bounded_and_expires(store: HeartbeatStore, connection: Connection) -> None:
+    large = {f"clients.{number}": "x" * 300 for number in range(400)}
+    for number in range(MAX_CONFIGURATIONS + 2):
+        store.note_configuration("a", large if number % 2 else {"mode": str(number)}, at_s=NOW_S + number)
+    for number in range(MAX_EVENTS + 2):
+        store.note_event(InstanceEvent(f"node-{number}", NOW_S, "started", "1.0"))
+
+    assert MAX_CONFIGURATIONS == len(store.configurations())
+    assert (20, 200) == (len(store.configurations()[-1].changes), max(map(len, store.configurations()[-1].changes)))
+    assert InstanceEvent("node-2", NOW_S, "started", "1.0") == store.events()[0]
+    assert {True} == {"expire" in found for found in connection.collection(STATISTICS).find()}
+
+
+def test_damaged_history_is_read_as_far_as_it_is_valid(store: HeartbeatStore, connection: Connection) -> None:
+    event = {"instance": "a", "at": NOW, "kind": "ended", "version": "1"}
+    connection.collection(STATISTICS).insert_many(
+        [
+            {"_id": {"history": "instances"}, "entries": [5, {"at": NOW}, {**event, "at": "x"}, event]},
+            {"_id": {"history": "configurations"}, "values": [3, ["a"], [1, 2]], "entries": [None], "fingerprint": 4},
+        ]
+    )
+    store.note_configuration("a", {"mode": "off"}, at_s=NOW_S)
+
+    assert [InstanceEvent("a", NOW_S, "ended", "1")] == store.events()
+    assert [("a", ())] == [(change.instance, change.changes) for change in store.configurations()]

@@ -1,7 +1,6 @@
 """Counter documents as operators look at them, on the real server."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,16 +8,14 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.document import ERASURES_ID
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 
 LONG_GONE_S = 1_000_000_000.0
 
 
 @pytest.fixture
 def documents(connection: Connection) -> CounterDocuments:
-    """The documents in that database."""
     return CounterDocuments(connection, collection="ratelimits")
 
 
@@ -130,25 +127,3 @@ def test_busy_instance_learns_of_a_reset(limiters: list[Limiter], documents: Cou
         busy.sync()
 
     assert 3 == busy.peek("app").remaining
-
-
-def test_documents_of_another_form_are_not_listed(connection: Connection, documents: CounterDocuments) -> None:
-    far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
-    connection.collection("ratelimits").insert_many(
-        [{"_id": identity, **far} for identity in ("x", 7, {"clientId": 7}, {"clientId": "a", "username": 7})]
-    )
-
-    assert [] == list(documents.every(LONG_GONE_S))
-
-
-def test_facts_name_version_time_and_number_of_documents(
-    limiters: list[Limiter], documents: CounterDocuments, connection: Connection
-) -> None:
-    """Of the server. The record of erasures is no counter document."""
-    spend(limiters, "app", "alice")
-    connection.collection("ratelimits").insert_one({"_id": ERASURES_ID})
-    facts = documents.facts()
-
-    assert facts.version[0].isdigit()
-    assert 2 == facts.document_count
-    assert facts.clock_s > LONG_GONE_S

@@ -6,15 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import mongomock
 import pytest
 from bson import Int64, ObjectId
-from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
+from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection
@@ -29,49 +28,26 @@ HUGE = Policy("huge", MAX_LIMIT, Window.of(1))
 
 SAMPLES = [
     Override(LIMIT, "ann", "black friday", 1000.0, 2000.5, policies=(NIGHTLY, HUGE)),
-    Override(MODE, "bob", "incident 17", 1001.0, mode=Mode.DRY_RUN),
+    Override(MODE, "bob", "canary", 1001.0, mode=Mode.ENFORCE, canary_percent=2.5),
     Override(TRUSTED, "ann", "", 1002.0, until_s=3000.0),
 ]
 
 
-@pytest.fixture(params=["mongomock", "mongodb"])
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of an empty database: in memory for quick tests, and real."""
-    if request.param == "mongomock":
-        mocked: Any = mongomock.MongoClient("mongodb://mocked/test", tz_aware=True)
-        monkeypatch.setattr("oauth_ratelimit.store.mongo.client.connect", lambda _uri, timeout_s: mocked)
-        yield mocked
-        return
-    real: MongoClient[Any]
-    with MongoClient(request.getfixturevalue("mongo_uri")) as real:
-        yield real
-
-
 @pytest.fixture
-def open_store(client: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[], OverrideStore]]:
+def open_store(mongo_uri: str) -> Iterator[Callable[[], OverrideStore]]:
     """Opens stores on one empty database."""
-    is_mocked = isinstance(client, mongomock.MongoClient)
-    uri = "mongodb://mocked/test" if is_mocked else request.getfixturevalue("mongo_uri")
     with ExitStack() as undo:
-        yield lambda: OverrideStore(undo.enter_context(closing(Connection(uri))))
+        yield lambda: OverrideStore(undo.enter_context(closing(Connection(mongo_uri))))
 
 
 @pytest.fixture
 def store(open_store: Callable[[], OverrideStore]) -> OverrideStore:
-    """A store on an empty database."""
     return open_store()
 
 
 @pytest.fixture
-def documents(client: Any) -> Any:
-    """The collection."""
-    return client.get_default_database()["ratelimit_overrides"]
-
-
-def test_empty_database_has_no_overrides(store: OverrideStore) -> None:
-    assert None is store.revision()
-    assert () == store.read()
-    assert [] == store.history()
+def documents(mongo_database: Any) -> Any:
+    return mongo_database["ratelimit_overrides"]
 
 
 def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore]) -> None:
@@ -90,7 +66,6 @@ def test_override_replaces_the_former_one_of_its_target(store: OverrideStore) ->
 
 
 def test_removed_override_is_not_read(store: OverrideStore) -> None:
-    """Removing one that does not exist returns False."""
     store.put(SAMPLES[0])
 
     assert store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
@@ -100,7 +75,6 @@ def test_removed_override_is_not_read(store: OverrideStore) -> None:
 
 
 def test_revision_changes_with_every_change_and_nothing_else(open_store: Callable[[], OverrideStore]) -> None:
-    """Removing what does not exist is no change."""
     writer, reader = open_store(), open_store()
     seen = [reader.revision()]
     for change in (
@@ -174,6 +148,7 @@ def test_any_client_id_can_be_overridden(open_store: Callable[[], OverrideStore]
 def an_override(**fields: Any) -> dict[str, Any]:
     """Return the document of an override but for these fields."""
     limit = {"name": "user", "limit": Int64(5), "window": 60, "frames": 10, "estimator": "sliding"}
+    limit |= {"countDenied": False, "mode": None}
     content = {
         "by": "bob",
         "reason": "r",
@@ -200,6 +175,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "date that is none": an_override(at="yesterday"),
     "end that is none": an_override(until=5),
     "mode that is missing": an_override(_id={"kind": "mode", "clientId": "app"}),
+    "canary that is no number": an_override(_id={"kind": "mode", "clientId": "app"}, mode="enforce", canary="5"),
     "unknown mode": an_override(_id={"kind": "mode", "clientId": "app"}, mode={}),
     "limits that are no list": an_override(limits={"0": {}}),
     "limits that are no mappings": an_override(limits=[1, "x"]),
@@ -238,7 +214,7 @@ def test_damaged_override_is_logged_and_ignored(store: OverrideStore, documents:
         history = store.history()
 
     assert SAMPLES[1] in [entry.override for entry in history]
-    assert {"override_ignored"} == {line["event"] for line in logs}
+    assert {line["event"] for line in logs} in ({"override_ignored"}, {"overrides_left_out"})
     assert all(len(str(line)) < 1000 and len(str(line).splitlines()) == 1 for line in logs)
 
 
@@ -248,3 +224,91 @@ def test_damaged_history_hides_no_other(store: OverrideStore, documents: Any, hi
     documents.insert_one(an_override(history=history))
     with capture_logs():
         assert [SAMPLES[1]] == [entry.override for entry in store.history()]
+
+
+def test_erasures_are_announced_by_a_new_revision(open_store: Callable[[], OverrideStore], mongo_database: Any) -> None:
+    """Without a name, and for a day."""
+    writer, reader = open_store(), open_store()
+    revisions = [writer.note_erasure([erasure_mark("ann")]), writer.note_erasure(["b", "c"])]
+    found = reader.erasures()
+
+    assert revisions[-1] == reader.revision() != revisions[0]
+    assert [{"b", "c"}, {erasure_mark("ann")}] == [erased.marks for erased in found]
+    assert all(0 <= erased.age_s < 60 for erased in found)
+    documents = list(mongo_database["ratelimit_stats"].find())
+    assert "ann" not in repr(documents)
+    assert {86_400.0} == {(each["expire"] - each["at"]).total_seconds() for each in documents}
+
+
+def test_flood_of_overrides_is_bounded_and_logged_once(
+    store: OverrideStore, documents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number, by the size of one and of all. The newest apply, whatever else their dates may be."""
+    monkeypatch.setattr(overrides, "MAX_OVERRIDES", 4)
+    old = datetime(1970, 1, 1, tzinfo=UTC)
+    planted = [an_override(_id=an_id(f"old-{number}"), at=old) for number in range(9)]
+    large = an_override(_id=an_id("large"), reason="x" * overrides.MAX_BYTES)
+    documents.insert_many([*planted, large, an_override(_id=an_id("dates"), at=[datetime(2040, 1, 1, tzinfo=UTC)])])
+    store.put(SAMPLES[1])
+    with capture_logs() as logs:
+        found = [store.read(), store.read()]
+        monkeypatch.setattr(overrides, "MAX_TOTAL_BYTES", 600)
+        fewer = store.read()
+
+    assert found[0] == found[1]
+    assert (3, SAMPLES[1]) == (len(found[0]), found[0][-1])
+    assert (SAMPLES[1],) == fewer
+    left_out = [entry["count"] for entry in logs if entry["event"] == "overrides_left_out"]
+    assert [8, 10] == left_out
+
+
+def an_id(client_id: str) -> dict[str, str]:
+    return {"kind": "limit", "clientId": client_id, "limitKind": "user"}
+
+
+def test_many_damaged_overrides_are_counted_in_one_line(store: OverrideStore, documents: Any) -> None:
+    documents.insert_many([an_override(_id=an_id(f"damaged-{number}"), limits=5) for number in range(50)])
+    with capture_logs() as logs:
+        assert () == store.read()
+
+    assert [None] * overrides.MAX_NAMED + [50 - overrides.MAX_NAMED] == [entry.get("count") for entry in logs]
+
+
+@pytest.mark.parametrize(
+    "planted", [{"value": "x" * 2**20}, {f"field-{index}": index for index in range(50_000)}], ids=["value", "fields"]
+)
+def test_planted_revision_is_not_read_and_gone_after_the_next_change(
+    store: OverrideStore, documents: Any, planted: dict[str, Any]
+) -> None:
+    documents.insert_one({"_id": "revision", **planted})
+    assert store.revision() is None
+    store.put(SAMPLES[1])
+
+    assert {"_id", "value"} == set(documents.find_one({"_id": "revision"}))
+    assert str(documents.find_one({"_id": "revision"})["value"]) == store.revision()
+
+
+def test_history_is_bounded_in_size(store: OverrideStore, documents: Any) -> None:
+    store.put(SAMPLES[1])
+    documents.insert_one(an_override(_id=an_id("large"), history=["x" * overrides.MAX_HISTORY_BYTES]))
+    with capture_logs() as logs:
+        assert [SAMPLES[1]] == [entry.override for entry in store.history()]
+    assert [] == logs
+
+
+def test_planted_erasures_are_bounded_and_ignored(
+    store: OverrideStore, mongo_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overrides, "MAX_ERASURES", 3)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    planted: list[dict[str, Any]] = [
+        {"_id": {"erasure": "f0"}, "marks": ["x" * overrides.MAX_ERASURE_BYTES], "at": at},
+        {"_id": {"erasure": "f1"}, "marks": "x", "at": at},
+        {"_id": {"erasure": "f2"}, "marks": ["x"], "at": "now"},
+        {"_id": {"erasure": "0"}, "marks": ["oldest"], "at": at},
+        {"_id": {"instance": "f"}, "marks": ["x"], "at": at},
+    ]
+    mongo_database["ratelimit_stats"].insert_many(planted)
+    store.note_erasure(["a"])
+
+    assert [{"a"}] == [erased.marks for erased in store.erasures()]

@@ -9,12 +9,9 @@ import pytest
 from bson import Code
 from bson.int64 import Int64
 
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
-from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.erasure import Erasure, Person
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
-from oauth_ratelimit.store.mongo.migrations import Migrations
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.store.test_mongo_counters import Commands, commands
 
@@ -27,7 +24,6 @@ KEEP_S = 30 * 86_400.0
 
 @pytest.fixture
 def statistics(connection: Connection) -> StatisticsStore:
-    """No statistics yet."""
     return StatisticsStore(connection)
 
 
@@ -37,13 +33,11 @@ def a_minute(client_id: str = "shop", minute_s: int = MINUTE_S, **more: Any) -> 
 
 
 def everything(statistics: StatisticsStore) -> list[ClientMinute]:
-    """Return all minutes."""
     return list(statistics.minutes(0, 4e9))
 
 
-def put(statistics: StatisticsStore, *minutes: ClientMinute, writer: str = "one-0", is_complete: bool = True) -> None:
-    """Write minutes."""
-    assert [] == statistics.put(writer, [Share(minute, is_complete) for minute in minutes], keep_s=KEEP_S)
+def put(statistics: StatisticsStore, *minutes: ClientMinute, writer: str = "one-0") -> None:
+    assert [] == statistics.put(writer, minutes, keep_s=KEEP_S)
 
 
 def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
@@ -56,6 +50,7 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
             users=(UserLoad(name, 3, 1, 1), UserLoad("", 1)),
             registers={0: 1, 17: 5, 255: 57},
             burst=7,
+            denials={(name, name): Denials(3, 1, MINUTE_S + 2, MINUTE_S + 9, 10, 60)},
         )
         put(statistics, minute)
 
@@ -71,6 +66,7 @@ def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: S
         users=(UserLoad("alice", 2, 0, 1),),
         registers={3: 4, 5: 1},
         burst=3,
+        denials={("client", "client_credentials"): Denials(3, 0, MINUTE_S + 20, MINUTE_S + 30, 10, 60)},
     )
     other = a_minute(
         tallies={BATCH: Tally(10)},
@@ -78,48 +74,26 @@ def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: S
         users=(UserLoad("alice", 5, 1, 0),),
         registers={3: 2, 9: 1},
         burst=5,
+        denials={("client", "client_credentials"): Denials(2, 1, MINUTE_S + 10, MINUTE_S + 25, 10, 60)},
     )
     writes = [("one-0", early), ("one-0", late), ("two-0", other), ("one-0", late)]
     for number, order in enumerate(itertools.permutations(writes)):
         for writer, minute in order:
             put(statistics, replace(minute, client_id=f"client-{number}"), writer=writer)
 
-    (expected,) = {
-        repr((minute.tallies, minute.peaks, minute.users, sorted(minute.registers.items()), minute.burst))
-        for minute in map(with_sorted_tallies, everything(statistics))
-    }
-    assert expected == repr(
-        (
-            {BATCH: Tally(14, 3), PASSWORD: Tally(2)},
-            {"client": Peak(0.7, 7.0, 10, 60)},
-            (UserLoad("alice", 7, 1, 1),),
-            [(3, 4), (5, 1), (9, 1)],
-            5,
-        )
+    expected = a_minute(
+        tallies={BATCH: Tally(14, 3), PASSWORD: Tally(2)},
+        peaks={"client": Peak(0.7, 7.0, 10, 60)},
+        users=(UserLoad("alice", 7, 1, 1),),
+        registers={3: 4, 5: 1, 9: 1},
+        burst=5,
+        denials={("client", "client_credentials"): Denials(5, 1, MINUTE_S + 10, MINUTE_S + 30, 10, 60)},
     )
-
-
-def with_sorted_tallies(minute: ClientMinute) -> ClientMinute:
-    return replace(minute, tallies=dict(sorted(minute.tallies.items())))
-
-
-def test_users_are_written_when_the_minute_is_over(statistics: StatisticsStore) -> None:
-    """Those that led for a moment leave nothing behind."""
-    minute = a_minute(users=(UserLoad("alice", 3),), registers={1: 1})
-    put(statistics, minute, is_complete=False)
-
-    assert [replace(minute, users=(), registers={})] == everything(statistics)
-
-
-def test_minute_is_the_sum_over_all_processes(statistics: StatisticsStore) -> None:
-    for number in range(30):
-        put(statistics, a_minute(), writer=f"writer_{number}-0")
-
-    assert [Tally(allowed=60, denied=30)] == [minute.tally() for minute in everything(statistics)]
+    for minute in everything(statistics):
+        assert expected == replace(minute, client_id="shop")
 
 
 def test_period_has_the_minutes_that_begin_in_it(statistics: StatisticsStore) -> None:
-    """In order, of all clients or of one."""
     for offset in (2, 0, 1, 3):
         put(statistics, a_minute("a", MINUTE_S + 60 * offset), a_minute("ab", MINUTE_S + 60 * offset))
 
@@ -130,57 +104,26 @@ def test_period_has_the_minutes_that_begin_in_it(statistics: StatisticsStore) ->
     found = statistics.minutes(MINUTE_S + 60, MINUTE_S + 180.5, "a")
     assert [("a", 60), ("a", 120), ("a", 180)] == [(minute.client_id, minute.minute_s - MINUTE_S) for minute in found]
     assert [] == list(statistics.minutes(MINUTE_S + 1, MINUTE_S + 59))
-
-
-def test_only_the_requested_fields_are_read(statistics: StatisticsStore) -> None:
-    put(statistics, a_minute(users=(UserLoad("alice", 3),), registers={1: 1}, peaks={"client": Peak(1.0, 1.0, 1, 1)}))
-
-    assert [a_minute()] == list(statistics.minutes(0, 4e9, parts=("by",)))
+    assert {0} == {minute.tally().offered for minute in statistics.minutes(0, 4e9, parts=("burst",))}
 
 
 def test_other_documents_in_the_collection_are_no_minutes(connection: Connection, statistics: StatisticsStore) -> None:
     HeartbeatStore(connection).put(Heartbeat("one", 1.0, 1.0, "1", "enforce", 1.0))
     collection = connection.collection(STATISTICS)
-    collection.insert_many(
-        [{"_id": "text"}, {"_id": {"minute": MINUTE_S}}, {"_id": {"minute": MINUTE_S, "clientId": 5}}]
-    )
+    collection.insert_many([{"_id": "text"}, {"_id": {"minute": MINUTE_S}}])
+    for number, client_id in enumerate((5, Code("x"), {"a": 1}, None)):
+        collection.insert_one({"_id": {"minute": MINUTE_S + number, "clientId": client_id}})
     put(statistics, a_minute(OTHER_CLIENTS))
 
     assert [a_minute(OTHER_CLIENTS)] == everything(statistics)
-
-
-def test_documents_of_the_former_digest_are_ignored(connection: Connection, statistics: StatisticsStore) -> None:
-    """A document that an earlier version kept about a sent digest is read by nobody until it expires."""
-    put(statistics, a_minute())
-    blank = {"holder": None, "until": datetime.now(UTC), "isDone": True, "after": "", "sent": 1, "refused": 0}
-    connection.collection(STATISTICS).insert_one({"_id": {"digest": "2026-11-20"}, **blank, "failures": 0})
-
-    assert [a_minute()] == everything(statistics)
-    assert {"shop"} == statistics.clients(0.0, at_most=10)
-    assert [] == HeartbeatStore(connection).read(0.0)
-    assert None is DenialStore(connection).find(0xFFFF)
-    person = Person(names=("alice", "2026-11-20"), failed_auth_names=("alice",), mentions=("alice",))
-    erasure = Erasure(connection, collection="ratelimits", person=person)
-    assert {0} == {remove(True) for remove in erasure.parts.values()}
-    assert 2 == connection.collection(STATISTICS).count_documents({})
+    assert {OTHER_CLIENTS} == statistics.clients(0, at_most=10)
 
 
 def test_minute_expires(connection: Connection, statistics: StatisticsStore) -> None:
-    """The indexes are created with the first write."""
     put(statistics, a_minute())
 
-    collection = connection.collection(STATISTICS)
-    document = collection.find_one() or {}
+    document = connection.collection(STATISTICS).find_one() or {}
     assert datetime.fromtimestamp(MINUTE_S + KEEP_S, UTC) == document["expire"]
-    assert {"_id_", "expire", "minute"} == set(collection.index_information())
-
-
-def test_migrations_create_the_same_indexes_as_an_instance(connection: Connection, statistics: StatisticsStore) -> None:
-    put(statistics, a_minute())
-    indexes = connection.collection(STATISTICS).index_information()
-    migrations = Migrations(connection, collection="ratelimits")
-    assert "0002_minutes" in migrations.upgrade()
-    assert indexes == connection.collection(STATISTICS).index_information()
 
 
 def test_reading_a_period_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
@@ -200,6 +143,7 @@ DAMAGED: list[dict[str, Any]] = [
     {"peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None}, "burst": "much"},
     {"peaks": {"client": [float("inf"), 1, float("nan"), 1]}},
     {"users": {"one-0": {"aa": ["alice"], "bb": [1, 2, 3, 4], "cc": None, "dd": [1, 2, 3, Code("x")]}}},
+    {"denials": {"client": {"password": {"by": {"a": "x"}, "first": 1}, "x": 3}, "user": []}},
     {"registers": {"256": 1, "-1": 1, "a": 1, "7": 58, "8": 0, "9": "x", "²": 1}},
 ]
 
@@ -214,27 +158,15 @@ def test_damaged_field_counts_as_missing(
 
     damaged, whole = sorted(everything(statistics), key=lambda minute: minute.client_id != "shop")
     assert 0 == damaged.tally().offered
-    assert ({}, (), {}, 0) == (damaged.peaks, damaged.users, damaged.registers, damaged.burst)
+    assert ({}, (), {}, 0, {}) == (damaged.peaks, damaged.users, damaged.registers, damaged.burst, damaged.denials)
     assert a_minute("other") == whole
 
 
-@pytest.mark.parametrize("client_id", [Code("x"), {"a": 1}, None], ids=repr)
-def test_minute_of_a_client_without_a_name_is_left_out(
-    connection: Connection, statistics: StatisticsStore, client_id: object
-) -> None:
-    connection.collection(STATISTICS).insert_one({"_id": {"clientId": client_id, "minute": Int64(MINUTE_S)}})
-    put(statistics, a_minute("other"))
-
-    assert [a_minute("other")] == everything(statistics)
-    assert {"other"} == statistics.clients(0, at_most=10)
-
-
-def test_positions_of_rejected_shares_are_returned(connection: Connection, statistics: StatisticsStore) -> None:
-    """The others of the bulk are written."""
+def test_positions_of_rejected_minutes_are_returned(connection: Connection, statistics: StatisticsStore) -> None:
     connection.collection(STATISTICS).insert_one({"_id": {"clientId": "shop", "minute": MINUTE_S}, "by": "text"})
-    shares = [Share(a_minute(client_id), is_complete=True) for client_id in ("a", "shop", "b")]
+    minutes = list(map(a_minute, ("a", "shop", "b")))
 
-    assert [1] == statistics.put("one-0", shares, keep_s=KEEP_S)
+    assert [1] == statistics.put("one-0", minutes, keep_s=KEEP_S)
     assert {"a": 3, "b": 3, "shop": 0} == {
         minute.client_id: minute.tally().offered for minute in everything(statistics)
     }
@@ -244,4 +176,4 @@ def test_write_of_500_clients_is_one_command(statistics: StatisticsStore, comman
     for _ in range(2):
         put(statistics, *(a_minute(f"client-{number}") for number in range(500)))
 
-    assert ["createIndexes", "createIndexes", "update", "update"] == commands.names()
+    assert ["update", "update"] == [name for name in commands.names() if name != "createIndexes"]

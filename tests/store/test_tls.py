@@ -1,19 +1,19 @@
 """A MongoDB that asks for TLS."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter, StoreUnavailable, load_config
+from oauth_ratelimit import Limiter, StoreUnavailable
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.mongo.counters import MongoStore
+from testbed.clock import Clock, wait_until
+from testbed.mongod import Mongod
 from tests.support.certificates import Authority
-from tests.support.helpers import Clock, wait_until
-from tests.support.limiters import stored_hits
-from tests.support.mongod import Mongod
+from tests.support.limiters import in_flight_hits, limiter_of, stored_hits
 from tests.support.stores import mongo_store
 
 HERE = "127.0.0.1"
@@ -49,7 +49,6 @@ class Secured:
         self.mongod.start()
 
     def uri(self, options: str) -> str:
-        """Return the connection string with options."""
         return uri_of(self.mongod, options)
 
 
@@ -63,58 +62,46 @@ def uri_of(mongod: Mongod, options: str) -> str:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A server of these tests' own."""
     server = Secured(tmp_path_factory.mktemp("tls"))
     yield server
     server.mongod.close()
 
 
-@contextmanager
-def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Iterator[Limiter]:
-    """A limiter that shares its counters there, closed at the end whatever becomes of the test."""
-    settings = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}, "mode": "enforce"}
-    limiter = Limiter(load_config(settings), store, clock=clock)
-    try:
-        yield limiter
-    finally:
-        limiter.close()
+def sharing(uri: str, clock: Clock, store: MongoStore | None = None) -> closing[Limiter]:
+    """Return a limiter that shares its counters there, closed at the end whatever becomes of the test."""
+    config = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}}
+    return closing(limiter_of(config, store, clock=clock))
 
 
 def failure_of(store: MongoStore) -> str:
-    """Return why a store cannot be read."""
     with pytest.raises(StoreUnavailable) as caught:
         store.read([Key("app", None)])
     return str(caught.value)
 
 
-def test_counters_are_shared_through_tls(secured: Secured, clock: Clock) -> None:
-    """The options of the connection string reach the driver."""
-    with a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock) as limiter:
-        limiter.check("app")
-
-        report = wait_until(lambda: (tried := limiter.sync()).error is None and tried, "a connection")
-    assert 1 == report.flushed_count
-
-
 @pytest.mark.parametrize(
-    ("options", "advice"),
+    ("options", "host", "advice"),
     [
-        ("tls=true&tlsCAFile={stranger}", "name the authority's file as tlsCAFile"),
-        ("", "the connection string needs tls=true"),
+        ("tls=true&tlsCAFile={stranger}", HERE, "name the authority's file as tlsCAFile"),
+        ("", HERE, "the connection string needs tls=true"),
+        ("tls=true&tlsCAFile={authority}", "localhost", "is for another host"),
     ],
 )
-def test_wrong_tls_options_are_logged_with_advice(secured: Secured, clock: Clock, options: str, advice: str) -> None:
+def test_wrong_tls_options_are_logged_with_advice(
+    secured: Secured, clock: Clock, options: str, host: str, advice: str
+) -> None:
     """Requests are decided meanwhile, and no hit is lost."""
-    uri = secured.uri(options.format(stranger=secured.stranger.path))
+    files = {"stranger": secured.stranger.path, "authority": secured.authority.path}
+    uri = secured.uri(options.format(**files)).replace(HERE, host)
     store = mongo_store(uri, timeout_s=0.1)
     wait_until(lambda: advice in failure_of(store), "the driver has tried")
-    with capture_logs() as logs, a_limiter(uri, clock, store) as limiter:
+    with capture_logs() as logs, sharing(uri, clock, store) as limiter:
         decisions = [limiter.check("app").allowed for _ in range(6)]
         limiter.sync()
-        counts = limiter.counts("app")
+        in_flight = in_flight_hits(limiter)
 
     assert [True] * 5 + [False] == decisions
-    assert 5 == counts.in_flight_hits
+    assert 5 == in_flight
     failures = [entry["error"] for entry in logs if entry["event"] == "flush_failed"]
     assert [True] == [advice in failure for failure in failures]
 
@@ -123,7 +110,7 @@ def test_server_of_another_authority_gets_no_hits(secured: Secured, clock: Clock
     """All are sent when it presents the right certificate."""
     secured.present(secured.stranger)
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}")
-    with capture_logs() as logs, a_limiter(uri, clock) as limiter:
+    with capture_logs() as logs, sharing(uri, clock) as limiter:
         for _ in range(3):
             limiter.check("late")
         wait_until(lambda: "name the authority's file as tlsCAFile" in str(limiter.sync().error), "the advice")
@@ -136,16 +123,8 @@ def test_server_of_another_authority_gets_no_hits(secured: Secured, clock: Clock
     assert ["flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
 
 
-def test_certificate_for_another_host_is_refused(secured: Secured, clock: Clock) -> None:
-    uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
-    with capture_logs(), a_limiter(uri, clock) as limiter:
-        limiter.check("app")
-        wait_until(lambda: "is for another host" in str(limiter.sync().error), "the advice")
-        assert 1 == limiter.counts("app").in_flight_hits
-
-
 def test_server_without_tls_gets_no_hits(clock: Clock, mongod: Mongod) -> None:
-    with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
+    with capture_logs(), sharing(uri_of(mongod, "tls=true"), clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")
-        assert 1 == limiter.counts("app").in_flight_hits
+        assert 1 == in_flight_hits(limiter)

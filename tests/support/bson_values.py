@@ -45,6 +45,8 @@ bodies = st.fixed_dictionaries(
         "expire": values,
         "requestCounters": values | st.dictionaries(names, frames | values, max_size=4),
         "writers": values | frames,
+        "horizons": values | frames,
+        "seen": values | frames,
         "extra": values,
     },
 )
@@ -52,13 +54,16 @@ bodies = st.fixed_dictionaries(
 identities = st.one_of(
     st.fixed_dictionaries({"instance": values}),
     st.fixed_dictionaries({"denial": values}),
+    st.fixed_dictionaries({"erasure": values | st.just("f0")}),
     st.fixed_dictionaries({"clientId": values, "minute": values | st.integers(NOW_S - 600, NOW_S).map(Int64)}),
+    st.fixed_dictionaries({"step": values | st.just(60), "start": values | st.just((NOW_S - 600) // 60 * 60)}),
     st.fixed_dictionaries({"kind": values, "clientId": values}),
     st.sampled_from([{"kind": "mode", "clientId": "app"}, {"kind": "limit", "clientId": "app", "limitKind": "user"}]),
     values,
 )
 FIELDS = (
     *("active", "by", "reason", "at", "until", "mode", "limits", "history", "beat", "started", "interval", "version"),
-    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "done"),
+    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "marks"),
+    *("clients", "total", "due"),
 )
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)

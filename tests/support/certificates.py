@@ -11,15 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates.
-
-    Args:
-        folder: Where files go.
-        name: Tells authorities apart.
-
-    Attributes:
-        path: The file with its own certificate.
-    """
+    """Signs certificates. Its own is in the file ``path``."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -33,7 +25,6 @@ class Authority:
         self.path.write_bytes(own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, address: str) -> Path:
-        """Return a file with a key and a certificate for an address."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         issued = _builder(_subject(name), self._subject, key).add_extension(names, critical=False)

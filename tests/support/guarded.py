@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
+from authlib.oauth2 import OAuth2Error
 from flask import Flask
-from requests.adapters import HTTPAdapter
+from werkzeug.test import TestResponse
 
-from demo import grants
-from demo.database import WEB_SHOP
-from demo.models import Client
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from tests.support.sites import Site, config, protect_after, protected
+from testbed.clock import Clock
+from testbed.oauth_server import grants
+from testbed.oauth_server.database import WEB_SHOP
+from testbed.oauth_server.models import Client
+from tests.support.apps import app_limiter_of
+from tests.support.sites import config, protect_after
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
 WINDOW_S = 600
@@ -27,92 +30,67 @@ LIMITS = {
     "client": [{"limit": CLIENT_LIMIT, "window": WINDOW_S}],
     "address": [{"limit": ADDRESS_LIMIT, "window": WINDOW_S}],
 }
-HOME, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+HOME, ELSEWHERE = "5.6.7.8", "9.8.7.6"  # public addresses: any other may be a proxy's
 
 
 def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
-    """Return a configuration with a guard and plenty of tokens."""
     return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
-
-
-class FromAddress(HTTPAdapter):
-    """Sends from one address of this machine."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        super().__init__()
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, source_address=(self._address, 0))  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def session_from(address: str) -> Iterator[requests.Session]:
-    """Yield a session whose requests come from an address."""
-    with requests.Session() as session:
-        session.mount("http://", FromAddress(address))
-        yield session
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A guarded server."""
-
-    site: Site
+    app: Flask
+    clock: Clock
 
     def send(
         self,
         form: Mapping[str, Any],
         *,
+        path: str = "/token",
         auth: tuple[str, str] | None = None,
         address: str = HOME,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> requests.Response:
-        """Send a token request."""
-        with session_from(address) as session:
-            return session.post(
-                f"{self.site.url}/token", data=form, params=query, auth=auth, headers=headers, timeout=30
-            )
+    ) -> TestResponse:
+        """Send a token request, or one to another path."""
+        environ = {"REMOTE_ADDR": address}
+        return self.app.test_client().post(
+            path, data=form, query_string=query, auth=auth, headers=headers, environ_base=environ
+        )
 
     def login(
         self, username: str = "alice", password: str = "wrong", *, client: Client = WEB_SHOP, **more: Any
-    ) -> requests.Response:
-        """Ask for a token with a password."""
+    ) -> TestResponse:
         form = {"grant_type": "password", "username": username, "password": password}
         if client.client_secret is None:
             return self.send({**form, "client_id": client.client_id}, **more)
         return self.send(form, **{"auth": (client.client_id, client.client_secret), **more})
 
-    def job(self, client: Client = WEB_SHOP, secret: str | None = None, **more: Any) -> requests.Response:
+    def job(self, client: Client = WEB_SHOP, secret: str | None = None, **more: Any) -> TestResponse:
         """Ask for a token with a client secret, its own unless another is given."""
         auth = (client.client_id, secret or client.client_secret or "")
-        return self.send({"grant_type": "client_credentials"}, auth=auth, **more)
+        return self.send({"grant_type": "client_credentials"}, **{"auth": auth, **more})
 
     @property
-    def limiter(self) -> Limiter:
-        """The limiter that counts failures in this process."""
-        guard = self.site.app_limiter.guard()
+    def tokens(self) -> Limiter:
+        return app_limiter_of(self.app).limiter
+
+    @property
+    def guard(self) -> Guard:
+        guard = app_limiter_of(self.app).guard()
         assert guard is not None
-        assert guard.limiter is not None
-        return guard.limiter
+        return guard
 
     @property
     def key_count(self) -> int:
-        """Number of keys of failures that are kept."""
-        return self.limiter._clients.key_count
+        return 0 if self.guard.limiter is None else self.guard.limiter._clients.key_count
 
     def forget(self) -> None:
         """Let every failure leave its window."""
-        self.let_time_pass()
-        self.limiter.sync()
-        self.let_time_pass()
-        self.limiter.sync()
-        self.site.app_limiter.limiter.sync()
-
-    def let_time_pass(self, duration_s: float = 2 * WINDOW_S) -> None:
-        """Move the server's clock."""
-        self.site.clock.advance(duration_s)
+        for _ in range(2):
+            self.clock.advance(2 * WINDOW_S)
+            self.guard.run()
+            self.tokens.sync()
 
 
 class PasswordGrant(grants.PasswordGrant):
@@ -122,14 +100,32 @@ class PasswordGrant(grants.PasswordGrant):
 
 
 def protect_for_all(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """Attach to a server with that grant."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grants, "PasswordGrant", PasswordGrant)
         return protect_after(database, settings, extension)
 
 
+def add_endpoint(app: Flask) -> None:
+    """Add an endpoint of the application's own, which authenticates a client."""
+    oauth_server = app.extensions["authorization_server"]
+
+    def custom() -> Any:
+        oauth_request = oauth_server.create_oauth2_request(None)
+        try:
+            oauth_server.authenticate_client(oauth_request, grants.WITH_SECRET, "custom")
+        except OAuth2Error as error:
+            return oauth_server.handle_error_response(oauth_request, error)
+        return {}
+
+    app.add_url_rule("/custom", view_func=custom, methods=["POST"])
+
+
 @contextmanager
-def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iterator[Guarded]:
-    """Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant."""
-    with protected(database, settings, protect=protect_for_all, **options) as site:
-        yield Guarded(site)
+def guarded(database: Path, settings: Mapping[str, Any]) -> Iterator[Guarded]:
+    """Yield the demo's server with a guard. Its mobile app, which has no secret, may use the password grant."""
+    clock = Clock()
+    app = protect_for_all(database, settings, OAuthRateLimit(clock=clock))
+    try:
+        yield Guarded(app, clock)
+    finally:
+        app_limiter_of(app).close()

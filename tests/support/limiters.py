@@ -1,9 +1,10 @@
 """Limiters and policies for tests that say only what matters to them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from oauth_ratelimit import Limiter, Settings
+from oauth_ratelimit import Limiter, Settings, load_config
 from oauth_ratelimit.config import SyncSettings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
@@ -11,7 +12,9 @@ from oauth_ratelimit.core.policy import Limits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.base import CounterStore
-from tests.support.helpers import Clock
+from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.loop import SyncLoop
+from testbed.clock import Clock
 
 CLIENT = "app"
 KEY = Key(CLIENT, None)
@@ -32,17 +35,7 @@ def some_settings(
     mode: Mode = Mode.ENFORCE,
     interval_s: float = 1.0,
 ) -> Settings:
-    """Return settings that enforce policies.
-
-    Args:
-        client: For grants without a user; one that never denies if there is none.
-        user: For each user; None takes those of ``client``.
-        total: For all grants of a client together.
-        trusted: Client ids.
-        grants: What differs for a grant type.
-        mode: What is done with a denial.
-        interval_s: Time between two sync cycles.
-    """
+    """Return settings that enforce policies: ``client`` for users, too, if they have none; by default one for all."""
     own = client or (a_policy(),)
     limits = Limits(client=own, user=own if user is None else user, client_total=total)
     policies = PolicySet(mode=mode, limits=limits, trusted=trusted, grants=grants or {})
@@ -54,15 +47,45 @@ def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy) -> Limi
     return Limiter(some_settings(*client), store, clock=clock, monotonic=clock)
 
 
+def limiter_of(config: Mapping[str, Any], store: CounterStore | None = None, *, clock: Callable[[], float]) -> Limiter:
+    """Return a limiter of a configuration, which enforces its limits unless it names another mode."""
+    return Limiter(load_config({"mode": "enforce", **config}), store, clock=clock)
+
+
 def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = None) -> int:
-    """Return the hits that a document holds, of all series or of one."""
     snapshot = store.read([key]).get(key)
     hits = snapshot.hits if snapshot else {}
     return sum(sum(frames.values()) for name, frames in hits.items() if series in (None, name))
 
 
+def in_flight_hits(limiter: Limiter, key: Key = KEY) -> int:
+    """Return the requests of a key that no document is known to hold. Each is in the hits of every tier."""
+    return max((sum(frames.values()) for frames in (limiter.in_flight(key) or {}).values()), default=0)
+
+
+def used_hits(limiter: Limiter, client_id: str = CLIENT, username: str | None = None) -> int:
+    """Return the hits of a key that an instance knows: those that it has read and its own in-flight ones."""
+    decision = limiter.peek(client_id, username)
+    return (decision.limit or 0) - decision.remaining
+
+
+@contextmanager
+def in_background(limiter: Limiter, *, interval_s: float) -> Iterator[None]:
+    scheduler = SyncLoop(limiter, interval_s=interval_s)
+    scheduler.start()
+    try:
+        yield
+    finally:
+        assert scheduler.stop(timeout_s=30)
+
+
+def hit(limiter: Limiter, *key: Any, **request: Any) -> CycleReport:
+    """Count a request, by default of ``CLIENT``, and synchronise."""
+    limiter.check(*(key or (CLIENT,)), **request)
+    return limiter.sync()
+
+
 def send_hits(limiter: Limiter, count: int, *key: Any, **request: Any) -> None:
-    """Count requests and flush them."""
     for _ in range(count):
         limiter.check(*key, **request)
     limiter.sync()

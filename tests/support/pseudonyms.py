@@ -7,7 +7,7 @@ from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.store.base import CounterStore
-from tests.support.helpers import Clock
+from testbed.clock import Clock
 from tests.support.limiters import a_policy, some_settings
 
 OLD = PseudonymKey.of(b"the old key, which is long enough for it")
@@ -19,13 +19,11 @@ PLAIN = PrivacySettings()
 
 
 def hashed(*keys: PseudonymKey) -> PrivacySettings:
-    """Return settings that hash usernames under the first of some keys."""
     return PrivacySettings("hashed", keys)
 
 
 def limiter_with(
     privacy: PrivacySettings, store: CounterStore | None, clock: Clock, *, user: tuple[Policy, ...] | None = None
 ) -> Limiter:
-    """Return a limiter with a privacy section; by default it never denies."""
     settings = some_settings(user=user if user is not None else (a_policy(name="user"),))
     return Limiter(replace(settings, privacy=privacy), store, clock=clock)

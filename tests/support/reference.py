@@ -17,58 +17,30 @@ MOMENT = Fraction(1, 10**7)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Values that a decision may have.
-
-    Args:
-        remaining: Hits left of each policy that the decision may describe: several if they are equally near.
-        retry_after_s: The exact delay; infinity if the request never fits.
-    """
-
-    remaining: Mapping[Policy | None, int]
-    retry_after_s: Fraction | float
-
-    def __post_init__(self) -> None:
-        assert self.remaining, "a decision describes a policy, or none"
-
-    def agrees(self, decision: Decision) -> bool:
-        """Return whether a decision has these values, its delay rounded up."""
-        delay_s = decision.retry_after_s
-        too_long_s = 0.0 if delay_s == self.retry_after_s else delay_s - float(self.retry_after_s)
-        is_here = decision.rule in self.remaining and decision.remaining == self.remaining[decision.rule]
-        return is_here and -1e-6 <= too_long_s <= ROUNDING_S
-
-
-@dataclass(frozen=True)
 class Expected:
-    """The expected decision.
-
-    Args:
-        answers: One, or several if the request fits for a shorter time than the delay is rounded up by.
-    """
-
     allowed: bool
     would_deny: bool
-    answers: Sequence[Answer]
+    # Hits left of each policy that the decision may describe, several if they are equally near, with the exact delay,
+    # which is infinite if the request never fits. There are several answers if the request fits for a shorter time than
+    # the delay is rounded up by.
+    answers: Sequence[tuple[Mapping[Policy | None, int], Fraction | float]]
 
     def agrees(self, decision: Decision) -> bool:
-        """Return whether a decision is as expected."""
+        policy = decision.described.policy
         return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
-            answer.agrees(decision) for answer in self.answers
+            remaining.get(policy) == decision.remaining and _is_rounded(decision.retry_after_s, delay_s)
+            for remaining, delay_s in self.answers
         )
+
+
+def _is_rounded(delay_s: float, exact_s: Fraction | float) -> bool:
+    return delay_s == exact_s or -1e-6 <= delay_s - float(exact_s) <= ROUNDING_S
 
 
 def exact_estimate(
     frames: Mapping[int, int], window: Window, *, now_s: Fraction | int, estimator: Estimator
 ) -> Fraction:
-    """Return the hits in a window by the formulas as the documentation states them.
-
-    Args:
-        frames: Hits by the start of their frame, in seconds since the epoch.
-        window: Window that the hits are counted in.
-        now_s: Seconds since the epoch.
-        estimator: Formula that weighs them.
-    """
+    """Return the hits in a window, from the hits of frames by their start, as the documentation states the formulas."""
     frame_s = window.frame_s
     start_s = math.floor(now_s / frame_s) * frame_s
     passed = Fraction(now_s - start_s) / frame_s
@@ -84,8 +56,6 @@ def exact_estimate(
 
 
 class _Series:
-    """Hits of one policy and key."""
-
     def __init__(self, policy: Policy, *, is_enforced: bool) -> None:
         self.policy = policy
         self.is_enforced = is_enforced
@@ -116,18 +86,13 @@ class _Series:
 
 
 class ReferenceLimiter:
-    """Decides and counts as ``Limiter.check`` must, for the token endpoint.
-
-    Args:
-        settings: Policies, modes, trusted clients.
-    """
+    """Decides and counts as ``Limiter.check`` must, for the token endpoint."""
 
     def __init__(self, settings: Settings) -> None:
         self._policies = settings.policies
         self._series: dict[tuple[str, str | None, str], tuple[_Series, ...]] = defaultdict(tuple)
 
     def check(self, client_id: str, username: str | None, *, now_s: float, cost: int = 1) -> Expected:
-        """Decide about a request and count it."""
         policies = self._policies.matching(client_id)
         limits, now = policies.limits, Fraction(now_s)
         own = self._of((client_id, username, "own"), limits.client if username is None else limits.user, policies.mode)
@@ -148,7 +113,7 @@ class ReferenceLimiter:
         rooms = {one.policy: one.policy.limit - one.estimate(now) for one in series}
         least = min(rooms.values(), default=Fraction(0))
         remaining: dict[Policy | None, int] = {rule: math.floor(room) for rule, room in rooms.items() if room == least}
-        return Expected(True, False, [Answer(remaining or {None: 0}, Fraction(0))])
+        return Expected(True, False, [(remaining or {None: 0}, Fraction(0))])
 
     def _of(self, key: tuple[str, str | None, str], policies: Iterable[Policy], mode: Mode) -> tuple[_Series, ...]:
         if key not in self._series:
@@ -159,20 +124,18 @@ class ReferenceLimiter:
 
 
 def _denial(concerned: Sequence[_Series], now: Fraction, cost: int, *, allowed: bool) -> Expected:
-    def answer(last: Sequence[_Series], delay_s: Fraction | float) -> Answer:
-        return Answer({one.policy: max(0, math.floor(least)) for one in last}, delay_s)
-
     def over_at(moment: Fraction) -> list[_Series]:
         return [one for one in concerned if one.is_over(moment, cost)]
 
-    least = min(one.policy.limit - one.estimate(now) for one in concerned)
+    left = max(0, math.floor(min(one.policy.limit - one.estimate(now) for one in concerned)))
     hopeless = [one for one in concerned if cost > one.policy.limit]
     if hopeless:
-        return Expected(allowed, True, [answer(hopeless, math.inf)])
-    answers = []
+        return Expected(allowed, True, [({one.policy: left for one in hopeless}, math.inf)])
+    answers: list[tuple[Mapping[Policy | None, int], Fraction]] = []
     for point in sorted({point for one in concerned for point in one.turning_points(now, cost)}):
         if not over_at(point):
-            answers.append(answer(over_at(max(now, point - MOMENT)), point - now))
+            last = over_at(max(now, point - MOMENT))
+            answers.append(({one.policy: left for one in last}, point - now))
             if not over_at(point + ROUNDING_S):
                 break
     return Expected(allowed, True, answers)

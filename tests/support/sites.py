@@ -1,5 +1,6 @@
 """The demo's server with a rate limit, its clock in the test's hands."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,15 +9,16 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from werkzeug.serving import WSGIRequestHandler, make_server
 
-from demo import server as demo_server
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from testbed.clock import Clock
+from testbed.oauth_server import app as demo_server
 from tests.support.apps import app_limiter_of
-from tests.support.helpers import Clock
-from tests.support.serving import serving
 
 WINDOW_S = 10
+POLL_S = 0.02  # how soon a server notices that it is to end
 
 
 def config(*, limit: int = 1, window: int = WINDOW_S, mode: str = "enforce", **more: Any) -> dict[str, Any]:
@@ -25,21 +27,36 @@ def config(*, limit: int = 1, window: int = WINDOW_S, mode: str = "enforce", **m
     return {"mode": mode, "limits": limits, **more}
 
 
+class _QuietHandler(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Keep requests out of the test's output."""
+
+
+@contextmanager
+def serving(app: Flask) -> Iterator[str]:
+    """Serve the application on a free port, one thread per request. Yields the URL without a slash at its end."""
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_QuietHandler)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), name="test-server")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @dataclass(frozen=True)
 class Site:
-    """A protected server that is being served."""
-
     url: str
     app: Flask
     clock: Clock
 
     @property
     def app_limiter(self) -> AppLimiter:
-        """The application's limiter."""
         return app_limiter_of(self.app)
 
     def remaining(self, client_id: str, username: str | None = None) -> int:
-        """Return what is left of a quota."""
         return self.app_limiter.limiter.peek(client_id, username).remaining
 
     def wait_for_quota(self) -> None:
@@ -48,7 +65,6 @@ class Site:
 
 
 def protect_after(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """Attach to a server that has its grants."""
     app = demo_server.create_app(database)
     app.config["OAUTH_RATELIMIT_CONFIG"] = settings
     extension.init_app(app, app.extensions["authorization_server"])
@@ -56,8 +72,6 @@ def protect_after(database: str | PathLike[str], settings: Any, extension: OAuth
 
 
 def protect_before(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """Attach to a server that has no grants yet."""
-
     class AttachedFirst(demo_server.AuthorizationServer):  # type: ignore[misc]
         def __init__(self, app: Flask, **kwargs: Any) -> None:
             super().__init__(app, **kwargs)
@@ -78,15 +92,7 @@ def protected(
     clock: Clock | None = None,
     **options: Any,
 ) -> Iterator[Site]:
-    """Serve the demo's server, protected.
-
-    Args:
-        database: A seeded database.
-        settings: What stands in ``OAUTH_RATELIMIT_CONFIG``.
-        protect: When to attach.
-        clock: Moved by the test.
-        options: For ``OAuthRateLimit``.
-    """
+    """Serve the demo's server with a seeded database, protected by a configuration and options of the extension."""
     clock = clock or Clock()
     app = protect(database, settings, OAuthRateLimit(clock=clock, **options))
     try:

@@ -21,26 +21,19 @@ FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
 
 @dataclass(frozen=True)
 class Shared:
-    """A store, and a way around it.
-
-    Args:
-        store: The store.
-        remove: Removes a document, as its expiry or an operator would.
-        collection: The documents, None if they are not in MongoDB.
-    """
+    """A store, and a way around it."""
 
     store: CounterStore
-    remove: Callable[[Key], object]
-    collection: "Collection[dict[str, Any]] | None" = None
+    other: CounterStore  # another one of the same documents, as a second process has
+    remove: Callable[[Key], object]  # as expiry or an operator would
+    collection: "Collection[dict[str, Any]] | None" = None  # None if the documents are not in MongoDB
 
 
 def mongo_store(uri: str, *, collection: str = "ratelimits", timeout_s: float = 2.0) -> MongoStore:
-    """Return a store with a connection of its own."""
     return MongoStore(Connection(uri, timeout_s=timeout_s), collection=collection, closes_connection=True)
 
 
 def everything_in(uri: str) -> str:
-    """Return all documents of the database in a connection string, as text."""
     client: MongoClient[dict[str, Any]] = MongoClient(uri)
     with client:
         database = client.get_default_database()
@@ -50,28 +43,27 @@ def everything_in(uri: str) -> str:
 
 @pytest.fixture(params=("memory", "mongodb"))
 def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
-    """An empty store."""
     if request.param == "memory":
         memory = MemoryStore()
-        yield Shared(memory, memory.remove)
+        yield Shared(memory, memory, memory.remove)
         return
     uri = request.getfixturevalue("mongo_uri")
-    store = mongo_store(uri)
+    store, other = mongo_store(uri), mongo_store(uri)
     client: MongoClient[dict[str, Any]] = MongoClient(uri)
     with client:
         documents = client.get_default_database()["ratelimits"]
-        yield Shared(store, lambda key: documents.delete_one({"_id": document_id(key)}), documents)
+        yield Shared(store, other, lambda key: documents.delete_one({"_id": document_id(key)}), documents)
     store.close()
+    other.close()
 
 
 @pytest.fixture
 def store(shared: Shared) -> CounterStore:
-    """An empty store."""
     return shared.store
 
 
 def a_change(
-    key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, flush_id: int = 1, **stale: Any
+    key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, write_number: int = 1, **stale: Any
 ) -> Change:
     """Return a change that adds one hit if nothing else is said."""
-    return Change(key, version, next_version, flush_id, hits or {Series(6): {600: 1}}, FAR_S, **stale)
+    return Change(key, version, next_version, write_number, hits or {Series(6): {600: 1}}, FAR_S, **stale)

@@ -7,18 +7,19 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S, SAMPLE_COUNT, ServerClock
-from tests.support.limiters import CLIENT, KEY, some_settings
+from tests.support.limiters import CLIENT, KEY, hit, some_settings
 
 NOW_S = 1_800_000_000.0
 
 
-class Machine:
-    """The clocks of one machine and of its store.
+class Machine(MemoryStore):
+    """A store with a clock, and the clocks of the machine that asks it.
 
     Attributes:
         monotonic_s: The monotonic clock.
         wall_s: How far the wall clock is ahead of the store's.
         store_s: How far the store's clock is ahead of the true time.
+        stopped_s: How long the process is stopped before a question is sent.
         delays_s: How long the next questions take.
     """
 
@@ -26,23 +27,22 @@ class Machine:
         self.monotonic_s = 0.0
         self.wall_s = 0.0
         self.store_s = 0.0
+        self.stopped_s = 0.0
         self.delays_s: list[float] = []
         self.asked_count = 0
         self.is_down = False
         self.offsets_s: list[float] = []
-        machine = self
+        super().__init__(self.store_time)
+        self.clock = ServerClock(self, wall=self.wall, monotonic=self.monotonic, on_change=self.offsets_s.append)
 
-        class Store(MemoryStore):
-            def time_s(self) -> float:
-                if machine.is_down:
-                    raise StoreUnavailable("down")
-                machine.asked_count += 1
-                asked_s = machine.store_time()
-                machine.monotonic_s += machine.delays_s.pop(0) if machine.delays_s else 0.0
-                return asked_s
-
-        self.store = Store(self.store_time)
-        self.clock = ServerClock(self.store, wall=self.wall, monotonic=self.monotonic, on_change=self.offsets_s.append)
+    def time_s(self) -> float:
+        if self.is_down:
+            raise StoreUnavailable("down")
+        self.asked_count += 1
+        self.monotonic_s += self.stopped_s
+        asked_s = self.store_time()
+        self.monotonic_s += self.delays_s.pop(0) if self.delays_s else 0.0
+        return asked_s
 
     def monotonic(self) -> float:
         return self.monotonic_s
@@ -61,7 +61,6 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Machine:
-    """A machine whose clocks are right."""
     return Machine()
 
 
@@ -72,8 +71,10 @@ def test_clock_is_measured_once_a_minute(machine: Machine) -> None:
     assert [] == machine.offsets_s
 
 
-def test_step_of_the_wall_clock_is_corrected_with_the_next_cycle(machine: Machine) -> None:
-    machine.cycle_later(0.0)
+@pytest.mark.parametrize("is_first", [True, False], ids=["first cycle", "after a step"])
+def test_wrong_wall_clock_is_corrected_with_the_next_cycle(machine: Machine, is_first: bool) -> None:
+    if not is_first:
+        machine.cycle_later(0.0)
     machine.wall_s = 600.0
     with capture_logs() as logs:
         machine.cycle_later(1.0)
@@ -81,14 +82,7 @@ def test_step_of_the_wall_clock_is_corrected_with_the_next_cycle(machine: Machin
     assert [("clock_skew", -600.0)] == [(entry["event"], entry["offset_s"]) for entry in logs]
 
 
-def test_wrong_clock_is_corrected_with_the_first_cycle(machine: Machine) -> None:
-    machine.wall_s = -300.0
-    machine.cycle_later(0.0)
-    assert [300.0] == machine.offsets_s
-
-
 def test_sample_with_the_shortest_round_trip_counts(machine: Machine) -> None:
-    """The others were delayed on their way."""
     machine.delays_s = [3.0, 0.01, 2.0]
     machine.cycle_later(0.0)
     assert [] == machine.offsets_s
@@ -129,7 +123,6 @@ def test_suspended_machine_is_no_change_of_the_store(machine: Machine) -> None:
 
 
 def test_time_is_asked_once_in_a_cycle(machine: Machine) -> None:
-    """However many documents may have something to remove."""
     machine.cycle_later(0.0)
     machine.asked_count = 0
     assert machine.clock.time_s() == machine.clock.time_s()
@@ -153,12 +146,18 @@ def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, fo
     """From its first flush on. An injected clock is never corrected otherwise."""
     machine.wall_s = 600.0
     limiter = Limiter(
-        some_settings(), machine.store, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
+        some_settings(), machine, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
     )
     limiter.peek(CLIENT)
     limiter.sync()
-    limiter.check(CLIENT)
-    limiter.sync()
-    ((start_s, _),) = [item for frames in machine.store.read([KEY])[KEY].hits.values() for item in frames.items()]
+    hit(limiter)
+    ((start_s, _),) = [item for frames in machine.read([KEY])[KEY].hits.values() for item in frames.items()]
     assert (NOW_S if follows else NOW_S + 600) == start_s
     limiter.close()
+
+
+def test_time_for_removals_is_not_ahead_after_the_process_was_stopped_while_it_asked(machine: Machine) -> None:
+    """Two minutes pass before the store reads its clock."""
+    machine.cycle_later(0)
+    machine.stopped_s = 120.0
+    assert NOW_S + 120 == machine.clock.time_s()

@@ -1,21 +1,21 @@
 // Line chart over time with a legend, the values at the cursor, and a table of the same numbers. The pointer or arrow keys move the cursor.
 
-import uPlot from "./vendor/uPlot.esm.js";
+import uPlot from "./vendor/uPlot.min.js";
 import { make } from "./dom.js";
 import { axisLabels, clientName, counted, dateInZone, dateTime, number, visible } from "./format.js";
 
-export const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const HEIGHT = 270;
 const MARKS = 5; // changes in the legend
-const OFF_SCALE = 3; // a limit this many times above all values is only named, because it would flatten the lines
 const FONT = "12px system-ui, sans-serif";
 
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+document.head.append(make("link", { rel: "stylesheet", href: new URL("./vendor/uPlot.min.css", import.meta.url).href }));
 
-// The last step is not complete and would look like a drop. It is drawn only if all others are empty.
-function withoutIncompleteStep(content) {
-  const { times, lines } = content;
-  if (!lines.some((line) => line.values.slice(0, -1).some(Boolean))) return content;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// The present minute is not complete and would look like a drop. It is drawn only if all others are empty. A longer step has an average.
+function withoutPresentMinute(content) {
+  const { times, lines, step } = content;
+  if (step > 60 || !lines.some((line) => line.values.slice(0, -1).some(Boolean))) return content;
   return { ...content, times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })) };
 }
 
@@ -25,12 +25,10 @@ export function link(...charts) {
 }
 
 export class Chart {
-  // name: what the values count; empty: text without data; onChoose(line name): makes the legend's entries buttons;
-  // hasMarks: names the marks in the legend.
-  constructor(element, { name, empty, onChoose = null, hasMarks = true }) {
+  // name: what the values count; empty: text without data; hasMarks: names the marks in the legend
+  constructor(element, { name, empty, hasMarks = true }) {
     this.name = name;
     this.empty = empty;
-    this.onChoose = onChoose;
     this.hasMarks = hasMarks;
     this.peers = [];
     this.plot = null;
@@ -44,7 +42,6 @@ export class Chart {
     this.numbers = make("table", {});
     this.details = make("details", { className: "as-table" }, make("summary", {}, "Show as a table"),
       make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${name}, as a table` }, this.numbers));
-    element.classList.add("chart");
     element.replaceChildren(make("div", { className: "frame" }, this.area, this.tip), this.legend, this.marks, this.details);
     new ResizeObserver(() => this.#resize()).observe(this.area);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
@@ -54,15 +51,14 @@ export class Chart {
   }
 
   // times: seconds; step: seconds; unit: for the axis; lines: [{ name, label, colour, dashed, values, note }];
-  // limits: [{ text, value, colour }]; marks: [{ at_s, text }]; chosen: name of the only line, or null
+  // marks: [{ at_s, text }]
   show(content) {
-    this.content = withoutIncompleteStep({ limits: [], marks: [], chosen: null, ...content });
+    this.content = withoutPresentMinute({ marks: [], ...content });
     this.#redraw();
     this.#fillLegend();
     this.#fillTable();
     const total = this.content.lines.map((line) => `${labelOf(line)}: at most ${number(Math.max(0, ...line.values))}`);
-    const limits = this.content.limits.map((limit) => limit.text);
-    this.area.setAttribute("aria-label", `${this.name}, ${this.content.unit}. ${[...total, ...limits].join("; ") || this.empty}`);
+    this.area.setAttribute("aria-label", `${this.name}, ${this.content.unit}. ${total.join("; ") || this.empty}`);
   }
 
   #top() {
@@ -93,11 +89,11 @@ export class Chart {
       padding: [14, 22, 0, 0],
       tzDate: (seconds) => dateInZone(uPlot.tzDate, seconds),
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: { x: { time: true }, y: { range: () => [0, this.#scaleTop()] } },
+      scales: { x: { time: true }, y: { range: () => [0, (this.#top() || 1) * 1.12] } },
       axes: [
         { ...axis, space: 62, size: 42, values: (plot, ticks, index, space, step) => axisLabels(ticks, step) },
         {
-          ...axis, label: `requests, ${unit}`, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
+          ...axis, label: unit, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
           size: (plot, values) => 10 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)),
           values: (plot, ticks) => ticks.map((tick) => number(tick)),
         },
@@ -105,31 +101,13 @@ export class Chart {
       series: [{}, ...lines.map((line) => ({
         stroke: colour(variable(line.colour)),
         width: 2,
-        dash: line.dashed ? [6, 4] : undefined,
-        paths: uPlot.paths.linear(),
+        dash: line.isStepped ? [2, 3] : line.dashed ? [6, 4] : undefined,
+        paths: line.isStepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
         points: { show: false },
         spanGaps: true,
       }))],
-      hooks: { draw: [(plot) => this.#drawMarks(plot), (plot) => this.#drawLimits(plot)], setCursor: [(plot) => this.#onCursor(plot)], ready: [(plot) => this.#restoreCursor(plot)] },
+      hooks: { draw: [(plot) => this.#drawMarks(plot)], setCursor: [(plot) => this.#onCursor(plot)], ready: [(plot) => this.#restoreCursor(plot)] },
     };
-  }
-
-  #isOffScale(limit) {
-    return limit.value > this.#top() * OFF_SCALE;
-  }
-
-  #scaleTop() {
-    const top = this.#top();
-    const limits = this.content.limits.filter((limit) => !this.#isOffScale(limit)).map((limit) => limit.value);
-    return Math.max(top, ...limits, top ? 0 : 1) * 1.12;
-  }
-
-  #drawLimits(plot) {
-    const { bbox } = plot;
-    for (const limit of this.content.limits.filter((each) => each.value <= plot.scales.y.max)) {
-      const y = plot.valToPos(limit.value, "y", true);
-      this.#stroke(plot, [bbox.left, y], [bbox.left + bbox.width, y], { name: variable(limit.colour), dash: [2, 3] });
-    }
   }
 
   // A line at each change, with a triangle above the plot where it covers nothing. The legend has the texts.
@@ -167,24 +145,12 @@ export class Chart {
   }
 
   #fillLegend() {
-    const { lines, limits, chosen } = this.content;
-    const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    const entries = lines.map((line) => make("li", {}, this.#legendEntry(line, chosen)));
-    entries.push(...limits.map((limit) => make("li", {}, make("i", { className: `stroke limit s${limit.colour}` }), `${limit.text}${this.#isOffScale(limit) ? ", above the chart" : ""}`)));
+    const { lines } = this.content;
+    const entries = lines.map((line) => make("li", {}, make("i", { className: `stroke${line.isStepped ? " limit" : line.dashed ? " dashed" : ""} s${line.colour}` }), labelOf(line)));
     this.legend.replaceChildren(...entries);
-    if (focused !== null) [...this.legend.querySelectorAll("button")].find((button) => button.dataset.name === focused)?.focus();
     const marks = this.hasMarks && lines.length ? this.#shownMarks() : [];
-    const rest = marks.length > MARKS ? [make("li", {}, `▾ ${counted(marks.length - MARKS, "earlier change")}: see the history of overrides`)] : [];
+    const rest = marks.length > MARKS ? [make("li", {}, `▾ ${counted(marks.length - MARKS, "earlier change")}: see Instances and the history of overrides`)] : [];
     this.marks.replaceChildren(...rest, ...marks.slice(-MARKS).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${visible(mark.text)}`)));
-  }
-
-  #legendEntry(line, chosen) {
-    const text = [make("i", { className: `stroke${line.dashed ? " dashed" : ""} s${line.colour}` }), labelOf(line), line.note ? make("small", {}, line.note) : null];
-    if (!this.onChoose || !line.name) return make("span", {}, ...text);
-    const button = make("button", { type: "button", className: "quiet", "aria-pressed": String(chosen === line.name), title: chosen === line.name ? "Show all clients" : "Show only this client" }, ...text);
-    button.dataset.name = line.name;
-    button.addEventListener("click", () => this.onChoose(chosen === line.name ? null : line.name));
-    return button;
   }
 
   #fillTable() {

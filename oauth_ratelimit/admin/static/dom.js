@@ -12,10 +12,6 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
-export function tag(text, kind = text) {
-  return make("span", { className: `tag ${kind}` }, text);
-}
-
 // Sets a text only if it changes: screen readers announce every change of a live region.
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -28,43 +24,23 @@ export function showMessage(id, text) {
   box.hidden = !text;
 }
 
-// Shows a problem at a field and returns the field; an empty text removes it.
-export function showFieldProblem(input, text) {
-  setText(find(`${input.id}-problem`), text);
-  if (text) input.setAttribute("aria-invalid", "true");
-  else input.removeAttribute("aria-invalid");
-  return input;
-}
-
 // Announces a text to screen readers, once.
 export function announce(text) {
   setText(find("announcer"), text);
 }
 
-export function facts(list, pairs) {
-  list.replaceChildren(...pairs.filter(Boolean).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
-}
-
-// kind: "bad" or "warn" colours the tile
-export function tiles(list, entries) {
-  list.replaceChildren(...entries.map(([name, value, more, kind = ""]) => make(
-    "div", { className: `tile ${kind}` }, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null),
-  )));
-}
-
 // Fills a table. Existing rows are moved and not replaced, so that the focus stays.
 // A column: { title, value(row) -> text or element, kind: "number" | "name" | "", version(row) -> text that changes with the element,
-// isShown(rows) -> false hides the column, sort: name for the server }. sorted: { by, descending, onSort(name) } makes columns sortable.
-export function table(element, columns, rows, { keyOf, empty, sorted = null }) {
+// isShown(rows) -> false hides the column }.
+export function table(element, columns, rows, { keyOf, empty }) {
   const place = focusedPlace(element);
   const shown = columns.filter((column) => !column.isShown || column.isShown(rows));
   const titles = JSON.stringify(shown.map((column) => column.title));
   if (element.dataset.titles !== titles) {
     element.replaceChildren();
-    element.createTHead().insertRow().append(...shown.map((column) => headCell(column, sorted)));
+    element.createTHead().insertRow().append(...shown.map((column) => make("th", { scope: "col", className: column.kind || "" }, column.title)));
     element.dataset.titles = titles;
   }
-  if (sorted) showSorting(element, shown, sorted);
   const body = element.tBodies[0] || element.createTBody();
   const existing = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   const tableRows = rows.map((row) => {
@@ -102,27 +78,6 @@ function restoreFocus(body, place) {
   target?.focus({ preventScroll: true });
 }
 
-function headCell(column, sorted) {
-  const cell = make("th", { scope: "col", className: column.kind || "" });
-  if (sorted && column.sort) {
-    const button = make("button", { type: "button", className: "sort" }, column.title);
-    button.addEventListener("click", () => sorted.onSort(column.sort));
-    cell.append(button);
-  } else {
-    cell.append(column.title || make("span", { className: "visually-hidden" }, "action"));
-  }
-  return cell;
-}
-
-function showSorting(element, columns, sorted) {
-  columns.forEach((column, index) => {
-    if (!column.sort) return;
-    const cell = element.tHead.rows[0].cells[index];
-    const order = column.sort !== sorted.by ? "none" : sorted.descending ? "descending" : "ascending";
-    cell.setAttribute("aria-sort", order);
-  });
-}
-
 function newRow(key, columns) {
   const tableRow = make("tr", {}, columns.map((column) => {
     const cell = make("td", { className: column.kind || "" });
@@ -142,9 +97,6 @@ function fillCell(cell, column, row) {
   cell.replaceChildren(value);
 }
 
-// Tells if the rows differ in a value; a column with one value only says nothing.
-export const isVaried = (value) => (rows) => rows.some((row) => value(row) !== value(rows[0]));
-
 // Adds radio buttons that look like one control.
 export function radioGroup(fieldset, options, { chosen, onChange }) {
   for (const [value, text] of options) {
@@ -152,9 +104,4 @@ export function radioGroup(fieldset, options, { chosen, onChange }) {
     input.addEventListener("change", () => onChange(value));
     fieldset.append(make("label", {}, input, make("span", {}, text)));
   }
-}
-
-export function shareBar(ratio, text) {
-  const bar = make("progress", { max: 1, value: Math.min(1, ratio), className: ratio > 0 ? "over" : "", "aria-hidden": "true" });
-  return make("div", { className: "used" }, bar, make("span", {}, text));
 }

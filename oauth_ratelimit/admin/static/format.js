@@ -46,17 +46,6 @@ export function counted(value, word) {
   return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
-// "3 to 7", empty if both bounds of a result are equal
-export function boundsText({ at_least: lowest, at_most: highest }) {
-  return lowest === highest ? "" : `${number(lowest)} to ${number(highest)}`;
-}
-
-export function percent(share) {
-  if (share === null || share === undefined) return "–";
-  if (share > 0 && share < 0.01) return "< 1 %";
-  return `${whole.format(share * 100)} %`;
-}
-
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "never"; // JSON has no infinity
   const total = Math.ceil(seconds);
@@ -75,13 +64,6 @@ export function dateTime(at) {
   const when = new Date(typeof at === "number" ? at * 1000 : at);
   const year = formats.year.format(when);
   return `${formats.day.format(when)}${year === formats.year.format(new Date()) ? "" : ` ${year}`} ${formats.second.format(when)}`;
-}
-
-// "17:28:03 UTC", with the day unless it is today.
-export function timeOfDay(seconds) {
-  const when = new Date(seconds * 1000);
-  const isToday = formats.day.format(when) === formats.day.format(new Date());
-  return isToday ? formats.second.format(when) : dateTime(seconds);
 }
 
 // Labels of a time axis. The second line has the day where it changes, and the zone at the start.

@@ -1,31 +1,25 @@
-// Requests to the server, the messages when they fail, and the line of state in the head of each page.
+// Requests to the server, and the messages when they fail.
 
-import { find, make, setText, showMessage } from "./dom.js";
-import { chooseZone, chosenZone, dateTime, localZone, timeOfDay, visible } from "./format.js";
+import { announce, find, make, showMessage } from "./dom.js";
+import { chooseZone, chosenZone, localZone, utcOffset } from "./format.js";
 
 const settings = document.body.dataset;
 const POLL_MS = 5000;
+const TIMEOUT_MS = 8000;
+const GREY_S = 15; // data that are older were not refreshed
+const NO_ANSWER = "The server does not answer.";
 
 export const canChange = Boolean(settings.canChange);
-
-let readAt = null; // time of the last answer from MongoDB
-let outageSince = null; // as the first answer had it: processes differ by a second, and each change would be announced
-const refreshers = [];
+export const chosenSpan = () => query().get("span") || document.querySelector("[data-span][aria-current]")?.dataset.span || "1h";
+export const query = () => new URLSearchParams(location.search);
 
 // The username goes into the fragment, which browsers do not send, because access logs keep URLs.
+export const chosenUser = () => new URLSearchParams(location.hash.slice(1)).get("user") || "";
+export const userFragment = (user) => (user ? `#${new URLSearchParams({ user })}` : "");
+
 export function clientUrl(id, user) {
   return `${settings.client}?${new URLSearchParams({ id })}${userFragment(user)}`;
 }
-
-export function userFragment(user) {
-  return user ? `#${new URLSearchParams({ user })}` : "";
-}
-
-export function overrideUrl(id, kind) {
-  return `${settings.overrides}?${new URLSearchParams({ ...id ? { id } : {}, kind })}`;
-}
-
-const NO_ANSWER = "The server does not answer.";
 
 // Explains a response without data: it comes from the login, or from a proxy.
 function refusal({ type, status }) {
@@ -42,49 +36,64 @@ async function jsonOf(response) {
   }
 }
 
+// The problem of each block, so that one that works hides none that fails. Each text is shown once.
+const problems = new Map();
+
+function setProblem(name, text) {
+  if (text) problems.set(name, text);
+  else problems.delete(name);
+  showMessage("problem", [...new Set(problems.values())].join(" "));
+  showEmpty();
+}
+
+// Without any numbers there is nothing to see but the problem.
+function showEmpty() {
+  document.body.classList.toggle("is-empty", problems.size > 0 && ![...seen.keys()].some((name) => name !== "state"));
+}
+
+// Blocks by name: { at: time of the shown data by performance.now(), freshS: how long such data may be kept }
+const seen = new Map();
+
+// Notes how old the shown data of a block are. Returns false if those that are shown are newer: processes keep answers.
+function noteAge(name, element, ageS, freshS) {
+  const at = performance.now() - ageS * 1000;
+  if (seen.has(name) && at < seen.get(name).at - 500 && seen.get(name).address === location.href) return false;
+  seen.set(name, { at, freshS, element, address: location.href });
+  showEmpty();
+  return true;
+}
+
+setInterval(() => {
+  for (const { at, freshS, element } of seen.values()) {
+    const ageS = Math.round((performance.now() - at) / 1000);
+    element.classList.toggle("is-old", ageS > GREY_S + freshS);
+    element.dataset.old = `These numbers are ${ageS} s old.`;
+  }
+}, 1000);
+
 // Returns the answer to a query; shows the problem and returns null if it fails.
-export async function fetchData(name, params = {}, { inForm = false, user = "" } = {}) {
-  const headers = user ? { "X-Ratelimit-User": encodeURIComponent(user) } : {};
+export async function fetchData(name, params = {}, { inForm = false, element = document.createElement("i") } = {}) {
   let response;
   try {
-    response = await fetch(`${settings.api}${name}?${new URLSearchParams(params)}`, { redirect: "manual", headers });
+    response = await fetch(`${settings.root}api/${name}?${new URLSearchParams(params)}`, { redirect: "manual", signal: AbortSignal.timeout(TIMEOUT_MS) });
   } catch {
-    return fail(NO_ANSWER);
+    return setProblem(name, NO_ANSWER), null;
   }
   const answer = await jsonOf(response);
-  if (!answer) return fail(refusal(response));
-  const { kind, text, since_s: sinceS } = answer.problem || {};
+  const { kind, text } = answer?.problem || {};
   const isFormProblem = inForm && kind === "input";
   if (inForm) showMessage("form-problem", isFormProblem ? text : "");
   if (isFormProblem) return null;
-  if (answer.problem) return fail(text, sinceS);
-  if (answer.store && !answer.store.is_reachable) {
-    fail(answer.store.error, answer.store.since_s);
-    return answer;
-  }
-  readAt = Date.now() / 1000;
-  outageSince = null;
-  showMessage("problem", "");
-  document.body.classList.remove("is-stale", "is-empty");
-  setText(find("updated"), `updated ${timeOfDay(readAt)}`);
-  return answer;
-}
-
-// sinceS: time of the last answer from MongoDB to any process, null if that is not the problem
-function fail(text, sinceS = null) {
-  if (sinceS) outageSince ||= sinceS;
-  showMessage("problem", sinceS ? `${text} Last answer: ${dateTime(outageSince)}.` : text);
-  document.body.classList.add("is-stale");
-  document.body.classList.toggle("is-empty", !readAt);
-  setText(find("updated"), readAt ? `numbers of ${timeOfDay(readAt)}` : "no numbers");
-  return null;
+  setProblem(name, answer ? text : refusal(response));
+  if (!answer || text) return null;
+  return noteAge(name, element, Number(response.headers.get("X-Ratelimit-Age")), answer.fresh_s || 0) ? answer : null;
 }
 
 // Sends a change and returns the answer; throws an Error with the server's message, and the messages by field, if it fails.
 export async function send(name, body) {
   let response;
   try {
-    response = await fetch(`${settings.api}${name}`, {
+    response = await fetch(`${settings.root}api/${name}`, {
       method: "POST",
       redirect: "manual",
       headers: { "Content-Type": "application/json", "X-Ratelimit-Token": settings.token },
@@ -99,55 +108,131 @@ export async function send(name, body) {
   return answer;
 }
 
+const refreshers = [];
+
 // Calls a function now and every few seconds while the page is visible.
-export function poll(refresh, { everyMs = POLL_MS } = {}) {
+export function poll(refresh, { everyMs = POLL_MS, isAtOnce = true } = {}) {
   let timer = null;
+  const later = () => { clearTimeout(timer); timer = setTimeout(run, everyMs); };
   const run = async () => {
     clearTimeout(timer);
     if (document.hidden) return;
     await refresh();
-    clearTimeout(timer);
-    timer = setTimeout(run, everyMs);
+    later();
   };
   document.addEventListener("visibilitychange", run);
   refreshers.push(run);
-  run();
+  if (isAtOnce) run();
+  else later();
 }
 
-// Shows the state in the head of the page, and passes on the answer.
-export function pollVerdict(onVerdict = () => {}) {
-  poll(async () => {
-    const verdict = await fetchData("verdict");
-    if (!verdict) return;
-    showState(verdict);
-    onVerdict(verdict);
+export function refreshAll() {
+  for (const refresh of refreshers) refresh();
+}
+
+// Changes the URL, which holds all that is chosen, and shows it.
+function setQuery(changes, method) {
+  history[method](null, "", `?${new URLSearchParams({ ...Object.fromEntries(query()), ...changes })}${location.hash}`);
+  const span = chosenSpan();
+  for (const each of document.querySelectorAll("[data-span]")) {
+    if (each.dataset.span === span) each.setAttribute("aria-current", "true");
+    else each.removeAttribute("aria-current");
+  }
+  refreshAll();
+}
+
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a[data-set]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    const given = new URL(link.href).searchParams;
+    const names = link.dataset.set.split(" ");
+    setQuery({ ...names.includes("page") ? {} : { page: 1 }, ...Object.fromEntries(names.map((name) => [name, given.get(name)])) }, "pushState");
+  }
+  const copied = event.target.closest("[data-copy]");
+  if (copied) {
+    await navigator.clipboard.writeText(find(copied.dataset.copy).textContent);
+    announce("Copied.");
+  }
+});
+window.addEventListener("popstate", refreshAll);
+const form = document.querySelector("form[data-set]");
+const setFilter = () => setQuery({ page: 1, filter: find("filter").value.trim() }, "replaceState");
+form?.addEventListener("submit", (event) => { event.preventDefault(); setFilter(); });
+let typing = null;
+form?.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(setFilter, 250); });
+
+// Reads a part of the page that the server renders. An XMLHttpRequest parses HTML without running anything in it.
+function request(name) {
+  const params = new URLSearchParams(location.search);
+  params.set("utc_offset", utcOffset());
+  return new Promise((resolve) => {
+    const sent = new XMLHttpRequest();
+    sent.open("GET", `${settings.root}part/${name}?${params}`);
+    sent.responseType = "document";
+    sent.timeout = TIMEOUT_MS;
+    if (chosenUser()) sent.setRequestHeader("X-Ratelimit-User", encodeURIComponent(chosenUser()));
+    sent.onload = () => resolve(sent);
+    sent.onerror = sent.ontimeout = () => resolve(null);
+    sent.send();
   });
 }
 
-function showState({ mode, canary, instances, store }) {
-  const parts = [["mode", mode, mode === "off" ? "bad" : ""]];
-  if (canary) parts.push(["canary", canaryText(canary), ""]);
-  if (instances && !instances.count) parts.push(["instances", "none seen in the last 10 minutes", "bad"]);
-  else if (instances) parts.push(["instances", `${instances.count}${instances.late ? `, ${instances.late} late` : ""}`, instances.late ? "bad" : ""]);
-  const outage = store.is_reachable ? "reachable" : store.since_s ? `unreachable since ${timeOfDay(outageSince)}` : "cannot be read by this page";
-  parts.push(["MongoDB", outage, store.is_reachable ? "" : "bad"]);
-  const isBad = parts.some(([, , kind]) => kind);
-  find("state").className = isBad ? "state bad" : "state";
-  const texts = parts.map((part) => part.join());
-  if (find("state-parts").dataset.version === texts.join()) return; // a live region speaks when it changes
-  find("state-parts").dataset.version = texts.join();
-  find("state-parts").replaceChildren(...parts.map(([name, text, kind]) => make("span", { className: kind }, `${kind ? "⚠ " : ""}${name} `, make("strong", {}, text))));
+async function refreshPart(element, onShown) {
+  const name = element.dataset.part;
+  const asked = location.href;
+  const sent = await request(name);
+  if (asked !== location.href) return;
+  if (!sent) return setProblem(name, NO_ANSWER);
+  if (sent.getResponseHeader("X-Ratelimit-Part") !== name) return setProblem(name, refusal(sent.responseURL.includes(`/part/${name}`) ? sent : { status: 401 }));
+  const { body } = sent.response;
+  takeProblem(name, body);
+  if (!body.childElementCount) return;
+  if (!noteAge(name, element, Number(sent.getResponseHeader("X-Ratelimit-Age")), Number(sent.getResponseHeader("X-Ratelimit-Fresh")))) return;
+  replace(element, body);
+  onShown(name);
 }
 
-// Origin of a configured value.
-export function originText(origin) {
-  if (!origin.by) return origin.layer === "mode" || origin.layer === "limits" ? "the configuration" : `${visible(origin.layer)} in the configuration`;
-  return `an override by ${visible(origin.by)}${origin.until ? ` until ${dateTime(origin.until)}` : ""}: ${visible(origin.reason)}`;
+// Shows the problem that a part consists of, or holds beside what is known.
+function takeProblem(name, body) {
+  const problem = body.querySelector(".problem");
+  setProblem(name, problem ? problem.textContent : "");
+  problem?.remove();
 }
 
-export function canaryText(canary) {
-  if (!canary) return "none";
-  return canary.instances.length ? `instances ${canary.instances.join(", ")}` : `${canary.percent} % of the clients`;
+const FOCUSABLE = "a, button, input, summary, [tabindex]";
+
+// Replaces the content. Focus, open details and scrolled tables stay as they are; selected text is not touched.
+function replace(element, body) {
+  if (element.innerHTML === body.innerHTML) return;
+  const selected = getSelection();
+  if (!selected.isCollapsed && element.contains(selected.anchorNode)) return;
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const index = [...element.querySelectorAll(FOCUSABLE)].indexOf(focused);
+  const open = [...element.querySelectorAll("details[open]")].map((each) => each.id);
+  const scrolled = [...element.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  const before = element.querySelector(".lead")?.textContent;
+  element.replaceChildren(...document.importNode(body, true).childNodes);
+  for (const id of open) find(id)?.setAttribute("open", "");
+  element.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
+  if (focused) {
+    const all = [...element.querySelectorAll(FOCUSABLE)];
+    (all.find((each) => focused.href && each.href === focused.href) || all[index])?.focus({ preventScroll: true });
+  }
+  const lead = element.querySelector(".lead")?.textContent;
+  if (before && lead !== before) announce(lead);
+}
+
+// Keeps the parts up to date; onShown(name) is called after one has changed.
+export function showParts(onShown = () => {}) {
+  for (const element of document.querySelectorAll("[data-part]")) {
+    const name = element.dataset.part;
+    if (element.dataset.age) noteAge(name, element, Number(element.dataset.age), Number(element.dataset.fresh));
+    takeProblem(name, element);
+    const isAtOnce = !element.dataset.age || chosenUser() !== "" || utcOffset() !== 0;
+    poll(() => refreshPart(element, onShown), { isAtOnce });
+    if (!isAtOnce) onShown(name);
+  }
 }
 
 // The choice between UTC and local time. All texts with a time are made anew.
@@ -156,5 +241,5 @@ zone.append(make("option", { value: "utc" }, "UTC"), make("option", { value: "lo
 zone.value = chosenZone();
 zone.addEventListener("change", () => {
   chooseZone(zone.value);
-  for (const refresh of refreshers) refresh();
+  refreshAll();
 });

@@ -1,41 +1,35 @@
 """The connection to MongoDB of one process, and the translation of the driver's errors."""
 
-import atexit
+import os
 import re
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote_plus
 
 import pymongo
-import structlog
 from bson.errors import BSONError
 from pymongo import MongoClient, ReadPreference
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
+from oauth_ratelimit.config.errors import without_parts_of
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.fork import call_in_child
 
-log = structlog.get_logger(__name__)
-
 Document = dict[str, Any]
 
+COUNTERS = "ratelimits"  # unless store.collection has another name
 FAILURES = "ratelimit_failures"  # counters of failed authentications, in documents of the same form as those of tokens
 STATISTICS = "ratelimit_stats"  # minutes of clients, records of denials and heartbeats
 OVERRIDES = "ratelimit_overrides"
 MIGRATIONS = "ratelimit_migrations"
-
-EXPIRY_INDEX = "expire"
-MINUTE_INDEX = "minute"
 
 MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
 DEFAULT_DATABASE = "oauth_ratelimit"
@@ -52,6 +46,8 @@ LENIENT_DECODING: dict[str, Any] = {
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
 _SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)(?P<rest>[/?][^@]*)?", re.ASCII)
 
+_CODE_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
+
 _operation_s: ContextVar[float | None] = ContextVar("_operation_s", default=None)  # set inside a time limit
 _parents_clients: list[MongoClient[Document]] = []  # never collected: that would close what the parent uses
 
@@ -59,42 +55,35 @@ _parents_clients: list[MongoClient[Document]] = []  # never collected: that woul
 class Connection:
     """A client that connects on first use. Thread-safe; a forked child connects anew.
 
-    Args:
-        uri: Connection string; its options win over the defaults given here.
-        namespace: Prefix of the names of all collections; None for no prefix.
-        timeout_s: Maximum time that each network operation may take.
+    Options of the connection string win over the defaults given here. ``servers`` are its hosts and ports, without
+    credentials; None if they are not recognised.
     """
 
     def __init__(self, uri: str, *, namespace: str | None = None, timeout_s: float = 2.0) -> None:
         self._uri = uri
+        found = _SERVERS.fullmatch(uri)
+        self.servers = found and found["servers"]
         self.namespace = namespace
         self._timeout_s = timeout_s
+        self._process_id = os.getpid()
         self._lock = threading.Lock()  # guards _client
         self._client: MongoClient[Document] | None = None
         call_in_child(self._leave_client_to_parent)
 
     @property
     def client(self) -> "MongoClient[Document]":
-        """The driver's client.
-
-        Raises:
-            StoreRejected: The connection string cannot be used.
-        """
+        """The driver's client. Raises ``StoreRejected`` if the connection string cannot be used."""
+        if self._process_id != os.getpid():  # forked below Python: two processes must not share the driver's sessions
+            self._leave_client_to_parent()
         with self._lock:
             if self._client is None:
                 self._client = connect(self._uri, timeout_s=self._timeout_s)
             return self._client
 
     @property
-    def servers(self) -> str | None:
-        """The hosts and ports in the connection string, without credentials; None if they are not recognised."""
-        found = _SERVERS.fullmatch(self._uri)
-        return found and found["servers"]
-
-    @property
     def database(self) -> Database[Document]:
-        """The database of the connection string."""
-        return database_of(self.client)
+        """The database of the connection string, else ``oauth_ratelimit``."""
+        return self.client.get_default_database(DEFAULT_DATABASE)
 
     def collection(self, name: str) -> Collection[Document]:
         """Return a collection that is read and written with majority concern."""
@@ -124,6 +113,7 @@ class Connection:
                 client.close()
 
     def _leave_client_to_parent(self) -> None:
+        self._process_id = os.getpid()
         self._lock = threading.Lock()
         if self._client is not None:
             _parents_clients.append(self._client)
@@ -133,8 +123,7 @@ class Connection:
 def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
     """Return a client whose operations end within ``timeout_s``, unless the connection string says otherwise.
 
-    Raises:
-        StoreRejected: The connection string cannot be used, or a file that it names.
+    Raises ``StoreRejected`` if the string cannot be used, or a file that it names.
     """
     timeout_ms = int(timeout_s * 1000)
     defaults: dict[str, Any] = {
@@ -148,19 +137,8 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
         options = {name: value for name, value in defaults.items() if name.lower() not in given}
         return MongoClient(uri, tz_aware=True, **LENIENT_DECODING, **options)
     except (ValueError, TypeError, OSError, PyMongoError) as exc:
-        reason = f"the connection string cannot be used: {_without_secrets(str(exc), uri)}"
+        reason = f"the connection string cannot be used: {without_parts_of(uri, str(exc))}"
         raise StoreRejected(reason) from None  # the driver's message may repeat the password
-
-
-def skip_waiting_at_exit() -> None:
-    """Let this process end without waiting for the driver's threads, which look twice a second whether they shall end.
-
-    For a command, which would take half a second longer. The threads are daemons and hold nothing that is lost.
-    """
-    for name in ("pymongo.synchronous.monitor", "pymongo.monitor"):  # the latter before PyMongo 4.9
-        handler = getattr(sys.modules.get(name), "_shutdown_resources", None)
-        if handler is not None:
-            atexit.unregister(handler)
 
 
 @contextmanager
@@ -172,11 +150,6 @@ def _operation_limit() -> Iterator[None]:
     else:
         with pymongo.timeout(operation_s):
             yield
-
-
-def database_of(client: "MongoClient[Document]") -> Database[Document]:
-    """Return the connection string's database, else ``oauth_ratelimit``."""
-    return client.get_default_database(DEFAULT_DATABASE)
 
 
 def location_of(uri: str) -> str:
@@ -194,121 +167,61 @@ def server_time(database: Database[Document]) -> datetime:
     return local_time.replace(tzinfo=UTC)  # the driver leaves the zone out of answers to commands
 
 
-def problem_of(uri: str) -> str | None:
-    """Return the error in a connection string, None if there is none. Asks no server and reads no file."""
-    if uri.startswith("mongodb+srv:"):
-        return None  # only the DNS knows
-    try:
-        parse_uri(uri, validate=False)
-    except (ValueError, PyMongoError) as exc:
-        return _without_secrets(str(exc), uri)
-    return None
-
-
-def _without_secrets(text: str, uri: str) -> str:
-    """Return a text without any part of a connection string: a misplaced sign can make a host of a password."""
-    parts = {part for part in re.split(r"[:/@?&=,]+", uri) if len(part) > 2}
-    for part in sorted(parts | set(map(unquote_plus, parts)), key=len, reverse=True):
-        text = text.replace(part, "…")
-    return text
-
-
-def ensure_expiry(collection: Collection[Document]) -> None:
-    """Create the TTL index where rights allow. Without it documents stay, which does not affect the counts."""
-    try:
-        create_expiry_index(collection)
-    except OperationFailure as exc:
-        if not _is_made_by_others(collection, EXPIRY_INDEX, exc):
-            reason = exc.details and exc.details["errmsg"]
-            log.warning("expiry_index_missing", collection=collection.name, reason=reason)
-
-
-def ensure_minutes(collection: Collection[Document]) -> None:
-    """Create the index of the statistics on the minute where rights allow. Without it reading is slower."""
-    try:
-        collection.create_index("_id.minute", name=MINUTE_INDEX, sparse=True)
-    except OperationFailure as exc:
-        if not _is_made_by_others(collection, MINUTE_INDEX, exc):
-            reason = exc.details and exc.details["errmsg"]
-            log.warning("minute_index_missing", collection=collection.name, reason=reason)
-
-
-def _is_made_by_others(collection: Collection[Document], name: str, error: OperationFailure) -> bool:
-    """Return whether an index exists that this process has no right to create.
-
-    Raises:
-        OperationFailure: The authentication failed.
-    """
-    if error.code == AUTHENTICATION_FAILED:
-        raise error
-    if error.code not in UNAUTHORIZED:
-        return False
-    query = {"find": collection.name, "hint": name}
-    try:  # unlike a list of indexes, a query plan needs no right but to read
-        plan = collection.database.command("explain", query, verbosity="queryPlanner")
-    except OperationFailure:  # the collection has no index of that name
-        return False
-    return "IXSCAN" in str(plan["queryPlanner"]["winningPlan"])  # not in the plan for a missing collection
-
-
-def create_expiry_index(collection: Collection[Document]) -> None:
-    """Create the TTL index, if it does not exist.
-
-    Raises:
-        PyMongoError: It cannot be created.
-    """
-    collection.create_index("expire", name=EXPIRY_INDEX, expireAfterSeconds=0)
-
-
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turn the driver's errors into ``StoreError``, except ``BulkWriteError``, which names the changes that failed."""
+    """Turn the driver's errors into ``StoreError``. Their texts are left out: they repeat filters, and names in them.
+
+    For the same reason nothing is raised from them: a traceback would show their texts.
+    """
     try:
         with _operation_limit():
             yield
-    except BulkWriteError:
-        raise
     except OperationFailure as exc:
-        if exc.code in UNAUTHORIZED:
-            raise StoreRejected(f"MongoDB refused: {exc.details and exc.details['errmsg']}") from exc
-        raise StoreUnavailable(f"MongoDB failed: {exc.details and exc.details['errmsg']}") from exc
+        details = exc.details or {}
+        code = code_of(next(iter(details.get("writeErrors", ())), details))
+        kind, what = (StoreRejected, "refused") if exc.code in UNAUTHORIZED else (StoreUnavailable, "failed")
+        raise kind(f"MongoDB {what}: {code} in {_operation(exc)}", code=code) from None
     except PyMongoError as exc:
-        reasons = filter(None, (type(exc).__name__, _advice_on(str(exc))))
+        code = type(exc).__name__
+        advice = next((advice for part, advice in _ADVICE.items() if part in str(exc)), None)
         # The driver raises this one only if it has not sent anything: after a retry it raises the first error.
         kind = StoreUnreachable if isinstance(exc, ServerSelectionTimeoutError) else StoreUnavailable
-        raise kind(f"MongoDB is unreachable: {': '.join(reasons)}") from exc
+        reasons = ", ".join(filter(None, (code, advice)))
+        raise kind(f"MongoDB is unreachable: {reasons}", code=code) from None
     except BSONError as exc:
-        raise StoreUnavailable(f"MongoDB's answer cannot be decoded: {type(exc).__name__}") from exc
+        code = type(exc).__name__
+        raise StoreUnavailable(f"MongoDB's answer cannot be decoded: {code}", code=code) from None
 
 
-_ADVICE = (
-    (
-        "certificate is not valid for",
-        "the server's certificate is for another host; the connection string must name the one in the certificate",
+def code_of(error: Mapping[str, Any]) -> str:
+    """Return name and number of an error in an answer of MongoDB, such as ``Unauthorized (13)``."""
+    name, code = error.get("codeName"), error.get("code")
+    known = name if isinstance(name, str) and _CODE_NAME.fullmatch(name) else "error"
+    return f"{known} ({code})" if isinstance(code, int) else known
+
+
+def _operation(exc: BaseException) -> str:
+    """Return the method of a store in which the driver has raised an error, such as ``OverrideStore.read``."""
+    store = exc.__traceback__ and exc.__traceback__.tb_next  # the first frame is that of ``translated_errors``
+    return store.tb_frame.f_code.co_qualname if store else "an operation"
+
+
+_ADVICE = {
+    "certificate is not valid for": (
+        "the server's certificate is for another host; the connection string must name the one in the certificate"
     ),
-    ("certificate has expired", "the server's certificate has expired"),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
+    "certificate has expired": "the server's certificate has expired",
+    "CERTIFICATE_VERIFY_FAILED": (
         "the server's certificate is not signed by an authority that is trusted here; "
-        "name the authority's file as tlsCAFile in the connection string",
+        "name the authority's file as tlsCAFile in the connection string"
     ),
-)
-_TLS_ERROR = re.compile(r"\[SSL: ([A-Z0-9_]{1,60})\]")
-_CLOSED = (
-    "the server closes new connections; if it asks for TLS, the connection string needs tls=true, "
-    "and tlsCertificateKeyFile if it asks for a certificate"
-)
-
-
-def _advice_on(message: str) -> str | None:
-    """Return advice on a failed connection, None if the driver's message gives no hint."""
-    for text, advice in _ADVICE:
-        if text in message:
-            return advice
-    tls_error = _TLS_ERROR.search(message)
-    if tls_error is not None:
-        return (
-            f"the TLS handshake failed ({tls_error[1]}); check that the server speaks TLS, "
-            "and whether it asks for a certificate (tlsCertificateKeyFile)"
-        )
-    return _CLOSED if "connection closed" in message else None
+    "[SSL: ": (
+        "the TLS handshake failed; check that the server speaks TLS, "
+        "and whether it asks for a certificate (tlsCertificateKeyFile)"
+    ),
+    "connection closed": (
+        "the server closes new connections; if it asks for TLS, the connection string needs tls=true, "
+        "and tlsCertificateKeyFile if it asks for a certificate"
+    ),
+}
+"""What to do, by a part of the driver's message. The first that fits counts."""

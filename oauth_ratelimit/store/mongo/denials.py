@@ -1,77 +1,86 @@
-"""Records of denials in MongoDB, so that ``explain --id`` finds each denial for some weeks.
-
-A record has the id of its first denial. Those that follow have the next numbers, so the last record at or before a
-number is the one of that denial.
-"""
+"""Records of denials in MongoDB, so that ``explain --id`` finds each denial for some weeks."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pymongo import DESCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace, decision_id_of
+from oauth_ratelimit.core.denial_record import GRANT_SCOPE, Denial, DenialRecord, Trace, Where
+from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES, NAMING_SCOPES, folded
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, ensure_expiry, translated_errors
-from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
+from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import date_of, fits, well_formed
+from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
-MAX_UNREPORTED = 100_000  # denials of a key that its process has not reported yet, or never will
+MAX_BYTES = 2**14  # of a record
+AS_THEY_ARE = ("username", "scope", "policy", "limit")  # fields with the name and the value that a denial has
+PERIOD_S = 60.0  # from the first denial of a record to its last, at most
+GUARD = {"scope": {"$in": sorted(FAILURE_SCOPES)}}
+TOKEN: Document = {"$or": [{"scope": None}, {"scope": {"$regex": f"^{GRANT_SCOPE}"}}]}
+CONDITIONS: dict[Where, Document] = {Where.TOKEN: TOKEN, Where.ENDPOINT: {"$nor": [TOKEN, GUARD]}, Where.GUARD: GUARD}
 
 
-class DenialStore:
-    """The records of denials of all instances.
+def of_client(client_id: str) -> Document:
+    """Return the condition for records of a client; the guard folds the ids of clients."""
+    return {"$or": [{"clientId": storable_name(client_id)}, {**GUARD, "clientId": folded(client_id)}]}
 
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
-    Args:
-        connection: Connection to the database; its owner closes it.
-    """
+def of_user(names: Iterable[str], failed_auth_names: Iterable[str]) -> Document:
+    """Return the condition for records of a user, by the names in counters and by those of the guard."""
+    by_guard = {"scope": {"$in": NAMING_SCOPES}, **claimed_by(failed_auth_names)}
+    return {"$or": [{"username": {"$in": list(names)}}, by_guard]}
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._has_index = False
+
+def claimed_by(names: Iterable[str], path: str = "username") -> Document:
+    """Return the condition for names in the guard's keys: an address, then one of these."""
+    pattern = f"^[^ ]+ (?:{'|'.join(map(re.escape, names))})$"
+    return {path: {"$regex": pattern.replace("\0", r"\x00")}}  # BSON allows no NUL in a pattern
+
+
+class DenialStore(StatisticsCollection):
+    """The records of denials of all instances."""
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None:
-        """Write or update records in one bulk. A repeated or late write changes nothing.
-
-        Args:
-            records: The records.
-            keep_s: Seconds until they expire.
-        """
+        """Write or update records that expire after ``keep_s`` at most. A repeated or late write changes nothing."""
         with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            if not self._has_index:
-                ensure_expiry(collection)
-                self._has_index = True
             try:
-                collection.bulk_write([_compose(record, keep_s) for record in records], ordered=False)
-            except BulkWriteError as exc:
-                raise StoreUnavailable("MongoDB wrote only a part of the denials") from exc
+                self._collection.bulk_write([_compose(record, keep_s) for record in records], ordered=False)
+            except BulkWriteError:
+                raise StoreUnavailable("MongoDB wrote only a part of the denials") from None
+            self._indexes.ensure(self._collection)
 
-    def find(self, number: int) -> DenialRecord | None:
+    def find(self, decision_id: str) -> DenialRecord | None:
         """Return the record of the denial with an id, None if there is none."""
-        selected: Document = {"_id": {"$gte": {"denial": ""}, "$lte": {"denial": decision_id_of(number)}}}
         with translated_errors():
-            found = list(self._connection.collection(STATISTICS).find(selected).sort("_id", DESCENDING).limit(1))
-        if not found:
-            return None
-        try:
-            record = parse(found[0])
-        except MALFORMED:
-            return None
-        return record if number - record.denial.first_id <= record.suppressed_count + MAX_UNREPORTED else None
+            found = self._collection.find_one({"_id": {"denial": decision_id}, **fits(MAX_BYTES)})
+        return next(well_formed(parse, [found] if found else []), None)
+
+    def between(
+        self, since_s: float, until_s: float, *conditions: Document, where: Where | None = None, at_most: int
+    ) -> list[DenialRecord]:
+        """Return the records of a period that meet the conditions, the latest first, up to ``at_most``.
+
+        Uses the index on ``first``. MongoDB gives up after a few seconds.
+        """
+        first = {"$gte": date_of(since_s - PERIOD_S), "$lt": date_of(until_s)}
+        wanted = [*conditions, *([CONDITIONS[where]] if where else [])]
+        selected = {"first": first, "last": {"$gte": date_of(since_s)}, "$and": [fits(MAX_BYTES), *wanted]}
+        with translated_errors():
+            newest_first = [("first", DESCENDING)]
+            found = self._collection.find(selected, sort=newest_first, limit=at_most, max_time_ms=MAX_SCAN_MS)
+            return list(well_formed(parse, found))
 
 
 def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
     denial = record.denial
     fixed = {
+        **{name: getattr(denial, name) for name in AS_THEY_ARE},
         "clientId": denial.client_id,
-        "username": denial.username,
-        "scope": denial.scope,
         "grant": denial.grant_type,
-        "policy": denial.policy,
-        "limit": denial.limit,
         "window": denial.window_s,
         "mode": denial.mode,
         "canary": denial.is_canary,
@@ -80,10 +89,10 @@ def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
         "requestId": denial.trace.request_id,
         "instance": record.instance,
         "first": date_of(denial.at_s),
-        "expire": date_of(denial.at_s + keep_s),
+        "expire": date_of(denial.at_s + denial.kept_s(keep_s)),
     }
     return UpdateOne(
-        {"_id": {"denial": decision_id_of(denial.first_id)}},
+        {"_id": {"denial": denial.decision_id}},
         {
             "$setOnInsert": {name: value for name, value in fixed.items() if value is not None},
             "$max": {"last": date_of(record.last_at_s), "suppressed": record.suppressed_count},
@@ -97,14 +106,11 @@ def parse(document: Mapping[str, Any]) -> DenialRecord:
     first_at_s = document["first"].timestamp()
     return DenialRecord(
         Denial(
-            first_id=int(document["_id"]["denial"], 16),
+            decision_id=str(document["_id"]["denial"]),
             at_s=first_at_s,
             client_id=str(document["clientId"]),
-            username=document.get("username"),
-            scope=document.get("scope"),
+            **{name: document.get(name) for name in AS_THEY_ARE},
             grant_type=document.get("grant"),
-            policy=document.get("policy"),
-            limit=document.get("limit"),
             window_s=document.get("window"),
             mode=str(document["mode"]),
             is_canary=bool(document["canary"]),

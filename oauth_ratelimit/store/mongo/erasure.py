@@ -1,20 +1,17 @@
 """Search and removal of all records of a person.
 
-Counters are searched client by client, because the index on ``_id`` begins with the client: two small reads per client.
-After many clients one scan on the server is faster. Statistics, denials and overrides have no index on users, so they
-are scanned once, too.
+No index begins with the user, so each collection is scanned once on the server, or the documents of one client.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pymongo
-from bson import MaxKey, ObjectId
-from pymongo import ASCENDING, UpdateOne
-from pymongo.collection import Collection
+from bson import MaxKey
+from pymongo import DeleteOne, UpdateOne
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
 from oauth_ratelimit.core.pseudonyms import erasure_mark
@@ -27,256 +24,157 @@ from oauth_ratelimit.store.mongo.client import (
     server_time,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.document import (
-    ERASURES_ID,
-    SCOPE_PATH,
-    USERNAME_PATH,
-    client_of,
-    compose_erasures,
-    filter_after_client,
-    filter_of_client,
-    filter_of_user,
-)
-from oauth_ratelimit.store.mongo.overrides import REVISION_ID
+from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
+from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
+from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
+from oauth_ratelimit.store.mongo.minute_sums import fields_of
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
-BATCH = 500  # documents per delete or bulk
-MAX_JUMPS = 500  # clients searched one by one: about a second, in which a server scans a million documents
+PARTS = ("counters", "failures", "statistics", "denials", "overrides")
+MAX_WAIT_S = 30.0  # for instances: three heartbeats
+POLL_S = 0.2
 TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle
 ERASED = "[erased]"  # replaces a name in a text
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """The names of a person in each kind of record.
+    """The names of a person in each kind of record."""
 
-    Args:
-        names: In counters, statistics and denials.
-        failed_auth_names: In counters of failed authentications.
-        mentions: In reasons and authors of overrides.
-        client_id: Only client to search; None for all.
-    """
+    names: tuple[str, ...]  # in counters, statistics and denials
+    failed_auth_names: tuple[str, ...]  # in counters of failed authentications
+    mentions: tuple[str, ...]  # in reasons and authors of overrides
+    client_id: str | None = None  # only client to search; None for all
 
-    names: tuple[str, ...]
-    failed_auth_names: tuple[str, ...]
-    mentions: tuple[str, ...]
-    client_id: str | None = None
+    @property
+    def marks(self) -> list[str]:
+        """The digests by which instances recognise the person."""
+        return [erasure_mark(name, self.client_id) for name in self.names] + [
+            erasure_mark(name, self.client_id, in_failures=True) for name in self.failed_auth_names
+        ]
 
 
 class Erasure:
-    """The records of one person. Each part counts them, and removes them if asked to.
-
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: Connection to the database; its owner closes it.
-        collection: Name of the counters' collection, without the namespace.
-        person: The person.
-    """
+    """The records of one person. The counters are in a collection whose name has no namespace."""
 
     def __init__(self, connection: Connection, *, collection: str, person: Person) -> None:
         self._connection = connection
         self._counters_name = collection
         self._person = person
 
-    @property
-    def parts(self) -> Mapping[str, Callable[[bool], int]]:
-        """The parts by name. Each returns the number of documents; called with True, it removes the records, too."""
-        return {
-            "counters": self.counters,
-            "failures": self.failures,
-            "statistics": self.statistics,
-            "denials": self.denials,
-            "overrides": self.overrides,
-        }
+    def announce(self, *, interval_s: float, sleep: Callable[[float], object] = time.sleep) -> list[str]:
+        """Have instances drop what they hold of the person, and wait until they have confirmed it by their heartbeats.
 
-    def counters(self, remove: bool) -> int:
-        """Erase the person's counters. Instances drop what they hold of them when they read the next document."""
-        collection = self._connection.collection(self._counters_name)
-        with self._long_timeout():
-            if remove:
-                self._note(collection, self._person.names)
-            return _erase(collection, self._counter_filters(collection), remove=remove)
-
-    def _note(self, collection: Collection[Document], names: Iterable[str]) -> None:
-        """Note the erasure for instances, which drop what they hold of these names when they read it.
-
-        It comes before the removal: an instance that finds a document gone finds the erasure, too.
+        Call it before the removal: then nobody writes again what is removed. For instances without a heartbeat it waits
+        for a sync interval. Returns the instances that have not confirmed it in time, because they are cut off, for
+        example.
         """
-        marks = [erasure_mark(name, self._person.client_id) for name in names]
-        at = server_time(self._connection.database)
-        known = collection.find_one({"_id": ERASURES_ID})
-        collection.update_one({"_id": ERASURES_ID}, compose_erasures(marks, at=at, known=known), upsert=True)
+        overrides, heartbeats = OverrideStore(self._connection), HeartbeatStore(self._connection)
+        revisions = {overrides.note_erasure(self._person.marks)}
+        end_s = time.monotonic() + MAX_WAIT_S
+        sleep(min(interval_s, MAX_WAIT_S))
+        while True:
+            with translated_errors():
+                now_s = server_time(self._connection.database).timestamp()
+            revisions.add(str(overrides.revision()))  # somebody else may change an override
+            waiting = [beat.instance for beat in heartbeats.read(now_s) if beat.revision not in revisions]
+            if not waiting or time.monotonic() >= end_s:
+                return waiting
+            sleep(POLL_S)
 
-    def _counter_filters(self, collection: Collection[Document]) -> Iterator[Document]:
-        """Yield filters that together find the counters, by jumping from client to client in the index."""
-        names = self._person.names
-        if self._person.client_id is not None:
-            yield from (filter_of_user(self._person.client_id, name) for name in names)
-            return
-        client_id = None
-        for _ in range(MAX_JUMPS):
-            following = collection.find(filter_after_client(client_id), {"_id": True}).sort("_id", ASCENDING)
-            client_id = client_of(next(iter(following.limit(1)), {}).get("_id"))
-            if client_id is None:
-                return
-            yield {"$or": [filter_of_user(client_id, name) for name in names]}
-        yield filter_after_client(client_id) | {USERNAME_PATH: {"$in": list(names)}}
+    def count(self, part: str, *, remove: bool) -> int:
+        """Return the number of documents of a part, one of ``PARTS``. Remove the person from them if asked to."""
+        with translated_errors():
+            self._connection.database.command("ping")  # within the usual timeout
+            with pymongo.timeout(TIMEOUT_S):
+                if part == "overrides":
+                    return self._overrides(remove)
+                if part == "statistics":
+                    return self._statistics(remove)
+                return self._documents(part, remove)
 
-    def failures(self, remove: bool) -> int:
-        """Erase the counters of failed authentications under the person's name, from any address."""
-        collection = self._connection.collection(FAILURES)
-        selected: Document = {SCOPE_PATH: {"$in": NAMING_SCOPES}, USERNAME_PATH: {"$regex": self._failed_auth_pattern}}
-        if self._person.client_id is not None:
-            selected |= filter_of_client(self._person.client_id)
-        with self._long_timeout():
-            if remove:
-                self._note(collection, self._person.failed_auth_names)
-            return _erase(collection, [selected], remove=remove)
+    def _documents(self, part: str, remove: bool) -> int:
+        """Remove whole documents: counters, those of failed authentications from any address, and denials of both."""
+        names, failed_auth_names, client_id = self._person.names, self._person.failed_auth_names, self._person.client_id
+        if part == "denials":
+            name = STATISTICS
+            selected: Document = {
+                "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
+                **of_user(names, failed_auth_names),
+                **({} if client_id is None else {"clientId": client_id}),
+            }
+        else:
+            name, selected = self._counters_name, {USERNAME_PATH: {"$in": list(names)}}
+            if part == "failures":
+                by_guard = claimed_by(failed_auth_names, USERNAME_PATH)
+                name, selected = FAILURES, {SCOPE_PATH: {"$in": NAMING_SCOPES}, **by_guard}
+            selected |= {} if client_id is None else filter_of_client(client_id)
+        collection = self._connection.collection(name)
+        found = [DeleteOne({"_id": document["_id"]}) for document in collection.find(selected, {"_id": True})]
+        if remove and found:
+            collection.bulk_write(found, ordered=False)
+        return len(found)
 
-    def denials(self, remove: bool) -> int:
-        """Erase the records of denials."""
-        collection = self._connection.collection(STATISTICS)
-        selected: Document = {
-            "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
-            "$or": [
-                {"username": {"$in": list(self._person.names)}},
-                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._failed_auth_pattern}},
-            ],
-        }
-        if self._person.client_id is not None:
-            selected["clientId"] = self._person.client_id
-        with self._long_timeout():
-            return _erase(collection, [selected], remove=remove)
-
-    def statistics(self, remove: bool) -> int:
+    def _statistics(self, remove: bool) -> int:
         """Erase the person from the heaviest users of each minute. The sums stay."""
         collection = self._connection.collection(STATISTICS)
         lowest = {"clientId": self._person.client_id or "", "minute": 0}
         end = {"clientId": {}} if self._person.client_id is None else {**lowest, "minute": MaxKey()}
-        selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": _has_user(self._person.names)}
-        count = 0
-        updates: list[UpdateOne] = []
-        with self._long_timeout():
-            for document in collection.find(selected, {"users": True}):
-                count += 1
-                paths = [f"users.{path}" for path in _paths_of(document["users"], self._person.names)]
-                updates.append(UpdateOne({"_id": document["_id"]}, {"$unset": dict.fromkeys(paths, "")}))
-                if remove and len(updates) == BATCH:
-                    collection.bulk_write(updates, ordered=False)
-                    updates = []
-            if remove and updates:
-                collection.bulk_write(updates, ordered=False)
-        return count
+        others = _without(self._person.names)
+        selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": {"$ne": ["$users", others]}}
+        if remove:
+            return collection.update_many(selected, [{"$set": {"users": others}}]).modified_count
+        return collection.count_documents(selected)
 
-    def overrides(self, remove: bool) -> int:
+    def _overrides(self, remove: bool) -> int:
         """Blank the person's name in the history of overrides and resets: as author, in reasons, as user of a reset."""
         collection = self._connection.collection(OVERRIDES)
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
-        pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
+        mention = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
+        name = re.compile("|".join(map(re.escape, self._person.names)))
         count = 0
-        with self._long_timeout():
-            for document in collection.find({"history": {"$exists": True}}):
-                changes = [*_blanked(document, pattern), *self._reset_of_person(document)]
-                count += bool(changes)
-                if changes and remove:
-                    collection.bulk_write(changes, ordered=False)
-            if count and remove:
-                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
+        for document in collection.find({"history": {"$exists": True}}):
+            identity = document["_id"]
+            client_id = identity.get("clientId") if isinstance(identity, dict) else None
+            changes = [change for field in ("by", "reason") for change in _blanked(document, field, mention.sub)]
+            if self._person.client_id in (None, client_id):
+                changes += _blanked(document, "username", lambda new, text: new if name.fullmatch(text) else text)
+            count += bool(changes)
+            if changes and remove:
+                collection.bulk_write(changes, ordered=False)
+        if count and remove:
+            OverrideStore(self._connection).renew_revision()
         return count
 
-    def _reset_of_person(self, document: Document) -> Iterator[UpdateOne]:
-        """Yield the updates that blank the person in entries about resets of their counters."""
-        identity = document["_id"]
-        client_id = identity.get("clientId") if isinstance(identity, dict) else None
-        if self._person.client_id not in (None, client_id):
-            return
-        usernames = [entry.get("username") for entry in _history_of(document)]
-        for name in self._person.names:
-            if name in usernames:
-                yield _blanking(identity, "username", old=name, new=ERASED)
 
-    @contextmanager
-    def _long_timeout(self) -> Iterator[None]:
-        """Allow a search a longer timeout, once MongoDB has answered within the usual one."""
-        with translated_errors():
-            self._connection.database.command("ping")
-            with pymongo.timeout(TIMEOUT_S):
-                yield
-
-    @property
-    def _failed_auth_pattern(self) -> str:
-        """Pattern of ``<address> <name>`` with a name of the person."""
-        names = "|".join(map(re.escape, self._person.failed_auth_names))
-        return f"^[^ ]+ (?:{names})$".replace("\0", r"\x00")  # BSON allows no NUL in a pattern
+def _without(names: tuple[str, ...]) -> Document:
+    """Return the expression for the users of a minute without a person. Values of another form stay."""
+    own = {"$arrayElemAt": [{"$cond": [{"$isArray": ["$$user.v"]}, "$$user.v", []]}, 3]}
+    is_other = {"$not": {"$in": [own, {"$literal": list(names)}]}}
+    users = {"$filter": {"input": fields_of("$$writer.v"), "as": "user", "cond": is_other}}
+    writer = {"k": "$$writer.k", "v": _rebuilt("$$writer.v", users)}
+    return _rebuilt("$users", {"$map": {"input": fields_of("$users"), "as": "writer", "in": writer}})
 
 
-def _erase(collection: Collection[Document], filters: Iterable[Document], *, remove: bool) -> int:
-    """Count the documents that any filter selects, and remove them batch by batch."""
-    count = 0
-    batch: list[Document] = []
-    for document in (document for selected in filters for document in collection.find(selected, {"_id": True})):
-        count += 1
-        batch.append(document["_id"])
-        if remove and len(batch) == BATCH:
-            collection.delete_many({"_id": {"$in": batch}})
-            batch = []
-    if remove and batch:
-        collection.delete_many({"_id": {"$in": batch}})
-    return count
+def _rebuilt(path: str, fields: Document) -> Document:
+    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$arrayToObject": fields}, path]}
 
 
-def _has_user(names: tuple[str, ...]) -> Document:
-    """Return the expression that finds a name among the heaviest users. It ignores values of another form."""
-    own = {"$map": {"input": _entries("$$writer.v"), "as": "user", "in": {"$arrayElemAt": [_list("$$user.v"), 3]}}}
-    found = {"$setIntersection": [own, list(names)]}
-    return {
-        "$anyElementTrue": [
-            {"$map": {"input": _entries("$users"), "as": "writer", "in": {"$gt": [{"$size": found}, 0]}}}
-        ]
-    }
+def _blanked(document: Mapping[str, Any], field: str, sub: Callable[[str, str], str]) -> Iterator[UpdateOne]:
+    """Yield the updates that blank a field of a document, and of the entries of its history.
 
-
-def _entries(field: str) -> Document:
-    return {"$cond": [{"$eq": [{"$type": field}, "object"]}, {"$objectToArray": field}, []]}
-
-
-def _list(field: str) -> Document:
-    return {"$cond": [{"$isArray": [field]}, field, []]}
-
-
-def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]:
-    for writer, entries in users.items():
-        for digest, entry in entries.items() if isinstance(entries, dict) else ():
-            is_match = isinstance(entry, list) and len(entry) > 3 and entry[3] in names
-            if is_match and not {".", "$"} & {*writer, *digest}:
-                yield f"{writer}.{digest}"
-
-
-def _history_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    history = document["history"]
-    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
-
-
-def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[UpdateOne]:
-    """Yield the updates that blank the person in an override and its history."""
-    entries = _history_of(document)
-    for field in ("by", "reason"):
-        text = document.get(field)
-        if isinstance(text, str) and pattern.search(text):
-            yield UpdateOne({"_id": document["_id"], field: text}, {"$set": {field: pattern.sub(ERASED, text)}})
-        texts = [entry[field] for entry in entries if isinstance(entry.get(field), str)]
-        for text in dict.fromkeys(texts):
-            if pattern.search(text):
-                yield _blanking(document["_id"], field, old=text, new=pattern.sub(ERASED, text))
-
-
-def _blanking(identity: object, field: str, *, old: str, new: str) -> UpdateOne:
-    """Return the update that replaces a text in a history.
-
-    It selects entries by their text: their positions may have changed, because a new entry drops the oldest.
+    They select entries by their text: their positions may have changed, because a new entry drops the oldest.
     """
-    return UpdateOne(
-        {"_id": identity, "history": {"$type": "array"}},
-        {"$set": {f"history.$[entry].{field}": new}},
-        array_filters=[{f"entry.{field}": old}],
-    )
+    history = document["history"] if isinstance(document["history"], list) else []
+    entries = [entry for entry in history if isinstance(entry, dict)]
+    texts = {entry[field]: entry for entry in (*entries, document) if isinstance(entry.get(field), str)}
+    for old, entry in texts.items():
+        new = sub(ERASED, old)
+        if new != old and entry is document:
+            yield UpdateOne({"_id": document["_id"], field: old}, {"$set": {field: new}})
+        if new != old and entries:
+            yield UpdateOne(
+                {"_id": document["_id"], "history": {"$type": "array"}},
+                {"$set": {f"history.$[entry].{field}": new}},
+                array_filters=[{f"entry.{field}": old}],
+            )

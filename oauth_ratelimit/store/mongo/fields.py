@@ -1,11 +1,56 @@
 """Readers and writers of single fields, shared by the documents of all collections."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
+
+from pymongo.collection import Collection
+
+from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS
+
+T = TypeVar("T")
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
+
+
+def fits(max_bytes: int) -> dict[str, Any]:
+    """Return the filter by which the server leaves out documents above a size, so that it does not send them."""
+    return {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, max_bytes]}}
+
+
+def newest(
+    collection: Collection[dict[str, Any]],
+    *stages: dict[str, Any],
+    by: str,
+    at_most: int,
+    max_bytes: int,
+    max_total_bytes: int,
+) -> list[dict[str, Any]]:
+    """Return the newest documents that some stages select, oldest first, bounded in number, size and time.
+
+    ``by`` is the field with the time of a document. The server leaves out documents above ``max_bytes`` after the
+    stages, and the oldest where all together are above ``max_total_bytes``.
+    """
+    window = {"documents": ["unbounded", "current"]}
+    read_bytes = {"$sum": {"$bsonSize": "$$ROOT"}, "window": window}
+    last_first = {by: -1, "_id": 1}
+    bounded: list[dict[str, Any]] = [
+        {"$match": fits(max_bytes)},
+        {"$sort": last_first},
+        {"$limit": at_most},
+        {"$setWindowFields": {"sortBy": last_first, "output": {"readBytes": read_bytes}}},
+        {"$match": {"readBytes": {"$lte": max_total_bytes}}},
+    ]
+    return list(collection.aggregate([*stages, *bounded], maxTimeMS=MAX_SCAN_MS))[::-1]
+
+
+def well_formed(parse: Callable[[dict[str, Any]], T], documents: Iterable[dict[str, Any]]) -> Iterator[T]:
+    """Yield what can be parsed of documents, and leave out those of another form."""
+    for document in documents:
+        with suppress(*MALFORMED):
+            yield parse(document)
 
 
 def date_of(at_s: float) -> datetime:
@@ -24,9 +69,29 @@ def whole_number(value: object, *, at_most: int) -> int | None:
     return int(value)
 
 
+def checked_number(value: object, *, at_least: int = 0, at_most: int) -> int:
+    """Return a whole number in a range. Raises ``ValueError`` for anything else."""
+    number = whole_number(value, at_most=at_most)
+    if number is None or number < at_least:
+        raise ValueError(f"expected a whole number from {at_least} to {at_most}, got {value!r}")
+    return number
+
+
+def count(value: object) -> int:
+    """Return a count, 0 in place of anything else."""
+    return whole_number(value, at_most=MAX_EXACT) or 0
+
+
 def is_text(value: object) -> TypeGuard[str]:
     """Return True for text. The driver's ``Code`` is a kind of text that cannot be the key of a mapping."""
     return type(value) is str
+
+
+def checked_text(value: object) -> str:
+    """Return text. Raises ``TypeError`` for anything else."""
+    if not is_text(value):
+        raise TypeError(f"expected text, got {type(value).__name__}")
+    return value
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -1,127 +1,233 @@
-"""Heartbeats of instances in MongoDB."""
+"""Heartbeats of instances in MongoDB, and a short history of instances and configurations."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-import structlog
-
+from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.store.mongo.client import Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import MALFORMED, checked_text, date_of, fits, is_text, mapping, well_formed
+from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
+T = TypeVar("T")
+
+MAX_NAMED = 20  # heartbeats of another form
 MAX_LOGGED = 100  # characters of a name that nobody has checked
 FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
+HISTORY_KEPT_S = 30 * 86_400.0  # after the last entry
+MAX_INSTANCES = 2000  # heartbeats that are read
+MAX_BYTES = 2**13  # of a heartbeat
+MAX_HISTORY_BYTES = 2**20
+MAX_EVENTS = 500  # of instances
+MAX_CONFIGURATIONS = 50
+MAX_VALUES = 500  # of a configuration; the changes of a larger one are not known
+MAX_CHANGES = 20  # lines of an entry
+MAX_LINE = 200  # characters of a line
+EVENTS_ID: Document = {"history": "instances"}
+CONFIGURATIONS_ID: Document = {"history": "configurations"}
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Report of one instance about itself.
+    """Report of one instance about itself, by its own clock. Counts are those since its start."""
 
-    Args:
-        instance: Its name in the configuration, process id and a random part.
-        beat_at_s: Time of the report by its own clock.
-        started_at_s: Time of its start.
-        version: Version of this package.
-        mode: The global mode that applies.
-        interval_s: Seconds between two sync cycles.
-        lag_s: The longest time between two successful full sync cycles since the last heartbeat.
-        override_count: Active overrides.
-        flushed_count: Documents written since the start.
-        conflict_count: Lost races since the start.
-        failure_count: Failed cycles since the start.
-        over_admitted_count: Hits above a limit that it has written since the start.
-        clock_offset_s: Seconds that MongoDB's clock is ahead of its own.
-    """
-
-    instance: str
+    instance: str  # its name in the configuration, process id and a random part
     beat_at_s: float
     started_at_s: float
     version: str
     mode: str
-    interval_s: float
-    lag_s: float = 0.0
+    interval_s: float  # seconds between two sync cycles
+    lag_s: float = 0.0  # the longest time between two successful full sync cycles since the last heartbeat
     override_count: int = 0
-    flushed_count: int = 0
-    conflict_count: int = 0
-    failure_count: int = 0
-    clock_offset_s: float = 0.0
-    over_admitted_count: int = 0
+    flushed_count: int = 0  # documents written
+    conflict_count: int = 0  # lost races
+    failure_count: int = 0  # failed cycles
+    clock_offset_s: float = 0.0  # seconds that MongoDB's clock is ahead of its own
+    over_admitted_count: int = 0  # hits above a limit that it has written
+    # Revision of the overrides that apply. The instance has dropped users who were erased before it.
+    revision: str | None = None
+    # The start of the SHA-256 of its configuration file; None if its code configures it
+    config_digest: str | None = None
+    config_invalid_since_s: float | None = None  # when it began to reject its file; None while the file is valid
 
 
-class HeartbeatStore:
-    """The heartbeats of all instances.
+@dataclass(frozen=True, slots=True)
+class InstanceEvent:
+    """Start or end of an instance, with the version of this package. One that is killed has no end."""
 
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+    instance: str
+    at_s: float
+    kind: Literal["started", "ended"]
+    version: str
 
-    Args:
-        connection: Connection to the database; its owner closes it.
-    """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+@dataclass(frozen=True, slots=True)
+class ConfigurationChange:
+    """A configuration that was not the last one of any instance, and the instance that reported it first."""
+
+    fingerprint: str  # hash of its values, without secrets and the name of the instance
+    at_s: float
+    instance: str
+    changes: tuple[str, ...]  # such as ``mode: dry-run -> enforce``; empty for the first one
+
+
+class HeartbeatStore(StatisticsCollection):
+    """The heartbeats of all instances."""
 
     def put(self, heartbeat: Heartbeat) -> None:
         """Replace the instance's heartbeat."""
         with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            collection.replace_one({"_id": {"instance": heartbeat.instance}}, _compose(heartbeat), upsert=True)
+            selected = {"_id": {"instance": heartbeat.instance}}
+            self._collection.replace_one(selected, _compose(heartbeat), upsert=True)
 
     def remove(self, instance: str) -> None:
-        """Remove an instance's heartbeat, because it ends normally."""
+        """Have an instance's heartbeat forgotten, because it ends normally. MongoDB removes it: no instance may."""
+        past = date_of(0)
         with translated_errors():
-            self._connection.collection(STATISTICS).delete_one({"_id": {"instance": instance}})
+            self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"beat": past, "expire": past}})
+
+    def note_event(self, event: InstanceEvent) -> None:
+        """Add an event to the history."""
+        entry = {"instance": event.instance, "at": date_of(event.at_s), "kind": event.kind, "version": event.version}
+        with translated_errors():
+            self._collection.update_one({"_id": EVENTS_ID}, _adding(entry, event.at_s, at_most=MAX_EVENTS), upsert=True)
+
+    def note_configuration(self, instance: str, values: Mapping[str, str], *, at_s: float) -> bool:
+        """Add a configuration to the history, unless it is the last one there: texts by path, without secrets.
+
+        Returns False if another instance has changed the history meanwhile.
+        """
+        fingerprint = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
+        with translated_errors():
+            collection = self._collection
+            is_sent = fits(MAX_HISTORY_BYTES)["$expr"]
+            fields = {name: {"$cond": [is_sent, f"${name}", "$$REMOVE"]} for name in ("fingerprint", "values")}
+            last = collection.find_one({"_id": CONFIGURATIONS_ID}, fields) or {}
+            known = last.get("fingerprint")
+            if known == fingerprint:
+                return True
+            former = _texts_by_path(last.get("values"))
+            changes = changes_between(former, values) if former and len(values) <= MAX_VALUES else []
+            entry = {
+                "fingerprint": fingerprint,
+                "at": date_of(at_s),
+                "instance": instance,
+                "changes": [line[:MAX_LINE] for line in changes[:MAX_CHANGES]],
+            }
+            update = _adding(entry, at_s, at_most=MAX_CONFIGURATIONS)
+            kept = list(map(list, values.items())) if len(values) <= MAX_VALUES else []
+            update["$set"] = {"fingerprint": fingerprint, "values": kept}
+            selected = {"_id": CONFIGURATIONS_ID, "fingerprint": known}
+            result = collection.update_one(selected, update, upsert=not last)
+            return result.matched_count > 0 or result.upserted_id is not None
+
+    def events(self) -> list[InstanceEvent]:
+        """Return the last starts and ends of instances, the oldest first."""
+        return self._entries(EVENTS_ID, MAX_EVENTS, _parse_event)
+
+    def configurations(self) -> list[ConfigurationChange]:
+        """Return the last configurations, the oldest first."""
+        return self._entries(CONFIGURATIONS_ID, MAX_CONFIGURATIONS, _parse_configuration)
+
+    def _entries(self, identity: Document, at_most: int, parse: Callable[[Document], T]) -> list[T]:
+        fields = {"entries": {"$slice": -at_most}, "values": False}
+        with translated_errors():
+            selected = {"_id": identity, **fits(MAX_HISTORY_BYTES)}
+            found = self._collection.find_one(selected, fields)
+        entries = mapping(found).get("entries")
+        return list(well_formed(parse, entries if isinstance(entries, list) else ()))
 
     def read(self, now_s: float) -> list[Heartbeat]:
         """Return the heartbeats of the last ten minutes, by instance. Logs those that cannot be read."""
         oldest = date_of(now_s - FORGOTTEN_AFTER_S)
         selected: Document = {"_id": {"$gte": {"instance": ""}, "$lt": {"instance": {}}}, "beat": {"$gte": oldest}}
+        selected |= fits(MAX_BYTES)
         with translated_errors():
-            found = list(self._connection.collection(STATISTICS).find(selected).sort("_id"))
+            found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES))
         heartbeats = []
+        malformed_count = 0
         for document in found:
             try:
                 heartbeats.append(parse(document))
             except MALFORMED as exc:
+                malformed_count += 1
+                if malformed_count > MAX_NAMED:
+                    continue
                 instance = visible_name(str(document["_id"].get("instance"))[:MAX_LOGGED])
-                log.warning("sign_of_life_ignored", instance=instance, reason=type(exc).__name__)
+                log.warning("heartbeat_ignored", instance=instance, reason=type(exc).__name__)
         return heartbeats
 
 
+def _parse_event(entry: Document) -> InstanceEvent:
+    kind: Any = checked_text(entry["kind"])
+    version = checked_text(entry["version"])
+    return InstanceEvent(checked_text(entry["instance"]), entry["at"].timestamp(), kind, version)
+
+
+def _parse_configuration(entry: Document) -> ConfigurationChange:
+    changes = tuple(line[:MAX_LINE] for line in (entry.get("changes") or ())[:MAX_CHANGES] if is_text(line))
+    fingerprint, instance = checked_text(entry["fingerprint"]), checked_text(entry["instance"])
+    return ConfigurationChange(fingerprint, entry["at"].timestamp(), instance, changes)
+
+
+def _texts_by_path(pairs: object) -> dict[str, str]:
+    pairs = [pair for pair in pairs if isinstance(pair, list)] if isinstance(pairs, list) else []
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and is_text(pair[0]) and is_text(pair[1])}
+
+
+def _adding(entry: Document, at_s: float, *, at_most: int) -> Document:
+    return {
+        "$push": {"entries": {"$each": [entry], "$slice": -at_most}},
+        "$max": {"expire": date_of(at_s + HISTORY_KEPT_S)},
+    }
+
+
+_NUMBERS = {
+    "interval": "interval_s",
+    "lag": "lag_s",
+    "overrides": "override_count",
+    "flushed": "flushed_count",
+    "conflicts": "conflict_count",
+    "failures": "failure_count",
+    "clockOffset": "clock_offset_s",
+    "overAdmitted": "over_admitted_count",
+}
+"""Fields of a document, with the attributes of a heartbeat."""
+
+
 def _compose(heartbeat: Heartbeat) -> Document:
+    since_s = heartbeat.config_invalid_since_s
     return {
         "beat": date_of(heartbeat.beat_at_s),
         "started": date_of(heartbeat.started_at_s),
         "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S),
         "version": heartbeat.version,
         "mode": heartbeat.mode,
-        "interval": heartbeat.interval_s,
-        "lag": heartbeat.lag_s,
-        "overrides": heartbeat.override_count,
-        "flushed": heartbeat.flushed_count,
-        "conflicts": heartbeat.conflict_count,
-        "failures": heartbeat.failure_count,
-        "clockOffset": heartbeat.clock_offset_s,
-        "overAdmitted": heartbeat.over_admitted_count,
+        "revision": heartbeat.revision,
+        "config": heartbeat.config_digest,
+        "configInvalidSince": since_s and date_of(since_s),
+        **{field: getattr(heartbeat, attribute) for field, attribute in _NUMBERS.items()},
     }
 
 
 def parse(document: Mapping[str, Any]) -> Heartbeat:
     """Return the heartbeat in a document, or raise one of ``MALFORMED``."""
+    revision, digest, since = (document.get(name) for name in ("revision", "config", "configInvalidSince"))
+    numbers = {name: (float if name.endswith("_s") else int)(document[field]) for field, name in _NUMBERS.items()}
     return Heartbeat(
         instance=str(document["_id"]["instance"]),
         beat_at_s=document["beat"].timestamp(),
         started_at_s=document["started"].timestamp(),
         version=str(document["version"]),
         mode=str(document["mode"]),
-        interval_s=float(document["interval"]),
-        lag_s=float(document.get("lag", 0.0)),
-        override_count=int(document["overrides"]),
-        flushed_count=int(document["flushed"]),
-        conflict_count=int(document["conflicts"]),
-        failure_count=int(document["failures"]),
-        clock_offset_s=float(document["clockOffset"]),
-        over_admitted_count=int(document.get("overAdmitted", 0)),
+        revision=revision if is_text(revision) else None,
+        config_digest=digest if is_text(digest) else None,
+        config_invalid_since_s=None if since is None else since.timestamp(),
+        **numbers,  # type: ignore[arg-type]  # by the names of the attributes
     )

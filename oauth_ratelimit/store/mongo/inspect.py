@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pymongo import DESCENDING
 
@@ -9,13 +10,11 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
-    ERASURES_ID,
     EXPIRE,
     MAX_BYTES,
     document_id,
     filter_of_client,
     filter_of_live,
-    filter_of_user,
     parse_all,
     projection,
     reset_of,
@@ -24,41 +23,26 @@ from oauth_ratelimit.store.mongo.document import (
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about the server.
-
-    Args:
-        version: Version of MongoDB.
-        document_count: Approximate number of counter documents.
-        clock_s: The server's time, seconds since the epoch.
-    """
+    """Version and time of MongoDB, and the approximate number of counter documents."""
 
     version: str
     document_count: int
-    clock_s: float
+    clock_s: float  # seconds since the epoch
 
 
 class CounterDocuments:
-    """The counter documents of all instances.
-
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: Connection to the database; its owner closes it.
-        collection: Name of the collection, without the namespace.
-    """
+    """The counter documents of all instances, in a collection whose name has no namespace."""
 
     def __init__(self, connection: Connection, *, collection: str) -> None:
         self._connection = connection
         self._name = collection
 
     def facts(self) -> ServerFacts:
-        """Return facts about the server."""
         collection = self._connection.collection(self._name)
         with translated_errors():
-            has_erasures = collection.find_one({"_id": ERASURES_ID}, {"_id": True}) is not None
             return ServerFacts(
                 version=str(self._connection.client.server_info()["version"]),
-                document_count=collection.estimated_document_count() - has_erasures,
+                document_count=collection.estimated_document_count(),
                 clock_s=server_time(self._connection.database).timestamp(),
             )
 
@@ -68,38 +52,27 @@ class CounterDocuments:
 
     def latest(self, now_s: float, count: int) -> Iterator[tuple[Key, Snapshot]]:
         """Yield up to ``count`` documents, those that expire last first. Uses the index on ``expire``."""
-        with translated_errors():
-            found = self._connection.collection(self._name).find(filter_of_live(now_s), projection(MAX_BYTES))
-            yield from parse_all(found.sort(EXPIRE, DESCENDING).limit(count).max_time_ms(MAX_SCAN_MS))
+        last_first = [(EXPIRE, DESCENDING)]
+        yield from self._find(filter_of_live(now_s), sort=last_first, limit=count, max_time_ms=MAX_SCAN_MS)
 
     def of_client(self, client_id: str, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
-        """Yield the documents of a client, those of its users included. Uses the index on ``_id``.
-
-        Args:
-            client_id: The client.
-            at_most: Maximum number; 0 for all.
-        """
-        yield from self._find(filter_of_client(client_id), at_most=at_most)
+        """Yield the documents of a client and of its users, or only ``at_most``. Uses the index on ``_id``."""
+        yield from self._find(filter_of_client(client_id), limit=at_most)
 
     def of_keys(self, keys: Collection[Key]) -> Iterator[tuple[Key, Snapshot]]:
         """Yield the documents of these keys, as far as they exist."""
         yield from self._find({"_id": {"$in": [document_id(key) for key in keys]}})
 
     def reset(self, client_id: str, username: str | None = None) -> int:
-        """Set counters to zero on all instances, and return the number of documents that had hits.
+        """Set the counters of a client, or of one user of it, to zero on all instances.
 
-        Args:
-            client_id: The client.
-            username: One user of the client, at all grant types and endpoints; None for everything of the client.
+        Returns the number of documents that had hits. A user's counters are those at all grant types and endpoints.
         """
-        selected, update = reset_of(
-            filter_of_client(client_id) if username is None else filter_of_user(client_id, username)
-        )
+        selected, update = reset_of(filter_of_client(client_id, username))
         with translated_errors():
             return self._connection.collection(self._name).update_many(selected, update).modified_count
 
-    def _find(self, selected: Document, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
+    def _find(self, selected: Document, **options: Any) -> Iterator[tuple[Key, Snapshot]]:
+        collection = self._connection.collection(self._name)
         with translated_errors():
-            yield from parse_all(
-                self._connection.collection(self._name).find(selected, projection(MAX_BYTES)).limit(at_most)
-            )
+            yield from parse_all(collection.find(selected, projection(MAX_BYTES), **options))

@@ -5,60 +5,102 @@ edited by hand, without a new revision, is found by the next unconditional read.
 """
 
 import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
-import structlog
 from bson import Int64, ObjectId
+from pymongo import DESCENDING
 from pymongo.collection import Collection
 
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, LimitKind, Policy
+from oauth_ratelimit.core.policy import (
+    MAX_LIMIT,
+    MAX_POLICY_NAME_LENGTH,
+    POLICY_NAME_PATTERN,
+    LimitKind,
+    OnLimit,
+    Policy,
+)
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
-from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of, is_text
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.store.mongo.client import (
+    MAX_SCAN_MS,
+    OVERRIDES,
+    STATISTICS,
+    Connection,
+    Document,
+    server_time,
+    translated_errors,
+)
+from oauth_ratelimit.store.mongo.fields import MALFORMED, checked_number, checked_text, date_of, fits, is_text, newest
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+
+T = TypeVar("T")
 
 REVISION_ID = "revision"  # no target has it: their ids are mappings
 RESETS = "counters"  # the kind of the documents about resets; no override has it
 MAX_HISTORY = 1000  # entries of one document, whose size is bounded
+MAX_OVERRIDES = 2000  # the newest
+MAX_BYTES = 2**15  # of an override without its history; one with 100 limits has half of that
+MAX_TOTAL_BYTES = 2**22  # of all: this and their number bound the time that a sync cycle waits for them
+MAX_HISTORY_BYTES = 2**21  # of one target
+MAX_TOTAL_HISTORY_BYTES = 2**24
 MAX_LIMITS = 100  # of one kind: each is a bucket in every key
+ERASURE = "erasure"  # in the id of a notice; in the statistics, because MongoDB removes what has expired there
+ERASURES_KEPT = timedelta(days=1)  # for so long an instance may be cut off and still learn of them
+MAX_ERASURES = 1000  # the newest
+MAX_ERASURE_BYTES = 4096
 MAX_LOGGED = 300  # characters of what is wrong with a document
+MAX_NAMED = 20  # documents with something wrong
+REVISION = {"value": {"$cond": [{"$eq": [{"$type": "$value"}, "objectId"]}, "$value", "$$REMOVE"]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Notice to all instances that users were erased, with the ``erasure_mark`` of each name."""
+
+    id: str
+    marks: frozenset[str]
+    age_s: float  # by the server's clock
 
 
 class OverrideStore:
-    """The overrides of all instances.
-
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: Connection to the database; its owner closes it.
-    """
+    """The overrides of all instances, and what else they learn of by its revision: users who were erased."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._left_out_count = 0  # at the last read
 
     def revision(self) -> str | None:
         """Return the revision, which is new with every change; None before the first."""
         with translated_errors():
-            document = self._collection().find_one({"_id": REVISION_ID})
-        return str(document.get("value")) if document else None
+            document = self._collection().find_one({"_id": REVISION_ID}, REVISION)
+        return str(document["value"]) if document and "value" in document else None
 
     def read(self) -> tuple[Override, ...]:
-        """Return the overrides that were not removed, ended ones included. Logs those that cannot be read."""
+        """Return the newest overrides that were not removed, ended ones included. Logs those that are left out."""
         with translated_errors():
-            found = list(self._collection().find({"active": True}, {"history": False}).sort("at"))
-        overrides = []
-        for document in found:
-            try:
-                overrides.append(parse_override(document["_id"], document))
-            except MALFORMED as exc:
-                _log_ignored(document["_id"], exc)
-        return tuple(overrides)
+            collection = self._collection()
+            count = collection.count_documents({"active": True}, maxTimeMS=MAX_SCAN_MS)
+            found = newest(
+                collection,
+                {"$match": {"active": True}},
+                {"$unset": "history"},
+                by="at",
+                at_most=MAX_OVERRIDES,
+                max_bytes=MAX_BYTES,
+                max_total_bytes=MAX_TOTAL_BYTES,
+            )
+        left_out_count = max(count - len(found), 0)
+        if left_out_count > self._left_out_count:
+            log.error("overrides_left_out", count=left_out_count, read_count=len(found))
+        self._left_out_count = left_out_count
+        return tuple(_valid(parse_override, ((document["_id"], document) for document in found)))
 
     def put(self, override: Override) -> None:
         """Apply an override in place of the one that its target had."""
@@ -74,33 +116,62 @@ class OverrideStore:
         return self._change(target, update, only_active=True)
 
     def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
-        """Record a reset of counters."""
-        entry = _compose_reset(counters, author=author, reason=reason, at_s=at_s)
+        entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s), "username": counters.username}
         with translated_errors():
             self._collection().update_one(
                 {"_id": {"kind": RESETS, "clientId": counters.client_id}}, {"$push": _appended(entry)}, upsert=True
             )
 
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
-        """Return all changes, oldest first. Logs those that cannot be read.
-
-        Args:
-            client_id: One client; None for all changes.
-        """
+        """Return the last changes, or those of one client, oldest first. Logs those that cannot be read."""
         selected: Document = {"history": {"$exists": True}}
         if client_id is not None:
             selected["_id.clientId"] = {"$in": [client_id, storable_name(client_id)]}
         with translated_errors():
-            found = list(self._collection().find(selected, {"history": True}))
-        entries = []
-        for document in found:
-            history = document["history"]
-            for entry in history if isinstance(history, list) else ():
-                try:
-                    entries.append(_parse_entry(document["_id"], entry))
-                except MALFORMED as exc:
-                    _log_ignored(document["_id"], exc)
+            found = newest(
+                self._collection(),
+                {"$match": selected},
+                {"$project": {"history": True, "at": True}},
+                by="at",
+                at_most=MAX_OVERRIDES,
+                max_bytes=MAX_HISTORY_BYTES,
+                max_total_bytes=MAX_TOTAL_HISTORY_BYTES,
+            )
+        histories = [(each["_id"], each["history"]) for each in found if isinstance(each["history"], list)]
+        entries = _valid(_parse_entry, ((identity, entry) for identity, history in histories for entry in history))
         return sorted(entries, key=lambda entry: entry.at_s)
+
+    def note_erasure(self, marks: Iterable[str]) -> str:
+        """Have instances drop users, by their ``erasure_mark``, and return the revision with which they read it."""
+        with translated_errors():
+            at = server_time(self._connection.database)
+            self._connection.collection(STATISTICS).insert_one(
+                {"_id": {ERASURE: str(ObjectId())}, "marks": [*marks], "at": at, "expire": at + ERASURES_KEPT}
+            )
+            return self.renew_revision()
+
+    def erasures(self) -> list[Erased]:
+        """Return the newest erasures of the last day."""
+        selected = {
+            "_id": {"$gte": {ERASURE: ""}, "$lte": {ERASURE: "g"}},  # ids are hexadecimal
+            **fits(MAX_ERASURE_BYTES),
+        }
+        with translated_errors():
+            collection = self._connection.collection(STATISTICS)
+            found = list(collection.find(selected).sort("_id", DESCENDING).limit(MAX_ERASURES))
+            now = server_time(self._connection.database)
+        return [
+            Erased(document["_id"][ERASURE], frozenset(filter(is_text, document["marks"])), (now - at).total_seconds())
+            for document in found
+            if isinstance(document.get("marks"), list) and isinstance(at := document.get("at"), datetime)
+        ]
+
+    def renew_revision(self) -> str:
+        """Have instances read everything again, and return the new revision."""
+        revision = ObjectId()
+        with translated_errors():
+            self._collection().replace_one({"_id": REVISION_ID}, {"value": revision}, upsert=True)
+        return str(revision)
 
     def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
         selected: Document = {"_id": _compose_target(target)}
@@ -111,8 +182,7 @@ class OverrideStore:
             result = collection.update_one(selected, update, upsert=not only_active)
             is_changed = bool(result.matched_count or result.upserted_id is not None)
             if is_changed:
-                # Last, so that a reader of the new revision finds the change.
-                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
+                self.renew_revision()  # last, so that its readers find the change
         return is_changed
 
     def _collection(self) -> Collection[Document]:
@@ -120,13 +190,23 @@ class OverrideStore:
 
 
 def _appended(entry: Document) -> Document:
-    """Return the operand of ``$push`` that appends an entry to a history."""
     return {"history": {"$each": [entry], "$slice": -MAX_HISTORY}}
 
 
-def _log_ignored(identity: object, error: Exception) -> None:
-    reason = visible_name(f"{type(error).__name__}: {error}"[:MAX_LOGGED])
-    log.error("override_ignored", id=visible_name(repr(identity)[:MAX_LOGGED]), reason=reason)
+def _valid(parse: Callable[[Any, Any], T], contents: Iterable[tuple[Any, Any]]) -> Iterator[T]:
+    """Yield what can be parsed of contents with the ids of their documents. Logs the others, of many their number."""
+    malformed_count = 0
+    for identity, content in contents:
+        try:
+            yield parse(identity, content)
+        except MALFORMED as exc:
+            malformed_count += 1
+            if malformed_count > MAX_NAMED:
+                continue
+            reason = visible_name(f"{type(exc).__name__}: {exc}"[:MAX_LOGGED])
+            log.error("override_ignored", id=visible_name(repr(identity)[:MAX_LOGGED]), reason=reason)
+    if malformed_count > MAX_NAMED:
+        log.error("override_ignored", count=malformed_count - MAX_NAMED)
 
 
 def _compose_target(target: Target) -> Document:
@@ -137,117 +217,92 @@ def _compose_target(target: Target) -> Document:
     return identity
 
 
+def _parse_target(identity: Mapping[str, Any]) -> Target:
+    return Target(
+        OverrideKind(identity["kind"]),
+        _optional(checked_text, identity["clientId"]),
+        _optional(LimitKind, identity.get("limitKind")),
+    )
+
+
 def _compose_override(override: Override) -> Document:
-    """Return the fields of an override, besides its target."""
     return {
         "by": override.author,
         "reason": override.reason,
         "at": date_of(override.made_at_s),
-        "until": None if override.until_s is None else date_of(override.until_s),
+        "until": _optional(date_of, override.until_s),
         "mode": override.mode and override.mode.value,
-        "limits": [_compose_policy(policy) for policy in override.policies],
+        "canary": override.canary_percent,
+        "limits": [
+            {
+                "name": policy.name,
+                "limit": Int64(policy.limit),
+                "window": policy.window.window_s,
+                "frames": policy.window.frame_count,
+                "estimator": policy.estimator.value,
+                "countDenied": policy.count_denied,
+                "mode": policy.mode and policy.mode.value,
+                "onLimit": policy.on_limit.value,
+            }
+            for policy in override.policies
+        ],
     }
 
 
 def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
     """Return the override in a document, or raise one of ``MALFORMED``."""
-    until = content["until"]
+    limits = content["limits"]
+    if not isinstance(limits, list) or len(limits) > MAX_LIMITS:
+        raise TypeError(f"expected a list of up to {MAX_LIMITS} limits, got {limits!r}")
     return Override(
         target=_parse_target(identity),
-        author=_text(content["by"]),
-        reason=_text(content["reason"]),
-        made_at_s=_seconds(content["at"]),
-        until_s=None if until is None else _seconds(until),
-        policies=tuple(_parse_policy(limit) for limit in _mappings(content["limits"], MAX_LIMITS)),
-        mode=None if content["mode"] is None else Mode(content["mode"]),
+        author=checked_text(content["by"]),
+        reason=checked_text(content["reason"]),
+        made_at_s=content["at"].timestamp(),
+        until_s=_optional(datetime.timestamp, content["until"]),
+        policies=tuple(map(_parse_policy, limits)),
+        mode=_optional(Mode, content["mode"]),
+        canary_percent=_optional(_parse_percent, content.get("canary")),
     )
 
 
-def _parse_target(identity: Mapping[str, Any]) -> Target:
-    client_id, limit_kind = identity["clientId"], identity.get("limitKind")
-    return Target(
-        kind=OverrideKind(identity["kind"]),
-        client_id=None if client_id is None else _text(client_id),
-        limit_kind=None if limit_kind is None else LimitKind(limit_kind),
-    )
-
-
-def _compose_policy(policy: Policy) -> Document:
-    return {
-        "name": policy.name,
-        "limit": Int64(policy.limit),
-        "window": policy.window.window_s,
-        "frames": policy.window.frame_count,
-        "estimator": policy.estimator.value,
-        "countDenied": policy.count_denied,
-        "mode": policy.mode and policy.mode.value,
-    }
+def _parse_percent(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {value!r}")
+    return float(value)
 
 
 def _parse_policy(content: Mapping[str, Any]) -> Policy:
-    frame_count, mode = content.get("frames"), content.get("mode")
+    name = checked_text(content["name"])  # it appears in headers, logs and metrics
+    if len(name) > MAX_POLICY_NAME_LENGTH or not re.fullmatch(POLICY_NAME_PATTERN, name):
+        raise ValueError(f"expected the name of a limit, got {name!r}")
     return Policy(
-        name=_policy_name(content["name"]),
-        limit=_whole(content["limit"], MAX_LIMIT),
+        name=name,
+        limit=checked_number(content["limit"], at_least=1, at_most=MAX_LIMIT),
         window=Window.of(
-            _whole(content["window"], MAX_WINDOW_S),
-            frame_count=None if frame_count is None else _whole(frame_count, MAX_FRAMES),
+            checked_number(content["window"], at_least=1, at_most=MAX_WINDOW_S),
+            frame_count=checked_number(content["frames"], at_least=1, at_most=MAX_FRAMES),
         ),
-        estimator=Estimator(content.get("estimator", Estimator.SLIDING)),
-        count_denied=content.get("countDenied") is True,
-        mode=None if mode is None else Mode(mode),
+        estimator=Estimator(content["estimator"]),
+        count_denied=content["countDenied"] is True,
+        mode=_optional(Mode, content["mode"]),
+        on_limit=OnLimit(content.get("onLimit", OnLimit.DENY)),
     )
 
 
 def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
-    """Return an entry of a history, or raise one of ``MALFORMED``."""
+    """Return an entry of a history, or raise one of ``MALFORMED``. A reset has its user: no ``_id`` can be erased."""
+    is_reset = identity["kind"] == RESETS
     return HistoryEntry(
-        target=_parse_counters(identity, entry) if identity["kind"] == RESETS else _parse_target(identity),
-        author=_text(entry["by"]),
-        reason=_text(entry["reason"]),
-        at_s=_seconds(entry["at"]),
+        target=Counters(checked_text(identity["clientId"]), _optional(checked_text, entry.get("username")))
+        if is_reset
+        else _parse_target(identity),
+        author=checked_text(entry["by"]),
+        reason=checked_text(entry["reason"]),
+        at_s=entry["at"].timestamp(),
         override=parse_override(identity, entry) if entry["action"] == "set" else None,
     )
 
 
-def _compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) -> Document:
-    """Return the entry about a reset. The user is not in the ``_id``, because an ``_id`` cannot be erased."""
-    entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s)}
-    return entry if counters.username is None else {**entry, "username": counters.username}
-
-
-def _parse_counters(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Counters:
-    username = entry.get("username")
-    return Counters(_text(identity["clientId"]), None if username is None else _text(username))
-
-
-def _seconds(value: object) -> float:
-    if not isinstance(value, datetime):
-        raise TypeError(f"expected a date, got {type(value).__name__}")
-    return value.timestamp() if value.tzinfo else value.replace(tzinfo=UTC).timestamp()
-
-
-def _whole(value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ValueError(f"expected a whole number from 1 to {most}, got {value!r}")
-    return int(value)
-
-
-def _text(value: object) -> str:
-    if not is_text(value):
-        raise TypeError(f"expected text, got {type(value).__name__}")
-    return value
-
-
-def _policy_name(value: object) -> str:
-    """Return a name that the configuration would accept: it appears in headers, logs and metrics."""
-    name = _text(value)
-    if len(name) > MAX_POLICY_NAME_LENGTH or not re.fullmatch(POLICY_NAME_PATTERN, name):
-        raise ValueError(f"expected the name of a limit, got {name!r}")
-    return name
-
-
-def _mappings(value: object, most: int) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(item, dict) for item in value):
-        raise TypeError(f"expected a list of up to {most} mappings, got {value!r}")
-    return value
+def _optional(read: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else read(value)

@@ -17,80 +17,56 @@ from pymongo.errors import BulkWriteError
 from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
     COUNTS,
-    ENDPOINT,
-    MINUTE_S,
     NO_REQUESTS,
     ClientMinute,
-    Kind,
+    Denials,
     Peak,
-    Share,
     Source,
-    StepSums,
     Tally,
     UserLoad,
+    add_user,
 )
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
-from oauth_ratelimit.store.mongo.client import (
-    MAX_SCAN_MS,
-    STATISTICS,
-    Connection,
-    Document,
-    ensure_expiry,
-    ensure_minutes,
-    translated_errors,
-)
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, is_text, mapping, whole_number
+from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
+from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
+from oauth_ratelimit.store.mongo.minute_sums import KINDS, PAGE_SIZE, minute_entries, selected_minutes, tally_of
+from oauth_ratelimit.store.mongo.rollups import late_note
 
-KINDS: Final[tuple[Kind, ...]] = ("client", "user")
-PARTS: Final = ("by", "peaks", "users", "registers", "burst", "lifetimes")
+PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
+MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_LIFETIME_DIGITS = 12
-PAGE_SIZE = 1000  # documents per round trip
-MAX_PACKED = 20_000  # minutes of clients in one document, whose size is bounded; with the longest ids they take 13 MB
 
 
-class StatisticsStore:
-    """The statistics of all instances.
+class StatisticsStore(StatisticsCollection):
+    """The statistics of all instances."""
 
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: Connection to the database; its owner closes it.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._has_indexes = False
-
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
+    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float = 0.0) -> list[int]:
         """Write the numbers of a process in one bulk. A repeated or late write changes nothing.
 
-        Args:
-            writer: A name that no other process ever has: letters, digits, hyphens and underscores.
-            shares: The numbers.
-            keep_s: Seconds until they expire.
-
-        Returns:
-            The positions of the shares that were rejected, because a field of the document has another form.
+        No other process may ever have the writer's name, and its counts only grow from one write to the next. Rollups
+        of minutes that ended long before ``now_s`` are derived again. Returns the positions of the minutes that were
+        rejected, because a field of the document has another form.
         """
         with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            if not self._has_indexes:
-                ensure_expiry(collection)
-                ensure_minutes(collection)
-                self._has_indexes = True
+            late = late_note({minute.minute_s for minute in minutes}, now_s=now_s, keep_s=keep_s)
+            if late is not None:
+                self._collection.bulk_write([late])
+            rejected: list[int] = []
             try:
-                collection.bulk_write(
-                    [compose(writer, share, keep_s=keep_s) for share in yield_between(shares)], ordered=False
+                self._collection.bulk_write(
+                    [compose(writer, minute, keep_s=keep_s) for minute in yield_between(minutes)], ordered=False
                 )
             except BulkWriteError as exc:
                 if exc.details["writeConcernErrors"]:
-                    raise StoreUnavailable("a majority did not confirm the write") from exc
+                    raise StoreUnavailable("a majority did not confirm the write") from None
                 if any(error["code"] == DUPLICATE_KEY for error in exc.details["writeErrors"]):
-                    raise StoreUnavailable("two processes created the same minute at once") from exc
-                return [error["index"] for error in exc.details["writeErrors"]]
-        return []
+                    raise StoreUnavailable("two processes created the same minute at once") from None
+                rejected = [error["index"] for error in exc.details["writeErrors"]]
+            self._indexes.ensure(self._collection)
+        return rejected
 
     def minutes(
         self,
@@ -99,195 +75,72 @@ class StatisticsStore:
         client_id: str | None = None,
         *,
         parts: Collection[str] = PARTS,
-        every: int = 1,
     ) -> Iterator[ClientMinute]:
-        """Yield the minutes that begin in a period, in order of time.
-
-        Args:
-            since_s: Start of the period, seconds since the epoch.
-            until_s: End of the period, exclusive.
-            client_id: One client; None for all.
-            parts: The fields to read, of ``PARTS``; faster without ``users`` and ``registers``.
-            every: 1 for all minutes; 10 for a sample of every tenth since the epoch.
-        """
-        selected, order = _selection(since_s, until_s, client_id)
-        if every > 1:
-            selected["_id.minute"] = selected.get("_id.minute", {}) | {"$mod": [every * MINUTE_S, 0]}
+        """Yield the minutes that begin in a period, in order of time; faster without ``users`` and ``registers``."""
+        selected, order = selected_minutes(since_s, until_s, client_id)
         with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            found = collection.find(selected, dict.fromkeys(parts, 1), batch_size=PAGE_SIZE)
+            chosen = {**selected, **fits(MAX_BYTES)}
+            found = self._collection.find(chosen, dict.fromkeys(parts, 1), batch_size=PAGE_SIZE)
             for document in found.sort(order, ASCENDING).allow_disk_use(True):  # where the index is missing
                 minute = parse_minute(document)
                 if minute is not None:
                     yield minute
 
-    def sums(
-        self,
-        since_s: float,
-        until_s: float,
-        *,
-        step_s: int,
-        client_id: str | None = None,
-        kind: Kind | None = None,
-    ) -> Iterator[StepSums]:
-        """Yield sums over steps of time, computed by MongoDB: some bytes per client instead of its whole document.
-
-        A step may come in several parts, each with other minutes or clients of it.
-
-        Args:
-            since_s: Start of the period, seconds since the epoch.
-            until_s: End of the period, exclusive.
-            step_s: Length of a step, whole minutes. Steps are aligned to the epoch.
-            client_id: One client; None for all.
-            kind: Requests with or without a user; None for all.
-        """
-        kinds = KINDS if kind is None else (kind,)
-        for piece_s, end_s, is_packed in self._pieces(since_s, until_s, client_id):
-            selected, _ = _selection(piece_s, end_s, client_id)
-            pipeline = _sums_pipeline(selected, step_s=step_s, kinds=kinds, is_packed=is_packed)
-            with translated_errors():
-                found = self._connection.collection(STATISTICS).aggregate(pipeline, batchSize=PAGE_SIZE)
-                yield from map(_parse_sums, found)
-
-    def _pieces(self, since_s: float, until_s: float, client_id: str | None) -> Iterator[tuple[float, float, bool]]:
-        """Yield periods with a bounded number of documents, or of a minute, and True where the bound is kept."""
-        count = self.count(since_s, until_s, client_id)
-        middle_s = (since_s + until_s) // 2 // MINUTE_S * MINUTE_S
-        if count > MAX_PACKED and since_s < middle_s:
-            yield from self._pieces(since_s, middle_s, client_id)
-            yield from self._pieces(middle_s, until_s, client_id)
-        elif count:
-            yield since_s, until_s, count <= MAX_PACKED
+    def requests(self, since_s: float, until_s: float, client_id: str | None = None) -> Iterator[ClientMinute]:
+        """Yield minutes with nothing but the requests at the token endpoint, in one source, summed by MongoDB."""
+        pipeline, source = minute_entries(since_s, until_s, client_id), Source("client", "none")
+        with translated_errors():
+            for found in self._collection.aggregate(pipeline, batchSize=PAGE_SIZE):
+                yield ClientMinute(found["id"], int(found["start"]), {source: tally_of(found)})
 
     def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
         """Return the number of documents that ``minutes`` would read."""
-        selected, _ = _selection(since_s, until_s, client_id)
+        selected, _ = selected_minutes(since_s, until_s, client_id)
         with translated_errors():
-            return self._connection.collection(STATISTICS).count_documents(selected)
+            return self._collection.count_documents(selected)
 
     def knows(self, client_id: str) -> bool:
         """Return True if any minute of a client is recorded."""
-        selected, _ = _selection(0.0, math.inf, client_id)
+        selected, _ = selected_minutes(0.0, math.inf, client_id)
         with translated_errors():
-            return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
+            return self._collection.count_documents(selected, limit=1) > 0
 
     def clients(self, since_s: float, *, at_most: int) -> set[str]:
         """Return the clients with requests since a time. Reads ``at_most`` documents."""
-        selected, _ = _selection(since_s, math.inf, None)
+        selected, _ = selected_minutes(since_s, math.inf, None)
         with translated_errors():
-            found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
-            names = [document["_id"].get("clientId") for document in found.max_time_ms(MAX_SCAN_MS)]
+            found = self._collection.find({**selected, **fits(MAX_BYTES)}, {"_id": 1})
+            names = [document["_id"].get("clientId") for document in found.limit(at_most).max_time_ms(MAX_SCAN_MS)]
         return set(filter(is_text, names))
 
 
-def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
-    """Return the filter for the minutes that begin in a period, and the field to sort by."""
-    first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
-    if client_id is None:
-        return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
-    lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
-    return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
-
-
-def _sums_pipeline(selected: Document, *, step_s: int, kinds: Sequence[Kind], is_packed: bool) -> list[Document]:
-    """Return the pipeline of ``sums``. It leaves out damaged fields, as ``parse_minute`` does."""
-    counts = {name: {"$sum": f"$tallies.v.{name}"} for name in COUNTS}
-    by_kind: Document = {"$concatArrays": [_fields_of(f"$$this.v.{kind}") for kind in kinds]}
-    is_endpoint = {"$eq": [{"$substrBytes": ["$$tally.k", 0, len(ENDPOINT)]}, ENDPOINT]}
-    is_peak = {
-        "$and": [{"$isArray": "$$this.v"}, {"$isNumber": {"$arrayElemAt": [_array("$$this.v"), 0]}}],
-    }
-    peak = {"$cond": [is_peak, [{"$arrayElemAt": [_array("$$this.v"), 0]}, "$$this.k"], None]}
-    stages: list[Document] = [
-        {"$match": selected},
-        {"$match": {"_id.clientId": {"$type": "string"}, "_id.minute": {"$type": ["int", "long", "double"]}}},
-        {
-            "$project": {
-                "_id": {
-                    "client": "$_id.clientId",
-                    "start": {"$subtract": ["$_id.minute", {"$mod": ["$_id.minute", step_s]}]},
-                },
-                "tallies": {
-                    "$filter": {
-                        "input": {
-                            "$reduce": {
-                                "input": _fields_of("$by"),
-                                "initialValue": [],
-                                "in": {"$concatArrays": ["$$value", by_kind]},
-                            }
-                        },
-                        "as": "tally",
-                        "cond": {"$not": is_endpoint},
-                    }
-                },
-                "peak": {"$max": {"$map": {"input": _fields_of("$peaks"), "as": "this", "in": peak}}},
-            }
-        },
-        {"$project": {"peak": True, **counts}},
-    ]
-    if step_s > MINUTE_S:
-        sums = {name: {"$sum": f"${name}"} for name in COUNTS}
-        stages.append({"$group": {"_id": "$_id", "peak": {"$max": "$peak"}, **sums}})
-    columns = {"clients": "$_id.client", "peaks": {"$ifNull": ["$peak", None]}} | {name: f"${name}" for name in COUNTS}
-    if is_packed:
-        pushed = {name: {"$push": column} for name, column in columns.items()}
-        return [*stages, {"$group": {"_id": "$_id.start", **pushed}}]
-    return [*stages, {"$project": {"_id": "$_id.start", **{name: [column] for name, column in columns.items()}}}]
-
-
-def _fields_of(path: str) -> Document:
-    """Return the expression for the fields of a mapping; none for anything else."""
-    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
-
-
-def _array(path: str) -> Document:
-    return {"$cond": [{"$isArray": path}, path, []]}
-
-
-def _parse_sums(document: Document) -> StepSums:
-    return StepSums(
-        int(document["_id"]),
-        document["clients"],
-        [[count if type(count) is int else _count(count) or 0 for count in document[name]] for name in COUNTS],
-        [peak and _highest(peak) for peak in document["peaks"]],
-    )
-
-
-def _highest(peak: list[Any]) -> tuple[float, str] | None:
-    share, policy = peak
-    is_number = isinstance(share, int | float) and math.isfinite(share)
-    return (float(share), unquote(policy)) if is_number else None
-
-
-def compose(writer: str, share: Share, *, keep_s: float) -> UpdateOne:
+def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
     """Return the update that writes the numbers of a process."""
-    minute = share.minute
     maxima: Document = {"burst": minute.burst}
+    minima: Document = {}
     for source, tally in minute.tallies.items():
         path = f"by.{writer}.{source.kind}.{_field(source.grant)}"
         for name in COUNTS:
-            count = getattr(tally, name)
-            if count:
-                maxima[f"{path}.{name}"] = count
-    for lifetime_s, count in minute.lifetimes.items():
-        maxima[f"lifetimes.{writer}.{lifetime_s}"] = count
+            if getattr(tally, name):
+                maxima[f"{path}.{name}"] = getattr(tally, name)
+    for lifetime_s, token_count in minute.lifetimes.items():
+        maxima[f"lifetimes.{writer}.{lifetime_s}"] = token_count
     for policy, peak in minute.peaks.items():
         maxima[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
-    if share.is_complete:
-        for user in minute.users:
-            maxima[f"users.{writer}.{_digest(user.username)}"] = [
-                user.offered,
-                user.denied,
-                user.would_deny,
-                user.username,
-            ]
-        for register, rank in minute.registers.items():
-            maxima[f"registers.{register}"] = rank
-    return UpdateOne(
-        {"_id": {"clientId": minute.client_id, "minute": Int64(minute.minute_s)}},
-        {"$max": maxima, "$setOnInsert": {"expire": date_of(minute.minute_s + keep_s)}},
-        upsert=True,
-    )
+    for (policy, grant), denials in minute.denials.items():
+        path = f"denials.{_field(policy)}.{_field(grant)}"
+        maxima[f"{path}.by.{writer}"] = [denials.denied, denials.would_deny]
+        minima[f"{path}.first"] = denials.first_s
+        maxima |= {f"{path}.last": denials.last_s, f"{path}.limit": [denials.limit, denials.window_s]}
+    for user in minute.users:
+        entry = [user.offered, user.denied, user.would_deny, user.username]
+        maxima[f"users.{writer}.{_digest(user.username)}"] = entry
+    for register, rank in minute.registers.items():
+        maxima[f"registers.{register}"] = rank
+    update: Document = {"$max": maxima, "$setOnInsert": {"expire": date_of(minute.minute_s + keep_s)}}
+    if minima:
+        update["$min"] = minima
+    return UpdateOne({"_id": {"clientId": minute.client_id, "minute": Int64(minute.minute_s)}}, update, upsert=True)
 
 
 def _field(name: str) -> str:
@@ -303,57 +156,65 @@ def _digest(username: str) -> str:
 def parse_minute(document: Document) -> ClientMinute | None:
     """Return a document's content as far as it is valid, None if its ``_id`` is not."""
     identity = document["_id"]
-    client_id, minute_s = identity.get("clientId"), _count(identity.get("minute"))
+    client_id, minute_s = identity.get("clientId"), whole_number(identity.get("minute"), at_most=MAX_EXACT)
     if not is_text(client_id) or minute_s is None:
         return None
-    burst = _count(document.get("burst"))
     return ClientMinute(
         client_id=client_id,
         minute_s=minute_s,
         tallies=_tallies(mapping(document.get("by")).values()),
         peaks={unquote(name): peak for name, value in mapping(document.get("peaks")).items() if (peak := _peak(value))},
+        denials=dict(_denials(mapping(document.get("denials")))),
         users=_users(mapping(document.get("users")).values()),
         registers=_registers(mapping(document.get("registers"))),
-        burst=burst or 0,
+        burst=count(document.get("burst")),
         lifetimes=_lifetimes(mapping(document.get("lifetimes")).values()),
     )
 
 
 def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
-    """Return the sums over the processes."""
     tallies: dict[Source, Tally] = {}
     for share in shares:
         for kind in KINDS:
             for grant, counts in mapping(mapping(share).get(kind)).items():
-                counts = mapping(counts)
                 source = Source(kind, unquote(grant))
-                tally = Tally(*[_count(counts.get(name)) or 0 for name in COUNTS])
-                tallies[source] = tallies.get(source, NO_REQUESTS) + tally
+                tallies[source] = tallies.get(source, NO_REQUESTS) + tally_of(mapping(counts))
     return tallies
 
 
+def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Denials]]:
+    for policy, grants in policies.items():
+        for grant, value in mapping(grants).items():
+            value = mapping(value)
+            counts = [_counts(pair) for pair in mapping(value.get("by")).values()]
+            first_s, last_s = count(value.get("first")), count(value.get("last"))
+            limit, window_s = _counts(value.get("limit"))
+            if counts and first_s and last_s:
+                denied, would_deny = map(sum, zip(*counts, strict=True))
+                yield (unquote(policy), unquote(grant)), Denials(denied, would_deny, first_s, last_s, limit, window_s)
+
+
+def _counts(pair: object) -> tuple[int, int]:
+    first, second = pair if isinstance(pair, list) and len(pair) == 2 else (0, 0)
+    return count(first), count(second)
+
+
 def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
-    """Return the sums over the processes, the heaviest user first."""
     users: dict[str, UserLoad] = {}
     for share in shares:
         for value in mapping(share).values():
             if not isinstance(value, list) or len(value) != 4 or not is_text(value[3]):
                 continue
-            offered, denied, would_deny = (_count(count) or 0 for count in value[:3])
-            user = UserLoad(value[3], offered, denied, would_deny)
-            known = users.get(user.username)
-            users[user.username] = known.plus(user) if known else user
+            add_user(users, UserLoad(value[3], *map(count, value[:3])))
     return tuple(sorted(users.values(), key=lambda user: -user.offered))
 
 
 def _lifetimes(shares: Iterable[object]) -> dict[int, int]:
-    """Return the sums over the processes."""
     lifetimes: dict[int, int] = {}
     for share in shares:
         for name, value in mapping(share).items():
-            count = _count(value)
-            if count and name.isascii() and name.isdecimal() and 0 < len(name) <= MAX_LIFETIME_DIGITS:
-                lifetimes[int(name)] = lifetimes.get(int(name), 0) + count
+            if count(value) and name.isascii() and name.isdecimal() and len(name) <= MAX_LIFETIME_DIGITS:
+                lifetimes[int(name)] = lifetimes.get(int(name), 0) + count(value)
     lifetimes.pop(0, None)
     return lifetimes
 
@@ -375,7 +236,3 @@ def _registers(value: Mapping[str, Any]) -> dict[int, int]:
             if valid_rank:
                 registers[int(name)] = valid_rank
     return registers
-
-
-def _count(value: object) -> int | None:
-    return whole_number(value, at_most=MAX_EXACT)

@@ -3,17 +3,18 @@
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 import requests
 
-from demo.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
-from demo.deployment import Deployment, Instance, deploy
-from demo.models import Client
+from testbed.clock import wait_until
+from testbed.deployment import Deployment, Instance, deploy
+from testbed.mongod_program import MONGO_URI_VARIABLE
+from testbed.oauth_server.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
+from testbed.oauth_server.models import Client
 from tests.admin.browser import DESKTOP, Browser, open_browser
-from tests.support.helpers import patient, wait_until, with_database
-from tests.support.mongod_program import MONGO_URI_VARIABLE
+from tests.support.helpers import patient, with_database
 
 REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may have 40 in 5 s
 
@@ -51,12 +52,13 @@ class Clients:
 @pytest.fixture(scope="package")
 def deployment(mongodb: str) -> Iterator[Deployment]:
     """Two servers of the demo that share a database of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MONGO_URI_VARIABLE, patient(with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}")))
-        patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
-        with deploy(instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS) as deployment:
-            yield deployment
-            deployment.counters.database.client.drop_database(deployment.counters.database.name)
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # no longer: other tests run before this deployment ends
+            patch.setenv(MONGO_URI_VARIABLE, patient(with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}")))
+            patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
+            deployment = stack.enter_context(deploy(instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS))
+        yield deployment
+        deployment.counters.database.client.drop_database(deployment.counters.database.name)
 
 
 @pytest.fixture(scope="package")

@@ -1,32 +1,36 @@
 """Parts of every page: the choice of a zone, the line of state, and problems."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from flask import Flask, Response, redirect
+from flask import Response, redirect
 
-from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.security import Authorize
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from testbed.clock import wait_until
+from testbed.mongod import free_port
 from tests.admin.browser import Browser
-from tests.support.apps import protected_app
-from tests.support.mongod import free_port
-from tests.support.serving import serving
+from tests.admin.conftest import Page
+from tests.support.sites import serving
 
 pytestmark = pytest.mark.chromium
+
+PAGES = ("", "client?id=app", "overrides", "instances")
 
 
 def test_chosen_zone_applies_to_all_times_and_is_remembered(browser: Browser, url: str) -> None:
     browser.set_timezone("Asia/Kolkata")
     browser.open(f"{url}instances")
     browser.wait_for("UTC", "#updated")
-    browser.choose_zone("local")
-    browser.wait_for("GMT+5:30", "#updated")
+    browser.type("#zone", "Local")
+    browser.wait_for("UTC+05:30", "#updated")
     browser.open(f"{url}overrides")
-    browser.wait_for("GMT+5:30", "#updated")
+    browser.wait_for("UTC+05:30", "#updated")
     assert "local" == browser.value("#zone")
-    browser.choose_zone("utc")
+    browser.type("#zone", "UTC")
 
 
 @pytest.mark.parametrize(
@@ -40,56 +44,54 @@ def test_chosen_zone_applies_to_all_times_and_is_remembered(browser: Browser, ur
     ids=["redirect to the login", "401", "403", "login page"],
 )
 def test_page_of_an_operator_who_is_signed_out_says_so(
-    browser: Browser, mongo_uri: str, answer: Authorize, words: str
+    browser: Browser, open_page: Callable[..., Page], mongo_uri: str, answer: Authorize, words: str
 ) -> None:
     operators: list[Authorize] = [lambda: "ann"]
-    with protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG={"store": {"uri": mongo_uri}}) as app:
-        app.secret_key = "a secret"
-        app.register_blueprint(admin_blueprint(lambda: operators[-1]()))
-        with serving(app) as url:
-            browser.open(f"{url}/ratelimit/overrides?kind=trusted&id=app")
-            browser.wait_for("reachable", "#state")
-            operators.append(answer)
-            browser.click("#show-preview")
-            browser.wait_for(words, "#form-problem")
-            browser.refresh()
-            browser.wait_for(words, "#problem")
-            browser.open("about:blank")  # so that no request is under way when the server goes
+    with serving(open_page(authorize=lambda: operators[-1](), store={"uri": mongo_uri}).app) as url:
+        browser.open(f"{url}/ratelimit/overrides")
+        browser.wait_for("reachable", "#state")
+        operators.append(answer)
+        browser.click("#act input[value=mode]")
+        browser.wait_for(words, "#panel-problem")
+        browser.refresh()
+        browser.wait_for(words, "#problem")
+        browser.open("about:blank")  # so that no request is under way when the server goes
     assert all("Failed to load resource" in message for message in browser.console())
 
 
-def test_page_without_a_shared_store_shows_only_why(browser: Browser) -> None:
-    with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
-        app.register_blueprint(admin_blueprint(lambda: "ann"))
-        with serving(app) as url:
-            for page in ("", "client?id=app", "what-if", "overrides", "instances"):
-                browser.open(f"{url}/ratelimit/{page}")
-                browser.wait_for("the configuration has no store.uri", "#problem")
-                assert browser.text("#problem") == browser.text("main")
-            browser.open("about:blank")  # so that no request is under way when the server goes
+def test_block_is_grey_and_says_its_age_until_its_server_answers_again(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.wait_for("clients", "#verdict .lead")
+    with browser.offline():
+        browser.run("const now = performance.now.bind(performance); performance.now = () => now() + 20000;")
+        browser.wait_for("The server does not answer", "#problem")
+        wait_until(lambda: len(browser.all(".part.is-old")) == 4, "all parts are old")
+        assert int((browser.one("#verdict .part").get_attribute("data-old") or "").split()[3]) >= 20
+    wait_until(lambda: not browser.all(".is-old"), "new numbers are shown")
+    wait_until(lambda: not browser.text("#problem"), "the problem is over")
+    assert all("Failed to load resource" in message for message in browser.console())
 
 
-@pytest.fixture
-def app_without_mongodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
-    """An application with an unreachable MongoDB."""
-    monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
-    store: dict[str, Any] = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
-    with protected_app(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
-        app.register_blueprint(admin_blueprint(lambda: "ann"))
-        yield app
+def test_page_without_a_shared_store_shows_only_why(browser: Browser, open_page: Callable[..., Page]) -> None:
+    with serving(open_page().app) as url:
+        for page in PAGES:
+            browser.open(f"{url}/ratelimit/{page}")
+            browser.wait_for("the configuration has no store.uri", "#problem")
+            assert browser.text("#problem") == browser.text("main")
+        browser.open("about:blank")  # so that no request is under way when the server goes
 
 
 @pytest.mark.usefixtures("quick_reconnect")
 def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
-    browser: Browser, app_without_mongodb: Flask
+    browser: Browser, open_page: Callable[..., Page]
 ) -> None:
-    with serving(app_without_mongodb) as url:
-        for page in ("", "client?id=app", "what-if", "overrides", "instances"):
+    store = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
+    with serving(open_page(store=store).app) as url:
+        for page in PAGES:
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("MongoDB is unreachable", "#problem")
             browser.wait_for("Limits are still enforced, from memory", "#problem")
             browser.wait_for("unreachable since", "#state")
-            assert browser.all("body.is-stale")
             assert "Error" not in browser.text("#problem")
         browser.run(
             "window.said = 0; new MutationObserver((all) => { window.said += all.length; })"
@@ -97,6 +99,24 @@ def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
         )
         for _ in range(3):
             browser.refresh()
-            browser.run("return fetch(document.body.dataset.api + 'verdict').then((answer) => answer.json())")
+            browser.run("return fetch(document.body.dataset.root + 'part/verdict').then((answer) => answer.text())")
         assert 0 == browser.run("return window.said"), "a screen reader announces it once"
         browser.open("about:blank")  # so that no request is under way when the server goes
+
+
+def test_file_that_an_instance_rejects_shows_on_every_page(
+    browser: Browser, open_page: Callable[..., Page], mongo_uri: str, connection: Connection
+) -> None:
+    now_s = time.time()
+    valid = Heartbeat("node-1:7:aa", now_s, now_s - 60, "1.0", "enforce", 1.0, config_digest="c0ffee")
+    store = HeartbeatStore(connection)
+    store.put(valid)
+    store.put(replace(valid, instance="node-2:8:bb", mode="off", config_digest="bad", config_invalid_since_s=now_s - 5))
+    with serving(open_page(store={"uri": mongo_uri}).app) as url:
+        for page in PAGES:
+            browser.open(f"{url}/ratelimit/{page}")
+            browser.wait_for("configuration file rejected by 1 instance since", "#state")
+        rows = browser.cells("#instances")
+        browser.open("about:blank")
+
+    assert ("c0ffee", "invalid") == (rows["node-1:7:aa"]["file"], rows["node-2:8:bb"]["file"])

@@ -1,0 +1,167 @@
+"""One client: verdict, limits and present use, users, and its recorded day."""
+
+from datetime import tzinfo
+
+from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.form import current_values
+from oauth_ratelimit.admin.present import nearest_keys, nearest_text, read_case, read_minutes
+from oauth_ratelimit.admin.verdict import judge, source_text
+from oauth_ratelimit.core.denial_record import parse_decision_id
+from oauth_ratelimit.core.grant_type import full_grant_type
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.statistics import ENDPOINT, ClientMinute, ClientSum, Source, UserLoad
+from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.client_hints import known_client_ids, similar_client_ids
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.serialize import Record, denial_data
+from oauth_ratelimit.report.findings import find
+from oauth_ratelimit.report.letter import Period, letter_to, observations
+
+HOUR_S, DAY_S = 3600, 86_400
+CLIENT_TTL_S = 2.0
+DAY_TTL_S = 30.0
+USERS_TTL_S = 10.0
+KNOWN_IDS_TTL_S = 60.0  # takes some thousand documents to read
+MAX_READ = 5000  # documents of one client, about half a second
+MAX_USERS = 50
+MAX_WORST = 5
+
+
+def client(cache: ReadCache, params: Params) -> Record:
+    """Return the verdict on a client, and the explanation of its next request: the kind that it sends most."""
+    client_id = checked_client_id(params.get("id", ""))
+    key = ("client", client_id, params.get("user"), params.get("grant"))
+    return cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=CLIENT_TTL_S)
+
+
+def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: Params) -> Record:
+    _, minutes, _ = read_minutes(cache, client_id)
+    source = main_source(minutes)
+    username = params.get("user") or None
+    grant_type, endpoint = full_grant_type(params.get("grant", "")) or None, ""
+    is_chosen = bool(username or grant_type)
+    worst_users = _worst_users(cache, client_id)
+    if not is_chosen and source is not None:
+        endpoint = source.grant.removeprefix(ENDPOINT) if source.grant.startswith(ENDPOINT) else ""
+        grant_type = None if endpoint else full_grant_type(source.grant)
+        username = next((user.username for user in worst_users), None) if source.kind == "user" else None
+
+    request = {"endpoint": endpoint} if endpoint else {}
+    explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)
+    suggestions = None if minutes else _suggestions(cache, context, client_id)
+    usages = sorted(explanation.usages, key=lambda item: -item[0].used_ratio)
+    nearest = nearest_text(usages[0][0]) if usages else None
+    verdict = judge(read_case(cache, client_id, is_unknown=suggestions is not None, nearest=nearest))
+    kind, text = explanation.forecast()
+    rules, plan = context.policies.rules_of(client_id)
+    return {
+        "now_s": context.now_s,
+        "client_id": client_id,
+        "verdict": verdict,
+        "suggestions": suggestions or [],
+        "worst_users": [user for user in worst_users if user.over],
+        "username": explanation.username,
+        "is_chosen": is_chosen,
+        "asked": source_text(source.grant) if endpoint and source else grant_type or "",
+        "explanation": explanation,
+        "usages": usages,
+        "forecast": (kind.value, text),
+        "current": current_values(context, client_id),
+        "plan": rules.plan,
+        "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),
+        "overrides": [each for each in context.overrides if each.target.client_id == client_id],
+    }
+
+
+def _suggestions(cache: ReadCache, context: OperatorContext, client_id: str) -> list[str] | None:
+    def known_ids() -> set[str]:
+        return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
+
+    return similar_client_ids(context, client_id, known_ids=known_ids)
+
+
+def main_source(minutes: list[ClientMinute]) -> Source | None:
+    """Return the source of most requests over a limit, else of most requests; None without any."""
+    total = ClientSum("")
+    for minute in minutes:
+        total.add(minute)
+    tallies = {source: tally for source, tally in total.tallies.items() if tally.offered}
+    return max(tallies, key=lambda source: (tallies[source].over, tallies[source].offered), default=None)
+
+
+def _worst_users(cache: ReadCache, client_id: str) -> list[UserLoad]:
+    """Return the users of the last hour with most requests over a limit, then with most requests."""
+
+    def read(context: OperatorContext) -> list[UserLoad]:
+        total, since_s = ClientSum(client_id), context.now_s - HOUR_S
+        for minute in context.stores.statistics.minutes(
+            since_s, context.now_s, storable_name(client_id), parts=("users",)
+        ):
+            total.add(minute)
+        return sorted(total.users.values(), key=lambda user: (-user.over, -user.offered, user.username))[:MAX_WORST]
+
+    return cache.read_cached(("worst-users", client_id), read, ttl_s=USERS_TTL_S)
+
+
+def users(cache: ReadCache, params: Params) -> Record:
+    """Return the users of a client nearest to a limit."""
+    client_id = checked_client_id(params.get("id", ""))
+
+    def read(context: OperatorContext) -> tuple[float, list[LimitUsage], bool]:
+        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
+        return context.now_s, nearest_keys(context, documents, MAX_USERS), len(documents) < MAX_READ
+
+    now_s, rows, is_complete = cache.read_cached(("users", client_id), read, ttl_s=USERS_TTL_S)
+    return {"now_s": now_s, "client_id": client_id, "rows": rows, "is_complete": is_complete}
+
+
+def client_day(cache: ReadCache, params: Params, zone: tzinfo) -> Record:
+    """Return the recorded traffic of a client in the last day, and a letter to its owner with times in a zone."""
+    client_id = checked_client_id(params.get("id", ""))
+    return cache.read_cached(
+        ("client-day", client_id, str(zone)), lambda context: _client_day(context, client_id, zone), ttl_s=DAY_TTL_S
+    )
+
+
+def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Record:
+    settings = context.settings
+    period = Period(context.now_s - DAY_S, context.now_s, zone)
+    minutes = list(context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id)))
+    total = ClientSum(client_id)
+    for minute in minutes:
+        total.add(minute)
+    finding = next(iter(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)), None)
+    is_enforced, uri = context.enforces(client_id), settings.denial.error_uri
+    has_faults = finding is not None and finding.faults
+    return {
+        "now_s": context.now_s,
+        "fresh_s": DAY_TTL_S,
+        "client_id": client_id,
+        "finding": finding,
+        "total": total,
+        "faults": observations(finding, is_enforced=is_enforced) if finding else [],
+        "letter": letter_to(finding, period, is_enforced=is_enforced, error_uri=uri)
+        if finding and has_faults
+        else None,
+        "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
+        "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),
+        "source_text": source_text,
+        "users": total.heaviest(MAX_WORST),
+    }
+
+
+def denial(cache: ReadCache, params: Params) -> Record:
+    """Return the denial with a decision id, or None if it is not recorded."""
+    decision_id = parse_decision_id(params.get("decision", ""))
+
+    def query(context: OperatorContext) -> Record:
+        record = context.stores.denials.find(decision_id)
+        return {
+            "now_s": context.now_s,
+            "kept_s": context.settings.events.keep_denials_s,
+            "denial": record and denial_data(record),
+        }
+
+    return cache.read(query)

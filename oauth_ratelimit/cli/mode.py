@@ -1,0 +1,141 @@
+"""Commands that show and change the mode at run time."""
+
+from typing import Any
+
+import click
+
+from oauth_ratelimit.cli.context import CliContext, pass_context
+from oauth_ratelimit.cli.options import (
+    client_id,
+    json_option,
+    name_argument,
+    operator_and_reason,
+    override_options,
+    yes_option,
+)
+from oauth_ratelimit.cli.output import print_hint, print_json, visible
+from oauth_ratelimit.cli.overrides import apply, of_kind, override_of, print_kind, remove, show_impact_and_ask
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.operations.changes import enforce_refusal, unaffected_by_mode
+from oauth_ratelimit.operations.client_hints import trusted_client_hint
+from oauth_ratelimit.operations.format import mode_source_text, mode_text
+from oauth_ratelimit.operations.rollout import CANARY_PERCENTS
+from oauth_ratelimit.operations.serialize import override_data
+
+ADD_CANARY = (
+    "Add --canary {percent:g} to enforce for that share of the clients in percent, or --canary 100 to enforce for all "
+    "of them."
+)
+MAY_STAY_OFF = "If the last valid configuration has mode: off, everything stays off: that beats every override."
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@pass_context
+@click.pass_context
+def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
+    """Show or change the mode at run time.
+
+    \b
+    Examples:
+      mode
+      mode --json
+    """
+    context.allow_invalid_config()
+    if ctx.invoked_subcommand is not None:
+        return
+    file = context.settings.policies
+    if as_json:
+        overrides = list(map(override_data, of_kind(context, OverrideKind.MODE)))
+        file_mode = None if context.invalid else mode_text(file)
+        print_json({"mode": context.mode, "file_mode": file_mode, "overrides": overrides})
+    else:
+        click.echo(context.mode_text if context.mode is None else mode_text(context.policies))
+        if not context.invalid:
+            click.echo(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
+        print_kind(context, OverrideKind.MODE, "table")
+
+
+@mode.command("set")
+@click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
+@name_argument("client", client_id)
+@click.option(
+    "--canary",
+    "canary_percent",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    help="With enforce: only this share of the clients, in place of the configuration's canary; 100 for all of them.",
+)
+@yes_option
+@override_options
+@pass_context
+def set_mode(
+    context: CliContext,
+    /,
+    mode: str,
+    client: str | None,
+    canary_percent: float | None,
+    is_confirmed: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Set the mode of everybody or of a CLIENT on all instances.
+
+    off and dry-run apply to everybody, also where the configuration has a mode of its own; enforce applies where it
+    has none. So off or dry-run for everybody beats enforce for a client, and dry-run for a client beats enforce for
+    everybody. mode: off in the configuration of an instance, or OAUTH_RATELIMIT_MODE=off in its environment, beats
+    every override.
+
+    enforce shows whom it would have denied in the last hour, and asks. For everybody it needs --canary while a canary
+    is active, or if there was no dry run. off and dry-run deny nobody, so they do not ask.
+
+    \b
+    Examples:
+      mode set enforce --canary 5 --reason "canary"
+      mode set dry-run partner-app --for 7d --reason "ticket 4711"
+    """
+    if canary_percent is not None and (mode != Mode.ENFORCE or client is not None):
+        raise click.UsageError("--canary is for enforce, without a CLIENT")
+    target = Target(OverrideKind.MODE, client)
+    change = override_of(context, target, options, mode=Mode(mode), canary_percent=canary_percent)
+    if change.mode is Mode.ENFORCE:
+        _refuse_accident(context, change)
+        share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
+        question = f"Enforce limits for {client or share or 'everybody'}?"
+        show_impact_and_ask(context, [change], question, is_confirmed=is_confirmed, as_json=as_json)
+    apply(context, [change], as_json=as_json)
+    for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
+        print_hint(visible(sentence))
+    if context.invalid and mode != Mode.OFF:
+        print_hint(MAY_STAY_OFF)
+    if client is not None:
+        print_hint(trusted_client_hint(context, client))
+
+
+@mode.command("unset")
+@name_argument("client", client_id)
+@operator_and_reason
+@pass_context
+def unset_mode(context: CliContext, /, client: str | None, **options: Any) -> None:
+    """Remove an overridden mode, that of everybody or of a CLIENT: the configuration applies again.
+
+    Exits with 1 if there is no such override.
+
+    \b
+    Examples:
+      mode unset --reason "incident 17 is over"
+      mode unset partner-app --reason "ticket 4711"
+    """
+    remove(context, [Target(OverrideKind.MODE, client)], **options)
+
+
+def _refuse_accident(context: CliContext, change: Override) -> None:
+    """End the command if it would enforce for everybody unasked."""
+    reason = enforce_refusal(context, change)
+    if context.invalid and change.target.client_id is None and change.canary_percent is None:
+        reason = "The configuration is invalid, so nobody knows whether it has a canary."
+    if reason is not None:
+        canary = context.policies.canary
+        percent = canary.percent if canary and canary.percent and not canary.instances else CANARY_PERCENTS[0]
+        raise click.UsageError(f"{reason} {ADD_CANARY.format(percent=percent)}")

@@ -1,0 +1,362 @@
+"""One client in one scope: its limits and its keys, and the decision about a request."""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+
+from oauth_ratelimit.core.cached_denial import CachedDenial
+from oauth_ratelimit.core.decision import Decision, LimitDenial
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits
+from oauth_ratelimit.core.tier import Tier, extend_horizons
+from oauth_ratelimit.core.window import ROUNDING_S
+from oauth_ratelimit.counters.bucket import Bucket
+from oauth_ratelimit.counters.due_queue import Due, DueQueue
+from oauth_ratelimit.counters.key import NO_HORIZONS, KeyState, SharingState
+from oauth_ratelimit.counters.rules import NO_RULES, ClientRules
+
+CLIENT_TOTAL = "client_total"
+
+
+class ClientState:
+    """One client in one scope: its limits and its keys. There is one in a process, so each document has one state.
+
+    All methods but ``apply`` and ``rules_for`` need the lock.
+
+    Args:
+        client_id: The client, in its storable form.
+        configured_id: The client's id as the configuration names it.
+        endpoint: The endpoint whose requests are counted here.
+        grant_type: The grant type whose requests are counted here, None for all that have no limits of their own.
+        grants: See ``apply``.
+
+    Attributes:
+        scope: The scope of the keys, None for the plain token counter.
+        horizon_s: Seconds for which a frame can matter, from its start.
+        former_horizons: The same by series, as far as former tiers had it: their hits may still be to be sent.
+        denials: The denials to repeat, by key. Few keys have one, so it is not in the key.
+        lock: Guards the counters of all keys, and ``denials``.
+        rules: The rules for requests.
+        grant_rules: Rules by grant type, where one differs from the others in its modes alone.
+        keys: Counters by username, None for grants without a user.
+        former: Counters that no request has asked for since the policies last changed.
+        total: Counters of all users together, if they are limited.
+        known_total: The same, also if they are not limited any more. It is used again if the limit comes back.
+        is_gone: Whether the registry has dropped this state, so that no key may be added.
+    """
+
+    __slots__ = (
+        "client_id",
+        "configured_id",
+        "denials",
+        "endpoint",
+        "former",
+        "former_horizons",
+        "grant_rules",
+        "grant_type",
+        "horizon_s",
+        "is_gone",
+        "keys",
+        "known_total",
+        "lock",
+        "queue",
+        "rules",
+        "scope",
+        "sharing",
+        "total",
+    )
+
+    def __init__(
+        self,
+        client_id: str,
+        policies: ClientPolicies,
+        now_s: float,
+        *,
+        configured_id: str,
+        queue: DueQueue,
+        sharing: SharingState,
+        endpoint: str = TOKEN_ENDPOINT,
+        grant_type: str | None = None,
+        grants: Mapping[str, ClientPolicies],
+    ) -> None:
+        self.client_id = client_id
+        self.scope = None if policies.scope is None else storable_name(policies.scope)
+        self.horizon_s = 0
+        self.former_horizons = NO_HORIZONS
+        self.sharing = sharing
+        self.denials: dict[KeyState, CachedDenial] = {}
+        self.lock = threading.Lock()
+        self.configured_id = configured_id
+        self.endpoint = endpoint
+        self.grant_type = grant_type
+        self.queue = queue
+        self.keys: dict[str | None, KeyState] = {}
+        self.former: dict[str | None, KeyState] = {}
+        self.total: KeyState | None = None
+        self.known_total: KeyState | None = None
+        self.is_gone = False
+        self.rules = ClientRules.of(replace(policies, limits=Limits()))
+        self.apply(policies, now_s, grants=grants)
+
+    def apply(self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies]) -> None:
+        """Apply new policies. Each key follows with its next request.
+
+        Args:
+            grants: Policies of the grant types that count here and differ from ``policies`` in their modes.
+        """
+        with self.lock:
+            self.former_horizons = extend_horizons(self.former_horizons, self.rules.horizons)
+            self.rules = ClientRules.of(policies, by_grant=grants.values())
+            self.grant_rules: Mapping[str | None, ClientRules] = {
+                name: ClientRules.of(found) for name, found in grants.items()
+            } or NO_RULES
+            # Never shorter than before, because hits of a wider window are still to be sent.
+            self.horizon_s = max(self.horizon_s, *self.rules.horizons.values(), 0)
+            self.former = {**self.former, **self.keys}
+            self.keys = {}
+            self._change_total(now_s)
+
+    def _change_total(self, now_s: float) -> None:
+        if not self.rules.total:
+            self.total = None
+            return
+        if self.known_total is None:
+            scope = CLIENT_TOTAL if self.scope is None else f"{self.scope}/{CLIENT_TOTAL}"
+            self.known_total = KeyState(self, None, scope, self.rules.total, now_s)
+        elif self.known_total.change_tiers(self.rules.total, now_s):
+            self.queue.add_urgent(self.known_total)
+        self.total = self.known_total
+
+    def exempt_all(self) -> None:
+        """Admit every request uncounted."""
+        self.rules = ClientRules(self.rules.mode, False, self.rules.exempt or Decision(self.rules.mode), (), (), ())
+        self.grant_rules = NO_RULES
+
+    def rules_for(self, grant_type: str | None) -> ClientRules:
+        """Return the rules for requests of a grant type."""
+        return self.grant_rules.get(grant_type, self.rules) if self.grant_rules else self.rules
+
+    def add_key(self, username: str | None, now_s: float) -> KeyState:
+        """Add a limited key that is not in ``keys``."""
+        tiers = self.rules.own_tiers(username)
+        key = self.former.pop(username, None)
+        if key is None:
+            key = KeyState(self, username, self.scope, tiers, now_s)
+        elif key.change_tiers(tiers, now_s):
+            self.queue.add_urgent(key)
+        self.keys[username] = key
+        return key
+
+    def decide(
+        self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, *, can_reuse: bool = False
+    ) -> Decision:
+        """Decide about a request, and count it where it counts.
+
+        Most requests are surely within all limits, or repeat a denial; all others are decided by the estimates.
+
+        Args:
+            key: The key; None if it has no limits of its own.
+            rules: The rules for its grant type.
+            can_reuse: Whether its client may get a token again.
+        """
+        decision = None
+        if self.denials and (holder := key or self.total) in self.denials:
+            cached = self.denials[holder]
+            if cost == 1 and rules is self.rules and not (can_reuse and cached.reuses):
+                decision = cached.repeat(now_s, self._hits(key))
+                self._mark_dirty(holder)
+        elif key is not None and key.is_dirty:  # any other has to be queued first
+            decision = self._admit_surely(key, rules, now_s, cost)
+        decision = decision or self._decide_by_estimates(key, rules, now_s, cost, can_reuse)
+        if can_reuse and decision.denial is not None:
+            decision.can_reuse = True
+        return decision
+
+    def _admit_surely(self, key: KeyState, rules: ClientRules, now_s: float, cost: int) -> Decision | None:
+        """Admit and count a request that is surely within its limits and makes no key urgent, else return None."""
+        buckets = key.buckets
+        if self.total is not None:
+            if not self.total.is_dirty:
+                return None
+            buckets += self.total.buckets
+        for bucket in buckets:
+            if not bucket.fits(now_s, cost):
+                return None
+        counted = tuple([bucket.count(now_s, cost) for bucket in buckets])
+        return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
+
+    def _decide_by_estimates(
+        self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool
+    ) -> Decision:
+        buckets = self._current_buckets(key, now_s)
+        tiers = rules.tiers_of(key)
+        for bucket in buckets:
+            if bucket.denies(now_s, cost):
+                return self._deny(key, rules, buckets, now_s, cost, can_reuse)
+        counted = tuple([bucket.count(now_s, cost) for bucket in buckets])
+        for each in (key, self.total):
+            if each is not None:
+                self.denials.pop(each, None)
+                if not each.is_urgent and each.has_reached_alert:
+                    self.queue.add_urgent(each)
+        return Decision(rules.mode, now_s, tiers, counted)
+
+    def _current_buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
+        """Return the buckets that a request concerns, in the frames of ``now_s``, and queue their keys."""
+        return self._buckets(key, now_s) + self._buckets(self.total, now_s)
+
+    def _buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
+        if key is None:
+            return ()
+        self._mark_dirty(key)
+        key.advance(now_s)
+        return key.buckets
+
+    def _mark_dirty(self, key: KeyState | None) -> None:
+        if key is not None and not key.is_dirty:
+            self.queue.add(key)
+            if key.due is Due.NEW and key.is_urgent_when_new:
+                self.queue.add_urgent(key)
+
+    def _hits(self, key: KeyState | None) -> int:
+        """Return a number that changes with every hit of the keys that a request concerns."""
+        return (key.hits if key else 0) + (self.total.hits if self.total else 0)
+
+    def _deny(
+        self,
+        key: KeyState | None,
+        rules: ClientRules,
+        buckets: Sequence[Bucket],
+        now_s: float,
+        cost: int,
+        can_reuse: bool,
+    ) -> Decision:
+        """Describe a denial, and count the request where it counts all the same.
+
+        A dry run beside enforced policies denies nothing, so the request counts in those. Reuse counts nowhere.
+        """
+        tiers = rules.tiers_of(key)
+        checked = list(zip(tiers, buckets, strict=True))
+        over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
+        is_enforced = any(tier.is_enforced for tier in over)
+        admitting = [bucket for tier, bucket in checked if tier.is_enforced and not is_enforced]
+        counting = [bucket for bucket in buckets if bucket.tier.count_denied and bucket not in admitting]
+        if can_reuse and _reuses(over):
+            counting = []
+        for bucket in counting:
+            bucket.count(now_s, cost)
+        denial = _describe(checked, over, now_s=now_s, cost=cost)
+        for bucket in admitting:  # afterwards, or it would describe the denial of the next request
+            bucket.count(now_s, cost)
+        decision = _uncounted(rules, tiers, buckets, now_s, denial)
+        holder = key or self.total
+        if holder is not None and cost == 1 and rules is self.rules and not counting and not admitting:
+            until_s = now_s + denial.retry_after_s - ROUNDING_S
+            self.denials[holder] = CachedDenial(decision, self._hits(key), until_s)
+        return decision
+
+    def preview(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int) -> Decision:
+        """Decide as ``decide`` does, and count nothing."""
+        buckets, tiers = self._current_buckets(key, now_s), rules.tiers_of(key)
+        checked = list(zip(tiers, buckets, strict=True))
+        over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
+        denial = _describe(checked, over, now_s=now_s, cost=cost) if over else None
+        return _uncounted(rules, tiers, buckets, now_s, denial)
+
+    def count(self, key: KeyState, now_s: float) -> None:
+        """Count a request that was admitted before. If a dry run denies it, other dry runs do not count it, either."""
+        buckets = self._buckets(key, now_s)
+        is_over = any(bucket.denies(now_s, 1) for bucket in buckets if not bucket.tier.is_enforced)
+        for bucket in buckets:
+            if not is_over or bucket.tier.is_enforced or bucket.tier.count_denied:
+                bucket.count(now_s, 1)
+        if key.has_reached_alert:
+            self.queue.add_urgent(key)
+
+    def forget(self, key: KeyState) -> bool:
+        """Drop a settled key, and return whether it was one that counts towards the number of keys.
+
+        The total counts towards no number, and is kept while it is limited.
+        """
+        if key is self.total or not key.is_settled or key.due is Due.FORGOTTEN:
+            return False
+        key.due = Due.FORGOTTEN
+        self.denials.pop(key, None)
+        if key is self.known_total:
+            self.known_total = None
+            return False
+        self.keys.pop(key.username, None)
+        self.former.pop(key.username, None)
+        return True
+
+    def erase(self, key: KeyState) -> bool:
+        """Drop a key with all its hits, and return whether it counted towards the number of keys."""
+        key.discard()
+        return self.forget(key)
+
+    def all_keys(self) -> list[KeyState]:
+        """Return all keys, those of former policies included."""
+        return [*self.keys.values(), *self.former.values(), *filter(None, [self.known_total])]
+
+    def retire(self, now_s: float) -> bool:
+        """Mark the client as dropped if nothing is lost by it, and return whether it is."""
+        total = self.known_total
+        if self.keys or self.former or (total is not None and not (total.is_settled and total.is_empty(now_s))):
+            return False
+        self.is_gone = True
+        if total is not None:
+            total.due = Due.FORGOTTEN
+        self.total = self.known_total = None
+        return True
+
+
+def _uncounted(
+    rules: ClientRules,
+    tiers: tuple[Tier, ...],
+    buckets: Sequence[Bucket],
+    now_s: float,
+    denial: LimitDenial | None,
+) -> Decision:
+    """Return the decision about a request that was not counted everywhere."""
+    counted = tuple(bucket.content(now_s) for bucket in buckets)
+    resets_after_s = tuple(bucket.reset_after_s(now_s) for bucket in buckets)
+    return Decision(rules.mode, now_s, tiers, counted, denial, resets_after_s)
+
+
+def _reuses(over: Sequence[Tier]) -> bool:
+    """Return True if all tiers that deny a request have ``on_limit: reuse``; of enforced ones, if there are any."""
+    return all(tier.reuses for tier in [tier for tier in over if tier.is_enforced] or over)
+
+
+def _describe(checked: Sequence[tuple[Tier, Bucket]], over: Sequence[Tier], *, now_s: float, cost: int) -> LimitDenial:
+    """Describe a denial by the limit that admits the request last.
+
+    Args:
+        over: The limits that deny it. If one of them is enforced, only enforced ones matter.
+    """
+    is_enforced = any(tier.is_enforced for tier in over)
+    concerned = [(tier, bucket) for tier, bucket in checked if tier.is_enforced or not is_enforced]
+    retry_after_s, last = 0.0, concerned[0]
+    while True:  # until all of them admit the request at the same moment
+        later_s, slowest = max(
+            ((each[1].retry_after_s(now_s, cost=cost, later_s=retry_after_s), each) for each in concerned),
+            key=itemgetter(0),
+        )
+        if later_s <= retry_after_s:
+            break
+        retry_after_s, last = later_s, slowest
+        if math.isinf(later_s):
+            break
+    tier, bucket = last
+    return LimitDenial(
+        policy=tier.policy,
+        mode=tier.mode,
+        is_enforced=is_enforced,
+        remaining=max(0, math.floor(min(tier.limit - bucket.estimate(now_s) for tier, bucket in concerned))),
+        at_s=now_s,
+        retry_after_s=retry_after_s,
+        reset_after_s=bucket.reset_after_s(now_s),
+        reuses=_reuses(over),
+    )

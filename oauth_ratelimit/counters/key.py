@@ -1,0 +1,367 @@
+"""State of one key: its counters, and what ``sync/protocol.py`` knows of the document that all instances share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series, Tier
+from oauth_ratelimit.counters.attempt import Attempt
+from oauth_ratelimit.counters.bucket import FAR_RATIO, FEWEST_UNSENT, NO_FRAMES, UNSENT_RATIO, Bucket
+from oauth_ratelimit.counters.due_queue import Due, Slot
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.counters.client import ClientState
+
+NO_HORIZONS: Mapping[Series, int] = {}
+FEW_HITS = 10  # a new key with a lower alert is synchronised at once, any other with the next cycle
+FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
+WAITS_PER_WINDOW = 10  # so that hits are sent while they matter
+
+
+@dataclass(slots=True)
+class SharingState:
+    """Other instances that count the same keys.
+
+    Attributes:
+        is_shared: Whether there is a store that other instances may use, too.
+        max_writer_count: The largest number of instances seen on one key, this one included.
+    """
+
+    is_shared: bool = True
+    max_writer_count: int = 1
+
+
+class Counts(NamedTuple):
+    """Hits of a key, as an instance knows them.
+
+    Attributes:
+        shared_hits: The global snapshot, ``g``.
+        in_flight_hits: Counted here and not acknowledged by the store, ``i``.
+    """
+
+    shared_hits: int
+    in_flight_hits: int
+
+
+class KeyState:
+    """State of one key. There is one for each document in a process.
+
+    The client's lock guards the counters. Those in the second half of the list belong to the sync cycle alone.
+
+    Attributes:
+        username: Pseudonym of the user, None for grants without one.
+        scope: What the document counts besides the plain token counter.
+        first, others: The bucket of the tier with the widest window, and those of further tiers. Most keys have one
+            tier, and a tuple for it would cost memory.
+        fresh_past: Hits of earlier frames and former tiers that no flush has taken, by series; None if there are none.
+            Never changed in place.
+        is_dirty: A request came since the last cycle.
+        is_urgent: The key is to be synchronised at once; false for one that becomes urgent at a time.
+
+        due: When the cycle takes the key next.
+        version: The document's version as last known; None if there is no document, or it was not read yet.
+        unsent: Hits that the cycle has taken and that are in no write. Never changed in place.
+        attempt: The write that is under way, or whose outcome is unknown; None if there is none.
+        is_stale: The document has probably changed, so it is read before the next write.
+        horizons: Seconds for which a frame of a series can matter, as the document holds them, as far as it is known.
+        newest_s: Start of the newest frame in the document, that of a write under way included.
+        writer_count: Number of instances that have written the document lately, this one included.
+        prunable: Parts that the next writes remove from the document.
+        requested_s: Time of the last cycle that found requests.
+        read_s: Time of the last read; ``-inf`` if the document may hold hits of a series that is new here.
+    """
+
+    __slots__ = (
+        "attempt",
+        "client",
+        "due",
+        "first",
+        "fresh_past",
+        "horizons",
+        "is_dirty",
+        "is_stale",
+        "is_urgent",
+        "mark",
+        "newest_s",
+        "others",
+        "prunable",
+        "read_s",
+        "requested_s",
+        "scope",
+        "unsent",
+        "username",
+        "version",
+        "writer_count",
+    )
+
+    def __init__(
+        self, client: "ClientState", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
+    ) -> None:
+        self.client = client
+        self.username = username
+        self.scope = scope
+        self.first = Bucket(tiers[0], now_s)
+        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
+        self.fresh_past: Hits | None = None
+        self.is_dirty = False
+        self.is_urgent = False
+        self.due: Due | Slot = Due.NEW
+        self.version: int | None = None
+        self.mark: int | None = None
+        self.unsent: Hits | None = None
+        self.attempt: Attempt | None = None
+        self.is_stale = False
+        self.horizons = NO_HORIZONS
+        self.newest_s = 0
+        self.writer_count = 1
+        self.prunable = NOTHING_PRUNABLE
+        self.requested_s = now_s
+        self.read_s = now_s
+        if client.sharing.is_shared:
+            for bucket in self.buckets:
+                bucket.watch_unread(writer_count=client.sharing.max_writer_count)
+
+    @property
+    def key(self) -> Key:
+        """Identity of the document."""
+        return Key(self.client.client_id, self.username, self.scope)
+
+    @property
+    def is_total(self) -> bool:
+        """True if the key counts all users of the client together."""
+        return self.scope != self.client.scope
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The bucket of each tier, the widest window first."""
+        return (self.first, *self.others)
+
+    def advance(self, now_s: float) -> None:
+        """Move on to the frames that ``now_s`` lies in. Hits of frames that have ended wait for the next flush."""
+        for bucket in self.buckets:
+            if not bucket.is_current(now_s):
+                with AllOrNothing(self):
+                    start_s, fresh = bucket.turn(now_s)
+                    if fresh and bucket.tier.sends:
+                        self._put_aside(bucket.tier.series, start_s, fresh)
+
+    def _put_aside(self, series: Series, start_s: int, hits: int) -> None:
+        # The frame is there already if the clock stepped back into it.
+        self.fresh_past = merged(self.fresh_past, {series: {start_s: hits}})
+
+    @property
+    def hits(self) -> int:
+        """Hits that count in full, over all tiers. It changes with every hit."""
+        hits = self.first.full
+        for bucket in self.others:
+            hits += bucket.full
+        return hits
+
+    @property
+    def has_reached_alert(self) -> bool:
+        """True if a bucket has reached its alert."""
+        return any(bucket.full >= bucket.alert for bucket in self.buckets)
+
+    @property
+    def is_urgent_when_new(self) -> bool:
+        """True if an unread key's alert is so low that a cycle would come too late: its first hit makes it urgent."""
+        return any(bucket.alert < FEW_HITS for bucket in self.buckets)
+
+    def has_used(self, ratio: float, *, longer_than_s: float = 0.0) -> bool:
+        """Return whether this share of a limit with a longer window is used up. Approximate: it needs no lock."""
+        for bucket in self.buckets:  # several times per key and cycle, so without a generator
+            if bucket.full + bucket.edge >= ratio * bucket.tier.limit and bucket.tier.window_s > longer_than_s:
+                return True
+        return False
+
+    @property
+    def expected_writer_count(self) -> int:
+        """Number of instances that may count this key, this one included: some may not have come to it yet."""
+        return max(self.writer_count, self.client.sharing.max_writer_count)
+
+    @property
+    def is_far(self) -> bool:
+        """True if only ``FAR_RATIO`` of a limit would be used up if every instance had counted as much as this one."""
+        writer_count = self.expected_writer_count
+        return not self.has_used(FAR_RATIO / writer_count) and all(
+            bucket.tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count for bucket in self.buckets
+        )
+
+    @property
+    def goes_by_mark(self) -> bool:
+        """True if the next write compares this writer's mark instead of the version, so that nothing is read for it.
+
+        A write that removes anything must know that nobody has written since it was read.
+        """
+        is_known = self.mark is not None and self.attempt is None and self.prunable is NOTHING_PRUNABLE
+        return is_known and self.expected_writer_count > 1 and self.is_far
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds for which hits may wait to be sent, 0.0 unless the document is known and the key is far."""
+        if self.version is None or self.unsent or self.attempt or not self.is_far:
+            return 0.0
+        return min(bucket.tier.window_s for bucket in self.buckets) / WAITS_PER_WINDOW
+
+    def gather(self) -> None:
+        """Move the fresh hits of the current frames to ``fresh_past``."""
+        for bucket in self.buckets:
+            fresh = bucket.take_fresh()
+            if fresh and bucket.tier.sends:
+                self._put_aside(bucket.tier.series, bucket.frame_start_s, fresh)
+
+    def _set_aside(self) -> tuple[Hits | None, ...]:
+        """Return the hits in flight but those that are fresh in the buckets."""
+        return self.fresh_past, self.unsent, None if self.attempt is None else self.attempt.hits
+
+    def in_flight(self) -> Hits:
+        """Return the hits that were counted here and that the store has not acknowledged. The client's lock is held."""
+        fresh = {
+            bucket.tier.series: {bucket.frame_start_s: bucket.fresh}
+            for bucket in self.buckets
+            if bucket.tier.sends and bucket.fresh
+        }
+        return merged(fresh, *self._set_aside())
+
+    def counts(self, now_s: float) -> Counts:
+        """Return the shared hits in the frames of the widest window, and all in flight. The client's lock is held."""
+        self.advance(now_s)
+        known, own = self.first.frames(), self.in_flight()
+        counted = sum(hits for start_s, hits in own.get(self.first.tier.series, NO_FRAMES).items() if start_s in known)
+        return Counts(max(0, sum(known.values()) - counted), self.request_count(own))
+
+    def load(self, hits: Hits, now_s: float) -> int:
+        """Replace the counts by those of a document and what it lacks, and return how many hits were new here."""
+        self.advance(now_s)
+        sources = (hits, *self._set_aside())
+        new_hits = 0
+        with AllOrNothing(self):
+            for bucket in self.buckets:
+                before = bucket.full
+                bucket.load(*(source.get(bucket.tier.series, NO_FRAMES) for source in sources if source))
+                new_hits = max(new_hits, bucket.full - before)
+        self.client.denials.pop(self, None)
+        return new_hits
+
+    def watch(self, now_s: float) -> None:
+        """Set the alerts. The frames are those of ``now_s``."""
+        if self.client.sharing.is_shared:
+            for bucket in self.buckets:
+                bucket.watch(now_s, writer_count=self.expected_writer_count)
+
+    def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
+        """Apply other tiers, and return whether the document must be read for it. The client's lock is held.
+
+        A series that stays the same keeps its counts; a new one starts with its in-flight hits.
+        """
+        self.advance(now_s)
+        self.gather()
+        former: dict[Series, Bucket] = {}
+        for bucket in self.buckets:
+            former.setdefault(bucket.tier.series, bucket)  # the widest window comes first
+        self.first, *others = (Bucket(tier, now_s) for tier in tiers)
+        self.others = tuple(others)
+        self.client.denials.pop(self, None)
+        is_incomplete = False
+        for bucket in self.buckets:
+            before = former.get(bucket.tier.series)
+            if before is None:
+                bucket.load(*(hits.get(bucket.tier.series, NO_FRAMES) for hits in self._set_aside() if hits))
+            else:
+                bucket.continue_from(before)
+            is_incomplete |= before is None or before.tier.frame_count < bucket.tier.frame_count
+        self.watch(now_s)
+        if is_incomplete:
+            self.read_s = -inf
+        return is_incomplete
+
+    def room(self, now_s: float, *, used_ratio: float) -> float:
+        """Return the hits that are left of the limit with least left, ``inf`` if no limit is used up to this share."""
+        self.advance(now_s)
+        used = [(bucket.tier.limit, bucket.estimate(now_s)) for bucket in self.buckets]
+        is_used = any(estimate >= used_ratio * limit for limit, estimate in used)
+        return min(limit - estimate for limit, estimate in used) if is_used else inf
+
+    def is_empty(self, now_s: float) -> bool:
+        """Return whether no window holds a hit."""
+        self.advance(now_s)
+        return not any(bucket.full or bucket.edge for bucket in self.buckets)
+
+    def request_count(self, hits: Hits) -> int:
+        """Return the number of requests in hits. A request is in the hits of every tier but those on trial."""
+        series = {bucket.tier.series for bucket in self.buckets}
+        counts = [(name in series, sum(frames.values())) for name, frames in hits.items()]
+        return sum(max((count for own, count in counts if own is is_own), default=0) for is_own in (True, False))
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True if the document is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
+        return self.version == UNUSABLE_VERSION
+
+    @property
+    def is_filling(self) -> bool:
+        """True if so much of a limit is used up that the hits of other instances may soon matter."""
+        return self.has_used(FILLING_RATIO)
+
+    @property
+    def may_have_changed(self) -> bool:
+        """True if other instances have probably written the document since it was read or written here."""
+        return self.writer_count > 1 or (self.client.sharing.max_writer_count > 1 and self.is_filling)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the key can be forgotten without losing a hit."""
+        return not self.is_dirty and not any(self._set_aside())
+
+    def is_idle(self, now_s: float) -> bool:
+        """Return whether all hits counted here have left every window."""
+        return now_s - self.requested_s > self.client.horizon_s
+
+    def discard(self) -> None:
+        """Drop all hits that were not sent. The client's lock is held."""
+        self.gather()
+        self.is_dirty = False
+        self.fresh_past = self.unsent = self.attempt = None
+
+    @property
+    def unconfirmed_hits(self) -> int:
+        """Number of hits in a write that may have been applied."""
+        return self.request_count(self.attempt.hits) if self.attempt and self.attempt.was_sent else 0
+
+
+class AllOrNothing:
+    """Takes back a half-done move of a key's hits: Ctrl-C raises in a caller of ``sync`` anywhere. The lock is held."""
+
+    __slots__ = ("_buckets", "_hits", "_key")
+
+    def __init__(self, key: KeyState) -> None:
+        self._key = key
+        self._hits = key.fresh_past, key.unsent, key.attempt
+        self._buckets = [(bucket, bucket.values()) for bucket in key.buckets]
+
+    def __enter__(self) -> None:
+        """Nothing was changed yet."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._key.fresh_past, self._key.unsent, self._key.attempt = self._hits
+            for bucket, values in self._buckets:
+                bucket.restore(values)
+
+
+def merged(*sources: Hits | None) -> Hits:
+    """Return the sum of hits. None are changed in place, because a write may be under way with them."""
+    found = [hits for hits in sources if hits]
+    if len(found) < 2:
+        return found[0] if found else {}
+    total: dict[Series, dict[int, int]] = {}
+    for hits in found:
+        for series, frames in hits.items():
+            counts = total.setdefault(series, {})
+            for start_s, count in frames.items():
+                counts[start_s] = counts.get(start_s, 0) + count
+    return total

@@ -1,0 +1,82 @@
+"""Tiers of one client, by what they count and by grant type."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import ClientPolicies, Limits
+from oauth_ratelimit.core.tier import Series, Tier, tiers_of
+from oauth_ratelimit.counters.key import KeyState
+
+_USER, _CLIENT, _TOTAL = map(attrgetter, ("limits.user", "limits.client", "limits.client_total"))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRules:
+    """Tiers of a client for all grant types, or for one that has modes of its own.
+
+    Attributes:
+        mode: Mode of the client.
+        is_canary: True if the canary enforces limits for the client.
+        exempt: The answer to every request, if nothing is decided.
+        user, client, total: The tiers by what they count: one user, grants without a user, all users together.
+        for_user, for_client: The tiers that a request with or without a user must pass.
+    """
+
+    mode: Mode
+    is_canary: bool
+    exempt: Decision | None
+    user: tuple[Tier, ...]
+    client: tuple[Tier, ...]
+    total: tuple[Tier, ...]
+    for_user: tuple[Tier, ...] = field(init=False)
+    for_client: tuple[Tier, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "for_user", self.user + self.total)
+        object.__setattr__(self, "for_client", self.client + self.total)
+
+    @classmethod
+    def of(cls, policies: ClientPolicies, *, by_grant: Iterable[ClientPolicies] = ()) -> "ClientRules":
+        """Return the rules of policies.
+
+        Args:
+            by_grant: Policies of the grant types that are counted with them.
+        """
+        every = (policies, *by_grant)
+        # Limits are the same for all grants, but where a mode is off they are left out.
+        counted = next((found for found in every if found.limits != Limits()), policies)
+        exempt = None
+        if policies.trusted or policies.mode is Mode.OFF or policies.limits == Limits():
+            exempt = Decision(policies.mode, trusted=policies.trusted)
+        user, client, total = (
+            tiers_of(
+                kind(counted),
+                counted.mode,
+                by_grant=tuple((kind(found), found.mode) for found in every),
+                is_total=kind is _TOTAL,
+            )
+            for kind in (_USER, _CLIENT, _TOTAL)
+        )
+        return cls(policies.mode, policies.is_canary, exempt, user, client, total)
+
+    @property
+    def horizons(self) -> dict[Series, int]:
+        """Seconds for which a frame of each series can matter."""
+        tiers = sorted((*self.user, *self.client, *self.total), key=lambda tier: tier.horizon_s)
+        return {tier.series: tier.horizon_s for tier in tiers}
+
+    def own_tiers(self, username: str | None) -> tuple[Tier, ...]:
+        """Return the tiers of a key, without those of all users together."""
+        return self.client if username is None else self.user
+
+    def tiers_of(self, key: KeyState | None) -> tuple[Tier, ...]:
+        """Return the tiers that a request of a key must pass; None is a key without limits of its own."""
+        if key is None:
+            return self.total
+        return self.for_client if key.username is None else self.for_user
+
+
+NO_RULES: Mapping[str | None, ClientRules] = {}

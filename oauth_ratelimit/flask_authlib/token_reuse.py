@@ -1,0 +1,256 @@
+"""Reuse of tokens: a client over a limit gets the token that it has, if it sends the same request again.
+
+Two requests are the same if nothing but the credentials differs. What may differ is named here, and so is what may be
+reused: everything else is denied.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from flask import json, request
+
+from oauth_ratelimit.config import DenialSettings
+from oauth_ratelimit.core.decision import Answer, Decision
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
+
+REUSES_KEY = "oauth_ratelimit.reuses"  # in the WSGI environment: what ends with the response
+METHODS = frozenset({"client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt"})
+CREDENTIALS = frozenset({"client_secret", "client_assertion"})  # parameters that may differ
+FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
+SIMPLE = (str, int, float, bool, type(None))
+# Variables that bind a token to a key or a certificate of the client, unless they say that there is none.
+BINDING = re.compile(
+    "DPOP|CLIENT_?CERT|SSL_CLIENT|TLS_CLIENT|MTLS|PEER_?CERT|(SSL|TLS)_CERT|TOKEN_BINDING|HTTP_SIGNATURE"
+)
+UNBOUND = ("", "NONE", "0", None)
+STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold
+
+_KEY = secrets.token_bytes(32)
+_server_ids: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
+
+_is_binding = lru_cache(maxsize=1000)(BINDING.search)
+
+
+class TokenRequest(NamedTuple):
+    """A request for a token of a client without a user, as the server is asked to generate it."""
+
+    server: Any
+    grant: Any
+    environ: dict[str, Any]
+    options: tuple[Any, ...]  # arguments of ``generate_token`` after the user
+    named_options: Mapping[str, Any]
+
+    @property
+    def scope(self) -> Any:
+        return self.options[0] if self.options else self.named_options.get("scope")
+
+
+class TokenReuse:
+    """The token of one request: one that was kept, or one that is being issued and may be kept.
+
+    Args:
+        scope: The scope that the client may have.
+        found: The token that is given out again, or the issue of a new one.
+        deny: Returns the error for another token above a limit; None within the limits.
+    """
+
+    def __init__(
+        self, cache: TokenCache, scope: str, found: dict[str, Any] | Issue, deny: Callable[[], RateLimited] | None
+    ) -> None:
+        self._cache = cache
+        self._scope = scope
+        self._issue = found if isinstance(found, Issue) else None
+        self._token: Any = None if isinstance(found, Issue) else found
+        self._deny = deny
+        self.is_reused = self._issue is None
+        self._text = ""  # of the token as it was saved
+        self._is_confirmed = False
+
+    def generate(self, generate: Callable[[], Any]) -> Any:
+        """Return the token that is given out again, or a new one."""
+        if self.is_reused:
+            return dict(self._token)
+        if self._token is not None:  # a second one in the same request
+            self.release()
+            if self._deny is not None:
+                raise self._deny()
+        self._token = generate()
+        return self._token
+
+    def is_saved_already(self, token: Any) -> bool:
+        """Return True if a token is the one that is given out again. Raise for any other one in its place."""
+        if self.is_reused and self._deny is not None and token.get("access_token") != self._token["access_token"]:
+            raise self._deny()
+        return self.is_reused
+
+    def note_saved(self, token: Any) -> None:
+        """Copy a token that the server has saved, if it is the one that it has generated."""
+        if self._issue is not None and token is self._token and isinstance(token, dict):
+            with suppress(TypeError, ValueError):  # Flask may know how to write it; then it is not kept
+                self._text = json.dumps(token)
+
+    def confirm(self, response: Any) -> None:
+        """Confirm the token if Authlib's response is a 200 that holds it, and nothing stronger."""
+        if self._issue is None or not self._text or getattr(response, "status_code", None) != 200:
+            return
+        token, answer = json.loads(self._text), response.get_json(silent=True)
+        self._is_confirmed = (
+            _is_reusable(token, self._scope)
+            and isinstance(answer, dict)
+            and answer.get("access_token") == token["access_token"]
+            and _is_reusable(answer, self._scope)
+        )
+
+    def finish(self, status: str) -> None:
+        """Keep a confirmed token if the response of the application is a 200."""
+        if self._issue is not None and self._is_confirmed and status.startswith("200"):
+            kept = KeptToken(self._issue.begun_s, self._text, json.loads(self._text)["expires_in"])
+            self._cache.end(self._issue, kept)
+        self.release()
+
+    def release(self) -> None:
+        """End the issue without a token to keep, unless it has ended."""
+        if self._issue is not None:
+            self._cache.end(self._issue)
+            self._issue = None
+
+
+def _is_reusable(token: Mapping[str, Any], scope: str) -> bool:
+    """Return True if a token has the granted scope, is a bearer token that expires, and comes with no other one."""
+    lifetime_s, granted = token.get("expires_in"), token.get("scope", scope)
+    return (
+        str(token.get("token_type")).lower() == "bearer"
+        and type(lifetime_s) is int
+        and lifetime_s > 0
+        and isinstance(token.get("access_token"), str)
+        and isinstance(granted, str)
+        and _sorted_scope(granted) == scope
+        and not any(token.get(name) for name in STRONGER)
+    )
+
+
+def _sorted_scope(scope: str) -> str:
+    return " ".join(sorted(scope.split()))
+
+
+@lru_cache(maxsize=1000)
+def _keeps_tokens(tiers: tuple[Tier, ...]) -> bool:
+    return any(tier.reuses and tier.is_enforced for tier in tiers)
+
+
+class Reuser:
+    """Decides which requests get a token again. An error of the application's functions counts as no."""
+
+    def __init__(
+        self,
+        is_active: Callable[[dict[str, Any]], object] | None,
+        key_of: Callable[[Any], str] | None,
+        log_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._is_active = is_active
+        self._key_of = key_of
+        self._log_failure = log_failure
+
+    def answer(
+        self,
+        decision: Decision,
+        cache: TokenCache,
+        client: Any,
+        asked: TokenRequest,
+        denial: DenialSettings,
+    ) -> TokenReuse | None:
+        """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
+        is_over = decision.denial is not None
+        keeps = decision.allowed and _keeps_tokens(decision.tiers)
+        if not (is_over or keeps or cache.is_used):
+            return None
+        reuses = decision.action == "reuse"
+        try:
+            client_id = storable_name(f"{client.get_client_id()}")
+            if not (is_over or keeps or cache.follows(client_id)):
+                return None
+            allowed = client.get_allowed_scope(asked.scope)
+            scope = None if allowed is None else _sorted_scope(allowed)
+            digest = None if scope is None else self._digest(client, asked, scope)
+            if scope is None or digest is None:
+                return None
+            if not reuses and not keeps:
+                if cache.note_request(client_id, digest, is_over=is_over):
+                    decision.answer = Answer.REUSABLE
+                return None
+            deny = partial(RateLimited, decision, denial, grant_type=CLIENT_CREDENTIALS) if reuses else None
+            found = self._find(cache, client_id, digest) if reuses else cache.begin(client_id, digest)
+        except Exception as exc:  # noqa: BLE001  # foreign code, or a request that cannot be read
+            if reuses or keeps:  # else it only measures what reuse would do
+                self._log_failure("reuse_failed", exc)
+            return None
+        if found is None:
+            return None
+        reuse = TokenReuse(cache, scope, found, deny)
+        if reuses:
+            decision.answer = Answer.REUSED if reuse.is_reused else Answer.ISSUED
+        asked.environ[REUSES_KEY].append(reuse)
+        return reuse
+
+    def _find(self, cache: TokenCache, client_id: str, digest: bytes) -> dict[str, Any] | Issue | None:
+        """Return a token to give out again, or the issue of a new one, or None."""
+        for _ in range(2):  # one that is not active is dropped; another may have been issued meanwhile
+            kept = cache.find(client_id, digest)
+            if not isinstance(kept, KeptToken):
+                return kept
+            token: dict[str, Any] = json.loads(kept.text)
+            if self._may_reuse(dict(token)):
+                left_s = cache.left_s(kept)
+                if left_s >= 1:
+                    return {**token, "expires_in": int(left_s)}
+            cache.drop(client_id, digest, kept)
+        return None
+
+    def _may_reuse(self, token: dict[str, Any]) -> bool:
+        try:
+            return self._is_active is None or bool(self._is_active(token))
+        except Exception as exc:  # noqa: BLE001  # foreign code
+            self._log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
+            return False
+
+    def _digest(self, client: Any, asked: TokenRequest, scope: str) -> bytes | None:
+        """Return the digest of all that the token depends on, None if the token must not be given out again."""
+        http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+        method = getattr(asked.grant.request, "auth_method", None)
+        options = (*asked.options, *asked.named_options.values())
+        extra = "" if self._key_of is None else self._key_of(client)
+        if (
+            asked.environ.get(REUSES_KEY) is None
+            or http_request.environ is not asked.environ
+            or asked.grant.request.client is not client
+            or method not in METHODS
+            or http_request.mimetype not in FORMS
+            or http_request.files
+            or not isinstance(extra, str)
+            or not all(isinstance(value, SIMPLE) for value in options)
+            or any(_is_binding(name) and value not in UNBOUND for name, value in asked.environ.items())
+        ):
+            return None
+        parts = (
+            _server_ids.setdefault(asked.server, secrets.token_bytes(16)),
+            (str(client.get_client_id()), type(client).__qualname__, str(getattr(client, "id", ""))),
+            (http_request.method, http_request.base_url, method, http_request.mimetype),
+            [_without_credentials(places.lists()) for places in (http_request.args, http_request.form)],
+            (scope, asked.options, sorted(asked.named_options.items())),
+            extra,
+        )
+        return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()
+
+
+def _without_credentials(parameters: Any) -> list[tuple[str, list[str]]]:
+    return sorted((name, values) for name, values in parameters if name not in CREDENTIALS)

@@ -1,0 +1,275 @@
+"""Forecast of denials: a client's recent load, sent to real limiters in simulated time from its present counters.
+
+The statistics know the minute of a request, not its second. So the load is sent in several ways: evenly, and in bursts
+as dense as the densest recorded second. The results are the bounds of the forecast.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.grant_type import full_grant_type
+from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute
+from oauth_ratelimit.counters.client import CLIENT_TOTAL
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.replay.fleet import QuietEvents
+from oauth_ratelimit.store.base import Change, Snapshot
+from oauth_ratelimit.store.memory import MemoryStore
+
+RECENT = 10  # minutes whose load is repeated
+WRITTEN_S = 20  # after the end of a minute all instances have written it
+MAX_USERS = 8  # that are sent by name; the others are sent as no more users than these
+SHORTEST, LONGEST = 60, 1440  # minutes of a forecast
+MAX_SENT = 4000  # times that a limiter is asked in one run, half a second
+HEADROOM = 1.25  # of a proposed limit over the highest load
+
+
+class Sender(NamedTuple):
+    """Sender of requests: a user or none, and the grant type."""
+
+    username: str | None
+    grant_type: str | None
+
+    @property
+    def kind(self) -> LimitKind:
+        return LimitKind.CLIENT if self.username is None else LimitKind.USER
+
+
+@dataclass(slots=True)
+class Run:
+    """Requests over a limit in one simulation by policy, and the time of the first of each policy."""
+
+    by_policy: Counter[str] = field(default_factory=Counter)
+    first_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Denials to be expected per minute if a client goes on as lately.
+
+    Attributes:
+        length: Minutes that they are expected for.
+        ways: Those of each way to send the requests, in the order of ``WAYS``.
+        by_policy: All of them by policy, and the time of the first of each.
+    """
+
+    length: int
+    denied: float
+    at_least: float
+    at_most: float
+    ways: Sequence[float]
+    by_policy: Mapping[str, tuple[int, float]]
+
+
+class Forecaster:
+    """Forecasts for one client under several sets of policies.
+
+    Args:
+        client_id: The client.
+        minutes: The recorded minutes whose load is repeated.
+        documents: Its present counters.
+        policies: Policies that apply now.
+        now_s: The present, seconds since the epoch.
+        instance_count: Number of instances; None if it is not known.
+        counts_dry_run: Count what a dry run would deny as denied.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        minutes: Sequence[ClientMinute],
+        documents: Iterable[tuple[Key, Snapshot]],
+        *,
+        policies: PolicySet,
+        now_s: float,
+        instance_count: int | None = None,
+        counts_dry_run: bool = False,
+    ) -> None:
+        self.recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
+        self._client_id = client_id
+        self._load = [Counter(dict(_senders(minute))) for minute in minutes]
+        self._senders = sorted({sender for minute in self._load for sender in minute}, key=str)
+        self._documents = list(documents)
+        self._policies = policies
+        self._now_s = now_s
+        self.counts_dry_run = counts_dry_run
+        burst = max((minute.burst for minute in minutes), default=0)
+        self._most_per_second = burst * instance_count if burst and instance_count else math.inf
+
+    @property
+    def minute_count(self) -> int:
+        """Number of minutes whose load is repeated."""
+        return len(self._load)
+
+    @property
+    def offered(self) -> float:
+        """Requests per minute."""
+        return sum(map(Counter.total, self._load)) / max(1, len(self._load))
+
+    def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
+        """Return the policies that the requests meet, by name."""
+        found: dict[str, tuple[LimitKind, Policy]] = {}
+        for sender in self._senders:
+            limits = policies.matching(self._client_id, grant_type=sender.grant_type).limits
+            for kind in (sender.kind, LimitKind.CLIENT_TOTAL):
+                found |= {policy.name: (kind, policy) for policy in getattr(limits, kind)}
+        return found
+
+    def needed(self, kind: LimitKind, policy: Policy) -> int:
+        """Return an amount that a limit should have to hardly deny, rounded up to two digits."""
+        window_s, keys = policy.window.window_s, {each.username for each in self._senders}
+        if kind is LimitKind.CLIENT:
+            keys = {None}
+        highest = 1.0
+        for names in [{key} for key in keys - {None}] if kind is LimitKind.USER else [keys]:
+            counts = [sum(count for each, count in minute.items() if each.username in names) for minute in self._load]
+            rounds, rest = divmod(math.ceil(window_s / MINUTE_S), len(counts))
+            most = max(sum((counts * 2)[start : start + rest]) for start in range(len(counts)))
+            per_second = min(max(counts), self._most_per_second * window_s)
+            highest = max(highest, per_second if window_s < MINUTE_S else rounds * sum(counts) + most)
+        digit = int(10 ** max(0, math.floor(math.log10(highest * HEADROOM)) - 1))
+        return math.ceil(highest * HEADROOM / digit) * digit
+
+    def outlook(self, policies: PolicySet) -> Outlook:
+        """Return the denials to be expected if these policies apply from now on."""
+        met = [*self.met(self._policies).values(), *self.met(policies).values()]
+        longest = max((policy.window.window_s for _, policy in met), default=0) // MINUTE_S
+        length = min(LONGEST, max(SHORTEST, longest + RECENT))
+        steps = min(MINUTE_S, max(1, MAX_SENT // max(1, length * len(self._senders))))
+        runs = [self._run(policies, length, steps, *way) for way in WAYS]
+        ways = [run.by_policy.total() / length for run in runs]
+        even, offered = runs[0], self.offered
+        # A limit admits one step less than it could, because all requests of a step come at once.
+        rates = ((policy.limit * MINUTE_S, policy.window.window_s) for _, policy in met)
+        coarse = max(
+            (min(offered, hits / each) * min(1.0, MINUTE_S / each) / steps for hits, each in rates), default=0.0
+        )
+        noise = offered / 100 + 2 * math.sqrt(offered / length)  # requests come at random
+        return Outlook(
+            length,
+            denied=ways[0],
+            at_least=max(0.0, min(ways) - noise - coarse),
+            at_most=min(offered, max(ways) + noise) if any(ways) else 0.0,
+            ways=ways,
+            by_policy={name: (count, even.first_s[name]) for name, count in even.by_policy.most_common()},
+        )
+
+    def _run(self, policies: PolicySet, length: int, steps: int, is_burst: bool, alternates: bool) -> Run:
+        now_s = self._now_s
+        store = MemoryStore(lambda: now_s)
+        changes = [
+            Change(key, None, 1, 1, each.hits, math.inf, horizons=each.horizons) for key, each in self._documents
+        ]
+        store.compare_and_set("recorded", changes)
+        limiter = Limiter(
+            Settings(policies=self._policies),
+            store,
+            clock=lambda: now_s,
+            monotonic=lambda: now_s,
+            denial_events=QuietEvents(1),
+            follows_store_clock=True,
+        )
+        for sender in self._senders:
+            limiter.peek(self._client_id, sender.username, grant_type=sender.grant_type)
+        limiter.sync()
+        limiter.reconfigure(Settings(policies=policies))
+        counts_denied = any(policy.count_denied for _, policy in self.met(policies).values())
+        run, denials = Run(), dict[Sender, tuple[float, str]]()
+        for number in range(length):
+            load = self._load[number % len(self._load)]
+            span_s = min(float(MINUTE_S), load.total() / self._most_per_second) if is_burst else float(MINUTE_S)
+            begin_s = MINUTE_S - span_s if alternates and number % 2 == 0 else 0.0
+            for step in range(steps):
+                now_s = self._now_s + number * MINUTE_S + begin_s + span_s * (step + 0.5) / steps
+                for sender, count in load.items():
+                    part = count * (step + 1) // steps - count * step // steps
+                    until_s, policy = denials.get(sender, (0.0, ""))
+                    if now_s < until_s:
+                        run.by_policy[policy] += part
+                        continue
+                    for found, sent in self._send(limiter, sender, part, counts_denied=counts_denied):
+                        policy = found.policy or ""
+                        run.by_policy[policy] += sent
+                        run.first_s.setdefault(policy, now_s)
+                        if not (found.allowed or counts_denied):  # until then nothing can be admitted
+                            denials[sender] = now_s + found.retry_after_s, policy
+        return run
+
+    def _send(
+        self, limiter: Limiter, sender: Sender, count: int, *, counts_denied: bool
+    ) -> Iterator[tuple[Decision, int]]:
+        """Send requests at one moment, and yield the denials with their number."""
+        while count > 0:
+            found = limiter.peek(self._client_id, sender.username, grant_type=sender.grant_type)
+            sent = count if found.would_deny or found.policy is None else max(1, min(count, found.remaining))
+            if found.allowed or counts_denied:
+                limiter.check(self._client_id, sender.username, grant_type=sender.grant_type, cost=sent)
+            if found.would_deny and (self.counts_dry_run or not found.allowed):
+                yield found, sent
+            count -= sent
+
+
+WAYS = ((False, False), (True, False), (True, True))
+"""Ways to send the load of a minute: evenly; in one burst at its start; in bursts at its end and its start by turns."""
+
+
+def _senders(minute: ClientMinute) -> Iterator[tuple[Sender, int]]:
+    of_users: Counter[str] = Counter()
+    for source, tally in minute.tallies.items():
+        if source.is_token and source.kind == "user":
+            of_users[source.grant] += tally.offered
+        elif source.is_token and tally.offered:
+            yield Sender(None, full_grant_type(source.grant)), tally.offered
+    if not of_users.total():
+        return
+    grant_type, named = full_grant_type(of_users.most_common(1)[0][0]), minute.users[:MAX_USERS]
+    for user in named:
+        yield Sender(user.username, grant_type), user.offered
+    rest = of_users.total() - sum(user.offered for user in named)
+    # Each of the other users sent no more than those with a name.
+    sender_count = min(MAX_USERS, math.ceil(rest / max(1, min((user.offered for user in named), default=1))))
+    for number in range(sender_count):
+        part = rest * (number + 1) // sender_count - rest * number // sender_count
+        yield Sender(f"\0{number}", grant_type), part
+
+
+def recent_minutes(found: Iterable[ClientMinute], client_id: str, now_s: float) -> list[ClientMinute]:
+    """Return the last ten full minutes; if a storm began meanwhile, those since then."""
+    until_s = int((now_s - WRITTEN_S) // MINUTE_S) * MINUTE_S
+    by_start = {minute.minute_s: minute for minute in found}
+    starts = range(until_s - RECENT * MINUTE_S, until_s, MINUTE_S)
+    minutes = [by_start.get(at_s, ClientMinute(client_id, at_s)) for at_s in starts]
+    quiet = [index for index, minute in enumerate(minutes) if not minute.tally().over]
+    # A storm is over a limit in each of its minutes. What comes and goes needs all minutes.
+    is_storm = quiet == list(range(len(quiet))) and len(quiet) < RECENT
+    return minutes[len(quiet) :] if is_storm else minutes
+
+
+def forecaster_of(context: OperatorContext, client_id: str, *, counts_dry_run: bool = False) -> Forecaster:
+    """Return the forecaster for a client, with its recorded minutes and its counters in MongoDB."""
+    stored = storable_name(client_id)
+    since_s = context.now_s - WRITTEN_S - (RECENT + 1) * MINUTE_S
+    read = context.stores.statistics.minutes(since_s, context.now_s, stored, parts=("by", "users", "burst"))
+    minutes = recent_minutes(read, client_id, context.now_s)
+    senders = {sender for minute in minutes for sender, _ in _senders(minute)}
+    keys = set()
+    for sender in senders:
+        scope, _ = context.policies.limits_at(client_id, grant_type=sender.grant_type)
+        total = CLIENT_TOTAL if scope is None else f"{scope}/{CLIENT_TOTAL}"
+        keys |= {Key(stored, sender.username, scope), Key(stored, None, total)}
+    return Forecaster(
+        client_id,
+        minutes,
+        context.stores.documents.of_keys(keys),
+        policies=context.policies,
+        now_s=context.now_s,
+        instance_count=len(context.stores.heartbeats.read(context.now_s)) or None,
+        counts_dry_run=counts_dry_run,
+    )

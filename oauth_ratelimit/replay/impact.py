@@ -1,0 +1,188 @@
+"""Impact of a change of mode, trust or limits before it is made: sentences for the terminal and the admin page."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
+from oauth_ratelimit.operations.changes import amount_overrides
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.format import counted, duration
+from oauth_ratelimit.replay.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
+
+HOUR_S = 3600.0
+MAX_NAMED = 5
+CLEARLY = 0.9  # times as many, or fewer, is a difference
+UNCHANGED = "This applies already, so nothing changes."
+NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
+NO_LOAD = "No requests of the last ten minutes are recorded, so nobody knows what this does."
+TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
+NOBODY = "In the last hour this would have hit nobody: no request was over a limit."
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """Impact of a change.
+
+    Attributes:
+        lines: Sentences.
+        proposal: Amounts of further limits that would have to be raised, too, by kind and name.
+    """
+
+    lines: list[str]
+    proposal: dict[LimitKind, dict[str, int]] = field(default_factory=dict)
+
+
+def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
+    """Return the impact of overrides of one client, or of all."""
+    target, before = overrides[0].target, context.policies
+    targets = {override.target for override in overrides}
+    kept = [override for override in context.overrides if override.target not in targets]
+    after = apply_overrides(context.settings.policies, [*kept, *overrides])
+    if after == before:
+        return Impact([UNCHANGED])
+    if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
+        return Impact(_of_mode(context, after, target.client_id))
+    if target.client_id is None:
+        return Impact(list(_of_limits(context, after)))
+    return client_impact(_forecaster(context, target.client_id, after), target.client_id, before, after)
+
+
+def _forecaster(context: OperatorContext, client_id: str, after: PolicySet) -> Forecaster:
+    is_enforced = _denies(context.policies, client_id) or _denies(after, client_id)
+    return forecaster_of(context, client_id, counts_dry_run=not is_enforced)
+
+
+def client_impact(forecaster: Forecaster, client_id: str, before: PolicySet, after: PolicySet) -> Impact:
+    """Return the impact of other policies on a client that goes on as lately."""
+    if not forecaster.offered:
+        return Impact([NO_LOAD])
+    verb = "would be denied" if forecaster.counts_dry_run else "denied"
+    unchanged, changed = forecaster.outlook(before), forecaster.outlook(after)
+    recorded = forecaster.recorded
+    over = recorded.over if forecaster.counts_dry_run else recorded.denied + recorded.reused
+    lines = [
+        f"In the last {forecaster.minute_count} min: {_amount(over / forecaster.minute_count)} of "
+        f"{_amount(forecaster.offered)} requests per minute {verb}. Unchanged: {_text(unchanged, verb)}.",
+        f"{_judgement(unchanged, changed)} With this change: {_text(changed, verb)}.",
+    ]
+    proposal = _proposal(forecaster, client_id, after) if changed.by_policy else {}
+    if proposal:
+        raised = apply_overrides(after, amount_overrides(after, client_id, proposal, TEMPLATE))
+        names = {name for amounts in proposal.values() for name in amounts}
+        met = forecaster.met(raised)
+        rates = [rate_text(met[name][1].limit, met[name][1].window.window_s) for name in names]
+        texts = [f"{name} at {rate}" for name, rate in zip(names, rates, strict=True)]
+        lines.append(f"With {' and '.join(sorted(texts))}: {_text(forecaster.outlook(raised), verb)}.")
+    return Impact([*lines, *_unknown(forecaster, after)], proposal)
+
+
+def _proposal(forecaster: Forecaster, client_id: str, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:
+    _, limits = policies.limits_at(client_id)
+    found: dict[LimitKind, dict[str, int]] = {}
+    for name, (kind, met) in forecaster.met(policies).items():
+        amount = forecaster.needed(kind, met)
+        if amount > met.limit and any(policy.name == name for policy in getattr(limits, kind)):
+            found.setdefault(kind, {})[name] = amount
+    return found
+
+
+def _unknown(forecaster: Forecaster, policies: PolicySet) -> Iterator[str]:
+    """Yield what recorded minutes cannot say."""
+    met = forecaster.met(policies)
+    if any(policy.on_limit is OnLimit.REUSE for _, policy in met.values()):
+        yield "Requests that get a token again (on_limit: reuse) are counted as denied here."
+    for name, (_, policy) in met.items():
+        window_s = policy.window.window_s
+        if window_s < MINUTE_S:
+            yield (
+                f"What {name} denies depends on bursts within {duration(window_s)}, which recorded minutes do not "
+                f"show: the bounds are those of even requests and of the densest recorded second."
+            )
+        elif window_s > LONGEST * MINUTE_S:
+            yield f"What {name} denies after {duration(LONGEST * MINUTE_S)} is not known: its window is longer."
+
+
+def _judgement(unchanged: Outlook, changed: Outlook) -> str:
+    """Return whether a change helps. It does only if it does so however requests are spread within a minute."""
+    pairs = list(zip(unchanged.ways, changed.ways, strict=True))
+    if all(now < CLEARLY * was for was, now in pairs):
+        return "This helps."
+    if all(was < CLEARLY * now for was, now in pairs):
+        return "This denies more."
+    if all(now >= CLEARLY * was for was, now in pairs):
+        return "This does not help." if any(changed.ways) else "Nobody is denied either way."
+    return "This may help: it depends on when within a minute requests come, which is not recorded."
+
+
+def _text(outlook: Outlook, verb: str) -> str:
+    within = f"in the next {duration(outlook.length * MINUTE_S)}"
+    if not outlook.at_most:
+        return f"none {verb} {within}"
+    if not outlook.denied:
+        return f"none {verb} {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
+    bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
+    by = [f"{name} from {_clock(first_s)}" for name, (_, first_s) in outlook.by_policy.items()]
+    return (
+        f"about {_amount(outlook.denied)} per minute {verb} {within} ({bounds}){', by ' * bool(by)}{' and '.join(by)}"
+    )
+
+
+def _amount(per_minute: float) -> str:
+    return f"{per_minute:,.0f}" if per_minute >= 10 or per_minute == int(per_minute) else f"{per_minute:.1f}"
+
+
+def _clock(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%H:%M} UTC"
+
+
+def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
+    """Yield the impact on those of all clients that were most over a limit lately, then on the busiest."""
+    before, tallies = context.policies, _tallies(context, None, RECENT * MINUTE_S)
+    changed = [each for each in tallies if before.limits_at(each) != after.limits_at(each)]
+    changed.sort(key=lambda each: (-tallies[each].over, -tallies[each].offered, each))
+    for client_id in changed[:MAX_NAMED]:
+        impact = client_impact(_forecaster(context, client_id, after), client_id, before, after)
+        yield f"{client_id}: {' '.join(impact.lines)}"
+    if len(changed) > MAX_NAMED:
+        yield f"{counted(len(changed) - MAX_NAMED, 'client')} with less traffic not forecast."
+    elif not changed:
+        yield NO_LOAD
+
+
+def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> dict[str, Tally]:
+    stored, tallies = client_id and storable_name(client_id), dict[str, Tally]()
+    for minute in context.stores.statistics.requests(context.now_s - span_s, context.now_s, stored):
+        if minute.client_id != OTHER_CLIENTS:
+            tallies[minute.client_id] = tallies.get(minute.client_id, NO_REQUESTS) + minute.tally()
+    return tallies
+
+
+def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) -> list[str]:
+    """Return whom another mode would have denied, or spared. Counted, not computed: a dry run counts as enforcing."""
+    tallies, before = _tallies(context, client_id, HOUR_S), context.policies
+    offered = sum(tally.offered for tally in tallies.values())
+    if not offered:
+        return [NO_RECORD]
+    names = [name for name in tallies if _denies(before, client_id or name) is not _denies(after, client_id or name)]
+    hit = sorted((name for name in names if tallies[name].over), key=lambda name: (-tallies[name].over, name))
+    if not hit:
+        return [NOBODY]
+    verb = "denied" if _denies(after, client_id or hit[0]) else "spared"
+    over, clients = sum(tallies[name].over for name in hit), counted(len(tallies), "client")
+    title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
+    lines = [
+        f"  {name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit[:MAX_NAMED]
+    ]
+    more = [f"  and {len(hit) - MAX_NAMED:,} more"] if len(hit) > MAX_NAMED else []
+    return [f"{title}, of {len(hit):,} of {clients}:", *lines, *more]
+
+
+def _denies(policies: PolicySet, client_id: str) -> bool:
+    matched = policies.matching(client_id)
+    return matched.mode is Mode.ENFORCE and not matched.trusted

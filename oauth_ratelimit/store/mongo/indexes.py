@@ -1,0 +1,109 @@
+"""Indexes: ``init-db`` makes them, and so do instances where their rights allow."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pymongo
+from pymongo import IndexModel
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure, PyMongoError
+
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.store.mongo.client import (
+    COUNTERS,
+    FAILURES,
+    STATISTICS,
+    UNAUTHORIZED,
+    Connection,
+    Document,
+    code_of,
+)
+
+log = get_logger(__name__)
+
+CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its indexes with it
+MAX_S = 1.0  # for each index: a collection that takes longer is left to init-db
+COMMIT_QUORUM = "majority"  # by default the server waits for all members, those that are down included
+BAD_VALUE = 2  # from a server without a replica set, which knows no quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index of one field."""
+
+    name: str
+    path: str
+    missing: str  # the event that is logged if it cannot be made
+    options: Mapping[str, Any]
+
+
+EXPIRY = Index("expire", "expire", "expiry_index_missing", {"expireAfterSeconds": 0})
+MINUTE = Index("minute", "_id.minute", "minute_index_missing", {"sparse": True})
+DENIAL = Index("denial", "first", "denial_index_missing", {"sparse": True})
+
+INDEXES = {COUNTERS: (EXPIRY,), FAILURES: (EXPIRY,), STATISTICS: (EXPIRY, MINUTE, DENIAL)}
+
+
+def create_indexes(collection: Collection[Document], indexes: Iterable[Index]) -> None:
+    """Create the indexes that do not exist. Raises ``PyMongoError`` if one cannot be created."""
+    models = [IndexModel(index.path, name=index.name, **index.options) for index in indexes]
+    try:
+        collection.create_indexes(models, commitQuorum=COMMIT_QUORUM)
+    except OperationFailure as exc:
+        if exc.code != BAD_VALUE:
+            raise
+        collection.create_indexes(models)
+
+
+class IndexKeeper:
+    """Creates a collection's indexes after a write: seldom, not for long, and without failing what it comes after."""
+
+    def __init__(self, *indexes: Index) -> None:
+        self._indexes = indexes
+        self._next_s = -math.inf
+
+    def ensure(self, collection: Collection[Document]) -> None:
+        """Create indexes where rights allow. Without them documents stay and reads are slower; counts are the same."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + CHECK_INTERVAL_S
+        for index in self._indexes:
+            try:
+                with pymongo.timeout(MAX_S):  # the server ends with the client, too
+                    create_indexes(collection, (index,))
+            except PyMongoError as exc:
+                if not _is_made_by_others(collection, index, exc):
+                    details = exc.details if isinstance(exc, OperationFailure) else None
+                    reason = code_of(details) if details else type(exc).__name__
+                    log.warning(index.missing, collection=collection.name, reason=reason)
+
+
+class StatisticsCollection:
+    """Base of the stores that share the collection of statistics. The connection's owner closes it.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._indexes = IndexKeeper(*INDEXES[STATISTICS])
+
+    @property
+    def _collection(self) -> Collection[Document]:
+        return self._connection.collection(STATISTICS)
+
+
+def _is_made_by_others(collection: Collection[Document], index: Index, error: PyMongoError) -> bool:
+    """Return whether an index exists that this process has no right to create."""
+    if not isinstance(error, OperationFailure) or error.code not in UNAUTHORIZED:
+        return False
+    query = {"find": collection.name, "hint": index.name}
+    try:  # unlike a list of indexes, a query plan needs no right but to read
+        plan = collection.database.command("explain", query, verbosity="queryPlanner")
+    except PyMongoError:  # the collection has no index of that name
+        return False
+    return "IXSCAN" in str(plan["queryPlanner"]["winningPlan"])  # not in the plan for a missing collection

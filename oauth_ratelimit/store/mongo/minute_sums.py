@@ -1,0 +1,113 @@
+"""Sums over the minutes of clients, computed by MongoDB: some bytes per client instead of its whole document."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, Kind, Tally
+from oauth_ratelimit.store.mongo.client import Document
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count
+
+KINDS: Final[tuple[Kind, ...]] = ("client", "user")
+PAGE_SIZE = 1000  # documents per round trip
+
+
+def selected_minutes(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
+    """Return the filter for the minutes that begin in a period, and the field to sort by."""
+    first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
+    if client_id is None:
+        return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
+    lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
+    return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
+
+
+def tally_of(counts: Mapping[str, Any]) -> Tally:
+    """Return the requests in counts by name. What is no count is 0."""
+    return Tally(*(count(counts.get(name)) for name in COUNTS))
+
+
+def tallies_of(counts: Mapping[str, Any]) -> tuple[Tally, Tally, Tally]:
+    """Return the requests in counts by the names of ``SUMS``: at the token endpoint, at others, and by the guard."""
+    elsewhere = [count(counts.get(name)) for name in ("endpoint_allowed", "endpoint_denied", "endpoint_would_deny")]
+    guard = [0, *(count(counts.get(name)) for name in ("guard_denied", "guard_would_deny"))]
+    return (
+        tally_of(counts),
+        Tally(*elsewhere) if any(elsewhere) else NO_REQUESTS,
+        Tally(*guard) if any(guard) else NO_REQUESTS,
+    )
+
+
+def minute_entries(since_s: float, until_s: float, client_id: str | None = None) -> list[Document]:
+    """Return the stages that sum up each client's minutes of a period. They leave out damaged fields.
+
+    Each result has the client's ``id``, the ``start`` of the minute, the counts of ``SUMS``, the highest share of a
+    limit with its policy as ``peak``, and the times of the ``first`` and ``last`` request over a limit.
+    """
+    selected, _ = selected_minutes(since_s, until_s, client_id)
+    of_kinds: Document = {"$concatArrays": [fields_of(f"$$this.v.{kind}") for kind in KINDS]}
+    share: Document = {"$arrayElemAt": [{"$cond": [{"$isArray": "$$this.v"}, "$$this.v", []]}, 0]}
+    is_share: Document = {"$and": [{"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}]}
+    peak: Document = {"$cond": [is_share, [share, "$$this.k"], None]}
+    return [
+        {"$match": selected},
+        {"$match": {"_id.clientId": {"$type": "string"}, "_id.minute": {"$type": ["int", "long", "double"]}}},
+        {
+            "$project": {
+                "_id": False,
+                "id": "$_id.clientId",
+                "start": "$_id.minute",
+                "tallies": _flat(fields_of("$by"), of_kinds),
+                "peak": {"$max": {"$map": {"input": fields_of("$peaks"), "in": peak}}},
+                "denials": _flat(fields_of("$denials"), fields_of("$$this.v")),
+            }
+        },
+        {
+            "$project": {
+                "id": True,
+                "start": True,
+                "peak": True,
+                "first": {"$min": "$denials.v.first"},
+                "last": {"$max": "$denials.v.last"},
+                "token": _tallies({"$not": {"$or": [_begins(prefix) for prefix in NOT_TOKEN]}}),
+                "endpoint": _tallies(_begins(ENDPOINT)),
+                "guard": _tallies(_begins(GUARD)),
+            }
+        },
+        {"$project": {"id": True, "start": True, "peak": True, "first": True, "last": True, **_SUMS_OF_MINUTE}},
+    ]
+
+
+def _flat(entries: Document, parts: Document) -> Document:
+    """Return the expression for the parts of all entries in one list; ``$$this`` is the entry."""
+    return {"$reduce": {"input": entries, "initialValue": [], "in": {"$concatArrays": ["$$value", parts]}}}
+
+
+def _begins(prefix: str) -> Document:
+    return {"$eq": [{"$indexOfBytes": ["$$this.k", prefix]}, 0]}
+
+
+def _tallies(condition: Document) -> Document:
+    return {"$filter": {"input": "$tallies", "as": "this", "cond": condition}}
+
+
+def _sum_of(*paths: str) -> Document:
+    """Return the expression for a sum; 0 if it is no count, which a damaged document can have."""
+    in_range = {"$and": [{"$gte": ["$$sum", 0]}, {"$lte": ["$$sum", MAX_EXACT]}]}
+    total: Document = {"$add": [{"$sum": path} for path in paths]}
+    return {"$let": {"vars": {"sum": total}, "in": {"$cond": [in_range, "$$sum", 0]}}}
+
+
+def fields_of(path: str) -> Document:
+    """Return the expression for the fields of a mapping; none for anything else."""
+    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
+
+
+_SUMS_OF_MINUTE: Final[Document] = {name: _sum_of(f"$token.v.{name}") for name in COUNTS} | {
+    "endpoint_allowed": _sum_of("$endpoint.v.allowed", "$endpoint.v.trusted"),
+    "endpoint_denied": _sum_of("$endpoint.v.denied"),
+    "endpoint_would_deny": _sum_of("$endpoint.v.would_deny"),
+    "guard_denied": _sum_of("$guard.v.denied"),
+    "guard_would_deny": _sum_of("$guard.v.would_deny"),
+}
+SUMS: Final = tuple(_SUMS_OF_MINUTE)
+"""Counts of a client: requests at the token endpoint, at other endpoints, and attempts that the guard denied."""

@@ -1,0 +1,171 @@
+"""Background threads of the sync cycle: one for the full cycles and one for urgent keys, off the request path."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.sync.flusher import CycleReport
+
+log = get_logger(__name__)
+
+SHORTEST_GAP_S = 0.003  # from the begin of one urgent cycle to the next: keys that come meanwhile are collected
+LONGEST_REST_S = 0.02
+REST_FACTOR = 3  # rest after an urgent cycle, in CPU time that it took: the thread never needs more than a quarter
+LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
+
+
+class Synchronised(Protocol):
+    """Interface of a ``Limiter`` that the threads call. The worker puts its health monitor between the two."""
+
+    def sync(self) -> CycleReport: ...
+
+    def sync_urgent(self) -> CycleReport | None: ...
+
+    def wait_for_urgent(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class UrgentLoop:
+    """Synchronises the urgent keys of one limiter, in a thread of its own. After a failure it waits an interval."""
+
+    def __init__(self, limiter: Synchronised, *, interval_s: float) -> None:
+        self._limiter = limiter
+        self._interval_s = interval_s
+        self._running = threading.Lock()  # held while a cycle runs, so that stop() can wait for it
+        self._stopping = threading.Event()
+        self._pause_ends = threading.Event()  # the store answers again, or the thread stops
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._limiter.wait_for_urgent()
+            except Exception:  # the clock may be the application's
+                log.exception("cycle_failed")
+            self._pause_ends.wait(self.run_once())
+
+    def run_once(self) -> float:
+        """Synchronise the keys that are due, and return the seconds until the next time. Errors are logged."""
+        with self._running:
+            if self._stopping.is_set():
+                return 0.0
+            self._pause_ends.clear()
+            began_s, cpu_s = time.monotonic(), time.thread_time()
+            try:
+                report = self._limiter.sync_urgent()
+            except Exception:
+                log.exception("cycle_failed")
+                return self._interval_s
+            if report is not None and report.error is not None:
+                return self._interval_s * (1 - random.random() / 2)
+            rest_s = min(LONGEST_REST_S, REST_FACTOR * (time.thread_time() - cpu_s))
+            return max(rest_s, SHORTEST_GAP_S - (time.monotonic() - began_s))
+
+    def resume(self) -> None:
+        """End the pause after a failure, because the store answers again."""
+        self._pause_ends.set()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Start no further cycle, wait for the one that runs, and return whether it ended before the deadline."""
+        self._stopping.set()
+        self._pause_ends.set()
+        self._limiter.wake()
+        if not self._running.acquire(timeout=deadline.remaining_s):
+            return False
+        self._running.release()
+        return True
+
+
+class SyncLoop:
+    """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
+
+    Urgent keys are synchronised at once, all others once per interval. The first cycle comes after a random part of it,
+    so that instances started together do not write together. ``on_cycle`` is called when the thread has started, with
+    None, and with the report after each full cycle.
+    """
+
+    def __init__(
+        self,
+        limiter: Synchronised,
+        *,
+        interval_s: float,
+        on_cycle: Callable[[CycleReport | None], None] | None = None,
+    ) -> None:
+        self._limiter = limiter
+        self._on_cycle = on_cycle
+        self._interval_s = interval_s
+        self._urgent = UrgentLoop(limiter, interval_s=interval_s)
+        self._full = threading.Lock()  # held while a full cycle runs, so that stop() can wait for it
+        self._stopping = threading.Event()
+        self._scheduler: BackgroundScheduler | None = None
+
+    def start(self) -> None:
+        """Start the threads."""
+        # It runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
+        executor = DebugExecutor()
+        logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
+        logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
+        logger.setLevel(logging.WARNING)
+        self._scheduler = BackgroundScheduler(
+            daemon=True, executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC"
+        )
+        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
+        self._scheduler.add_job(self._call_owner_first, executor=LOGGER_NAME, misfire_grace_time=None)
+        self._scheduler.add_job(
+            self.run_once,
+            IntervalTrigger(seconds=self._interval_s, timezone="UTC"),
+            executor=LOGGER_NAME,
+            max_instances=1,
+            coalesce=True,
+            misfire_grace_time=None,  # the default skips a run that is a second late
+            next_run_time=datetime.now(UTC) + timedelta(seconds=random.random() * self._interval_s),
+        )
+        self._scheduler.start()
+        self._urgent.start()
+
+    def _call_owner_first(self) -> None:
+        with self._full:
+            if not self._stopping.is_set() and self._on_cycle is not None:
+                self._run_logged(lambda: None)
+
+    def run_once(self) -> None:
+        """Run one full cycle. Errors are logged and do not stop the next one."""
+        with self._full:
+            if not self._stopping.is_set():
+                self._run_logged(self._limiter.sync)
+
+    def _run_logged(self, cycle: Callable[[], CycleReport | None]) -> None:
+        try:
+            report = cycle()
+            if report is not None and report.error is None:
+                self._urgent.resume()
+            if self._on_cycle is not None:
+                self._on_cycle(report)
+        except Exception:
+            log.exception("cycle_failed")
+
+    def stop(self, *, timeout_s: float = 5.0) -> bool:
+        """Start no further cycle, wait for those that run, and return whether they have ended within the timeout."""
+        self._stopping.set()
+        if self._scheduler is not None:
+            self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
+        deadline = Deadline(timeout_s)
+        has_ended = self._urgent.stop(deadline)
+        if not self._full.acquire(timeout=deadline.remaining_s):
+            return False
+        self._full.release()
+        return has_ended

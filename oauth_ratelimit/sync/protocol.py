@@ -1,0 +1,192 @@
+"""The protocol of a key with its document: what is sent, and what the answer or a later read says of it.
+
+``docs/guarantees.md`` draws the states that hits in flight go through, and has the argument.
+"""
+
+import secrets
+from collections.abc import Mapping
+from heapq import nlargest
+from math import ceil
+
+from oauth_ratelimit.core.tier import Series, extend_horizons
+from oauth_ratelimit.core.window import shared
+from oauth_ratelimit.counters.attempt import Attempt, WriteOutcome
+from oauth_ratelimit.counters.bucket import NO_FRAMES, Frames
+from oauth_ratelimit.counters.key import NO_HORIZONS, AllOrNothing, KeyState, merged
+from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S, Prunable, count_writers
+from oauth_ratelimit.store.base import MAX_HORIZON_S, VERSION_JUMP, Change, Hits, Snapshot
+
+MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
+LONE_READ_GAP_S = 60.0  # at least, between two reads of a document that nobody else writes
+SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
+
+
+def take(state: KeyState, now_s: float) -> int:
+    """Move the fresh hits to ``unsent``, and return the number of requests dropped to bound the memory.
+
+    No clock decides what is dropped: a clock that steps ahead must lose nothing.
+    """
+    with state.client.lock, AllOrNothing(state):
+        if state.is_dirty:
+            state.is_dirty, state.requested_s = False, now_s
+        state.gather()
+        if not state.fresh_past:
+            return 0
+        taken = merged(state.unsent, state.fresh_past)
+        most = {series: state.client.horizon_s // series.frame_s + SPARE_FRAMES for series in taken}
+        kept = state.unsent = {series: _newest(frames, most[series]) for series, frames in taken.items()}
+        state.fresh_past = None
+    return 0 if kept == taken else state.request_count(taken) - state.request_count(kept)
+
+
+def counters_to_write(state: KeyState) -> int:
+    """Return the number of frames that the next write of a key sends."""
+    hits = state.attempt.hits if state.attempt else state.unsent
+    return sum(map(len, hits.values())) if hits else 0
+
+
+def begin_write(state: KeyState, write_number: int, monotonic_s: float) -> Change:
+    """Record an attempt to write the unsent hits, or the one that is repeated, and return the change to send."""
+    wanted = _horizons(state)
+    missing = {series: s for series, s in wanted.items() if s > state.horizons.get(series, 0)}
+    longest_s = max(max(wanted.values()), max(state.horizons.values(), default=0))
+    attempt, mark = state.attempt, None
+    if attempt is None:
+        attempt = Attempt(write_number, state.version, state.unsent or {}, monotonic_s, longest_s)
+        if state.version is not None and state.goes_by_mark and not missing:
+            mark = attempt.mark = state.mark
+            attempt.last_version = state.version + MAX_OTHER_WRITES * state.expected_writer_count
+        with state.client.lock, AllOrNothing(state):
+            state.attempt, state.unsent = attempt, None
+    attempt.was_sent = True  # as far as anybody knows
+    state.newest_s = shared(max(state.newest_s, *map(max, attempt.hits.values())))
+    return Change(
+        key=state.key,
+        version=state.version,
+        next_version=_next_version(state.version, is_raising=bool(missing)),
+        write_number=attempt.write_number,
+        hits=attempt.hits,
+        expire_at_s=float(state.newest_s + longest_s + SLACK_S),
+        expired_frames=state.prunable.frames[:MAX_PRUNED],
+        expired_writers=state.prunable.writers[:MAX_PRUNED],
+        horizons=missing,
+        mark=mark,
+        last_version=attempt.last_version,
+    )
+
+
+def _horizons(state: KeyState) -> dict[Series, int]:
+    """Return the horizons of the tiers, and of the series with hits to be sent."""
+    former = state.client.former_horizons
+    horizons: dict[Series, int] = {}
+    for bucket in state.buckets:
+        series = bucket.tier.series
+        longest_s = max(bucket.tier.horizon_s, former.get(series, 0), horizons.get(series, 0))
+        horizons[series] = min(longest_s, MAX_HORIZON_S)
+    for series in (*(state.unsent or ()), *(state.attempt.hits if state.attempt else ())):
+        horizons.setdefault(series, former.get(series, state.client.horizon_s))
+    return horizons
+
+
+def commit(state: KeyState, change: Change, now_s: float) -> Mapping[str, int]:
+    """Note that a write was applied. No other instance has written the document since, unless it went by the mark.
+
+    Returns:
+        Hits of the write above each limit, by policy: the excess of the total, at most the hits of the write.
+        Writes have an order, so no two instances count the same hit.
+    """
+    if change.version is None:
+        state.is_stale = state.client.sharing.max_writer_count > 2  # others will probably have written
+    if change.mark is not None:
+        state.is_stale = True
+    state.version, state.mark = change.next_version, change.write_number
+    state.attempt = None
+    state.prunable = state.prunable.after_write()
+    if change.horizons:
+        state.horizons = extend_horizons(state.horizons, change.horizons)
+    with state.client.lock:
+        state.advance(now_s)
+        state.watch(now_s)
+        return _over_admitted(state, change.hits, now_s)
+
+
+def _over_admitted(state: KeyState, hits: Hits, now_s: float) -> dict[str, int]:
+    over = {}
+    for bucket in state.buckets:
+        tier = bucket.tier
+        excess = bucket.estimate(now_s) - bucket.fresh - tier.limit
+        if excess > 0 and not tier.count_denied:
+            own = sum(hits.get(tier.series, NO_FRAMES).values())
+            over[tier.policy.name] = min(own, ceil(excess))
+    return over
+
+
+def fail_write(state: KeyState, *, was_repeated: bool) -> None:
+    """Note that the store has not applied a write. The outcome of a repeated one is known after the next read."""
+    if not was_repeated and state.attempt is not None:
+        _take_back(state, state.attempt)
+    state.is_stale = True
+
+
+def _take_back(state: KeyState, attempt: Attempt) -> None:
+    with state.client.lock, AllOrNothing(state):
+        state.unsent, state.attempt = merged(attempt.hits, state.unsent), None
+
+
+def resolve(state: KeyState, writer: str, snapshot: Snapshot | None, monotonic_s: float) -> int:
+    """Settle the attempt if the document shows its outcome, and return the number of requests dropped.
+
+    Their hits are dropped if the outcome can no longer be known: they may be in the document, and matter to nobody.
+    """
+    attempt = state.attempt
+    if attempt is None:
+        return 0
+    outcome = attempt.outcome(snapshot, monotonic_s, writer=writer)
+    if outcome is WriteOutcome.NOT_APPLIED:
+        _take_back(state, attempt)
+    elif outcome is not WriteOutcome.UNKNOWN:
+        state.attempt = None
+    return state.request_count(attempt.hits) if outcome is WriteOutcome.EXPIRED else 0
+
+
+def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> int:
+    """Take over the document that was read, and return how many hits of other instances were new here."""
+    hits: Hits = snapshot.hits if snapshot else {}
+    state.version = snapshot.version if snapshot else None
+    state.mark = snapshot.writers.get(writer) if snapshot else None
+    state.horizons = extend_horizons(snapshot.horizons, NO_HORIZONS) if snapshot else NO_HORIZONS
+    state.newest_s = shared(max(map(max, filter(None, hits.values())), default=0))
+    state.prunable = prunable
+    if snapshot:
+        state.writer_count = count_writers(snapshot, writer=writer)
+        state.client.sharing.max_writer_count = max(state.client.sharing.max_writer_count, state.writer_count)
+    with state.client.lock:
+        state.read_s = now_s
+        new_hits = state.load(hits, now_s)
+        state.watch(now_s)
+    return new_hits
+
+
+def must_read(state: KeyState, now_s: float) -> bool:
+    """Return whether the document is read although the write was no conflict.
+
+    The reading finds parts to remove, and the hits of a series that is new here.
+    """
+    shortest_s = min(bucket.tier.window_s for bucket in state.buckets)
+    least_s = 2 * LONE_READ_GAP_S if state.is_far else LONE_READ_GAP_S
+    gap_s = min(max(shortest_s / 2, least_s), 2 * state.client.horizon_s)
+    return now_s - state.read_s > gap_s and not state.is_idle(now_s)
+
+
+def _newest(frames: Frames, count: int) -> Frames:
+    return frames if len(frames) <= count else {start_s: frames[start_s] for start_s in nlargest(count, frames)}
+
+
+def _next_version(version: int | None, *, is_raising: bool) -> int:
+    """Return the version after a write. One that raises a horizon must be noticed by writes that go by their mark.
+
+    That of a first write is one that no earlier document of the key has had, by chance: one of 2^51 numbers.
+    """
+    if version is None:
+        return secrets.randbelow(2**52) | 1
+    return (version + (VERSION_JUMP if is_raising else 1)) | 0  # the "or" makes the number 16 bytes smaller

@@ -1,0 +1,299 @@
+"""Tokens that a process keeps in memory, to give them to the same client again while it is over a limit.
+
+Above its limit a client gets at most one new token per process and ``max_age``, whatever it sends. So nothing that a
+client can cause, such as an eviction, a revocation or a failed request, gives that one back.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from oauth_ratelimit.config.settings import ReuseSettings
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS
+from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.process.deadline import Deadline
+
+WAIT_S = 5.0  # longest time that a request waits for a token that is being issued
+WAITING_PART = 4  # one of so many threads may wait, at least one; for the same client half of those
+MAX_THREADS = 1000  # that are remembered; with gevent each request has one of its own
+MAX_VARIANTS = 10  # tokens of one client
+MAX_TOKEN_BYTES = 16_384
+ENTRY_BYTES = 1000  # of a token without its text, or of a client
+LIFETIME_PARTS = 10  # a token with less than one of them left is not given out again
+PURGE_INTERVAL_S = 1.0  # a cache that is full would look for what has expired with every request
+MAX_REVOKED = 1000  # clients to announce; if there are more, the tokens of all are dropped
+
+
+def uptime_s() -> float:
+    """Return the time of a clock that is never set, and that goes on while the machine sleeps where it can."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptToken:
+    """A token that was issued to a client."""
+
+    begun_s: float  # time before it was issued
+    text: str = field(default="", repr=False)  # the token as JSON; empty in a dry run
+    lifetime_s: float = float("inf")
+
+    def left_s(self, now_s: float, max_age_s: float) -> float:
+        """Return the seconds until it expires, 0.0 if it must not be given out any more."""
+        age_s = now_s - self.begun_s
+        left_s = self.lifetime_s - age_s
+        return left_s if 0 <= age_s < max_age_s and left_s >= max(1.0, self.lifetime_s / LIFETIME_PARTS) else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Issue:
+    """A token that is being issued."""
+
+    client_id: str
+    request: bytes
+    begun_s: float
+    is_void: bool = False  # not to be kept, because the client has revoked one meanwhile
+
+
+@dataclass(slots=True)
+class _Client:
+    tokens: dict[bytes, KeptToken] = field(default_factory=dict)  # by request
+    issues: set[Issue] = field(default_factory=set)
+    issued_s: float | None = None  # time of the last one that was issued above a limit
+    noted_s: float | None = None  # the same in a dry run
+    waiting_count: int = 0
+
+
+class Notices(Protocol):
+    """Notices of clients that have revoked a token, shared by all instances."""
+
+    def announce(self, client_ids: Collection[str]) -> None: ...
+
+    def read(self) -> Collection[str]: ...
+
+
+class TokenCache:
+    """Tokens of one application in one process, by client and by a digest of the request. Thread-safe.
+
+    Args:
+        settings: Returns the settings that apply now.
+        notices: Of clients whose tokens all instances drop; None if there are no others.
+        clock: Returns the time in seconds, of a clock that is never set.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], ReuseSettings],
+        *,
+        notices: Notices | None = None,
+        clock: Callable[[], float] = uptime_s,
+    ) -> None:
+        self._settings = settings
+        self._notices = notices
+        self._clock = clock
+        self._changed = threading.Condition()  # guards the attributes below
+        self._clients: dict[str, _Client] = {}
+        self._size = 0
+        self._purged_s: float | None = None
+        self._threads: set[int] = set()  # that have asked: the server's
+        self._waiting_count = 0
+        self._revoked: set[str] = set()  # clients to announce
+
+    def find(self, client_id: str, request: bytes) -> KeptToken | Issue | None:
+        """Return the token for a request over a limit, or the issue of a new one, or None to deny the request.
+
+        Waits for a token that is being issued for the same request, unless a share of the threads waits already.
+        """
+        end_s = time.monotonic() + WAIT_S
+        has_waited = False
+        with self._changed:
+            if len(self._threads) < MAX_THREADS:
+                self._threads.add(threading.get_ident())
+            while (client := self._client(client_id)) is not None:
+                now_s = self._clock()
+                token = self._fresh(client, request, now_s)
+                if token is not None and token.text:
+                    return token
+                if not any(issue.request == request for issue in client.issues):
+                    if not self._is_past(client.issued_s, now_s):
+                        return None
+                    client.issued_s = now_s
+                    return self._begin(client, client_id, request, now_s)
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or not (has_waited or self._has_place_for(client)):
+                    return None
+                self._wait(client, left_s)
+                has_waited = True
+        return None
+
+    def begin(self, client_id: str, request: bytes) -> Issue | None:
+        """Return the issue of a token within the limits, None if there is no room for it. ``end`` has to follow."""
+        with self._changed:
+            client = self._client(client_id)
+            return None if client is None else self._begin(client, client_id, request, self._clock())
+
+    def end(self, issue: Issue, token: KeptToken | None = None) -> None:
+        """Keep the token that was issued, None if there is none to keep. Only the first call has an effect."""
+        with self._changed:
+            client = self._clients.get(issue.client_id)
+            if client is not None and issue in client.issues:
+                if token is not None and not issue.is_void:
+                    self._keep(client, issue.request, token)
+                client.issues.remove(issue)
+                self._changed.notify_all()
+
+    def left_s(self, token: KeptToken) -> float:
+        """Return the seconds until a token expires, 0.0 if it must not be given out any more."""
+        return token.left_s(self._clock(), self._settings().max_age_s)
+
+    def drop(self, client_id: str, request: bytes, token: KeptToken) -> None:
+        """Drop a token, unless another one has taken its place."""
+        with self._changed:
+            client = self._clients.get(client_id)
+            if client is not None and client.tokens.get(request) is token:
+                self._remove(client, request)
+
+    def note_request(self, client_id: str, request: bytes, *, is_over: bool) -> bool:
+        """Do in a dry run what reuse would do, with no token, and return True if it would give one out again.
+
+        A client is followed from its first request over a limit on.
+        """
+        with self._changed:
+            client = self._client(client_id) if is_over else self._clients.get(client_id)
+            if client is None:
+                return False
+            now_s = self._clock()
+            is_known = self._fresh(client, request, now_s) is not None
+            if is_over and (is_known or not self._is_past(client.noted_s, now_s)):
+                return is_known
+            if is_over:
+                client.noted_s = now_s
+            self._keep(client, request, KeptToken(now_s))
+            return False
+
+    @property
+    def is_used(self) -> bool:
+        """True if anything of any client is kept."""
+        return bool(self._clients)
+
+    def follows(self, client_id: str) -> bool:
+        """Return True if anything of a client is kept."""
+        return client_id in self._clients
+
+    def revoke(self, client_id: str) -> None:
+        """Drop the tokens of a client here at once, and in all other processes within two sync cycles."""
+        self.forget((client_id,))
+        if self._notices is not None:
+            with self._changed:
+                self._revoked.add(client_id if len(self._revoked) < MAX_REVOKED else OTHER_CLIENTS)
+
+    def forget(self, client_ids: Collection[str]) -> None:
+        """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` stands for all."""
+        with self._changed:
+            for client_id in list(self._clients) if OTHER_CLIENTS in client_ids else client_ids:
+                client = self._clients.get(client_id, _Client())
+                for request in list(client.tokens):
+                    self._remove(client, request)
+                for issue in client.issues:
+                    issue.is_void = True
+            self._changed.notify_all()
+
+    def forget_parent(self) -> None:
+        """In a forked child: release the parent's tokens. Its lock may be held by a thread that is not there."""
+        self._clients = {}
+
+    def run(self) -> None:
+        """Drop what has expired or was revoked elsewhere, and announce what was revoked here. A background task."""
+        with self._changed:
+            self._purge()
+            revoked, self._revoked = self._revoked, set()
+        if self._notices is None:
+            return
+        try:
+            if revoked:
+                self._notices.announce(revoked)
+        except StoreError:
+            with self._changed:
+                self._revoked |= revoked
+            raise
+        if self._clients:
+            self.forget(self._notices.read())
+
+    def close(self, _deadline: Deadline) -> None:
+        """Announce the last clients."""
+        self.run()
+
+    # The lock is held by the callers of all that follow.
+
+    def _client(self, client_id: str) -> _Client | None:
+        """Return a client, created if there is room for it."""
+        client = self._clients.get(client_id)
+        if client is None and self._has_room(2 * ENTRY_BYTES):
+            client = self._clients[client_id] = _Client()
+            self._size += ENTRY_BYTES
+        return client
+
+    def _begin(self, client: _Client, client_id: str, request: bytes, now_s: float) -> Issue:
+        issue = Issue(client_id, request, now_s)
+        client.issues.add(issue)
+        return issue
+
+    def _has_place_for(self, client: _Client) -> bool:
+        place_count = max(1, len(self._threads) // WAITING_PART)
+        return self._waiting_count < place_count and client.waiting_count < max(1, place_count // 2)
+
+    def _wait(self, client: _Client, left_s: float) -> None:
+        self._waiting_count += 1
+        client.waiting_count += 1
+        try:
+            self._changed.wait(left_s)
+        finally:
+            self._waiting_count -= 1
+            client.waiting_count -= 1
+
+    def _is_past(self, at_s: float | None, now_s: float) -> bool:
+        """Return True if a time is none, or so long ago that no token of then is given out again."""
+        return at_s is None or not 0 <= now_s - at_s < self._settings().max_age_s
+
+    def _fresh(self, client: _Client, request: bytes, now_s: float) -> KeptToken | None:
+        token = client.tokens.get(request)
+        if token is not None and not token.left_s(now_s, self._settings().max_age_s):
+            self._remove(client, request)
+            return None
+        return token
+
+    def _keep(self, client: _Client, request: bytes, token: KeptToken) -> None:
+        """Keep a token in place of the one for the same request, or of the client's oldest if it has too many."""
+        self._remove(client, request)
+        if len(client.tokens) >= MAX_VARIANTS:
+            self._remove(client, next(iter(client.tokens)))
+        size = ENTRY_BYTES + len(token.text)
+        if len(token.text) <= MAX_TOKEN_BYTES and self._has_room(size, client):
+            client.tokens[request] = token
+            self._size += size
+
+    def _remove(self, client: _Client, request: bytes) -> None:
+        token = client.tokens.pop(request, None)
+        if token is not None:
+            self._size -= ENTRY_BYTES + len(token.text)
+
+    def _has_room(self, size: int, spared: _Client | None = None) -> bool:
+        max_size = self._settings().max_bytes
+        if self._size + size > max_size:
+            self._purge(spared)
+        return self._size + size <= max_size
+
+    def _purge(self, spared: _Client | None = None) -> None:
+        """Drop what has expired."""
+        now_s = self._clock()
+        if self._purged_s is not None and 0 <= now_s - self._purged_s < PURGE_INTERVAL_S:
+            return
+        self._purged_s = now_s
+        for client_id, client in list(self._clients.items()):
+            for request in list(client.tokens):
+                self._fresh(client, request, now_s)
+            is_used = client.tokens or client.issues or client.waiting_count or client is spared
+            if not is_used and self._is_past(client.issued_s, now_s) and self._is_past(client.noted_s, now_s):
+                del self._clients[client_id]
+                self._size -= ENTRY_BYTES

@@ -1,0 +1,1 @@
+"""An OAuth 2 and OpenID Connect server on Flask and Authlib, and its database."""

@@ -1,0 +1,301 @@
+"""Parts of pages that the server renders, the data behind charts, problems instead of answers, shared answers."""
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.admin.blueprint import PARTS, QUERIES
+from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
+from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.store.mongo.rollups import RollupStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from testbed.clock import wait_until
+from tests.admin.conftest import LIMIT, Page, minute, record
+from tests.support.apps import app_limiter_of, token_status
+from tests.support.limiters import send_hits
+
+
+def lately(client_id: str, grant: str = "password", **outcomes: int) -> list[ClientMinute]:
+    """Return requests of the last minute and the present one, denied by the limit ``user`` a moment ago."""
+    now_s = int(time.time())
+    over = {
+        ("user", grant): Denials(outcomes.get("denied", 0), outcomes.get("would_deny", 0), now_s - 30, now_s, 10, 60)
+    }
+    denials = over if outcomes.get("denied") or outcomes.get("would_deny") else {}
+    start_s = now_s // 60 * 60
+    return [ClientMinute(client_id, start_s, {Source("client", grant): Tally(**outcomes)}, denials=denials)]
+
+
+def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Page, mongo_uri: str) -> None:
+    """A client that gets nothing before one with more denials, and real denials before those of a dry run."""
+    record(mongo_uri, [*lately("large", allowed=9000, denied=180), *lately("dry", would_deny=900)])
+    assert "large" in page.part("verdict")
+    record(mongo_uri, lately("partner", denied=30))
+    later = page.part("verdict", fresh=True)
+
+    assert "2 of 3 clients are denied now. 1 more would be, in a dry run." in later
+    assert "Worst: partner. Denied since" in later
+    assert "In the last minute all 30 requests were denied" in later
+
+
+@pytest.mark.parametrize(
+    ("grant", "words"), [("endpoint:revocation", "at revocation"), ("guard:password", "the guard against guessing")]
+)
+def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
+    page: Page, mongo_uri: str, grant: str, words: str
+) -> None:
+    record(mongo_uri, [*lately("app", grant, denied=551), minute(3, "other", allowed=3)])
+    for part, params in (("verdict", {}), ("client", {"id": "app"})):
+        assert words in page.part(part, **params)
+    assert re.search(r"app 551 551 (at other endpoints|by the guard) 100 %", page.part("clients"))
+    (line,) = (each for each in page.query("traffic", span="15m")["lines"] if each["client_id"] == "app")
+    assert 551.0 == line["denied"][-1]
+
+
+def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [*lately("<b>app", denied=30), minute(3, "quiet-one", allowed=7)])
+    html = page.get("").text
+
+    assert "1 of 1 client is denied now." in html
+    assert "&lt;b&gt;app" in html and "<b>app" not in html
+    assert "quiet-one" not in html, "tables come after the verdict"
+    assert "quiet-one" in page.get("", full="1").text
+
+
+def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
+    cut_off_page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since the last answer, in an idle process, too."""
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.RETRY_AFTER_S", 0.0)
+    first = cut_off_page.get("part/state").text
+    assert "enforce" in first and "Limits are still enforced, from memory" in first
+    assert "Error" not in first
+
+    since = re.search(r'data-since="([^"]+)"', first)
+    assert since and abs(time.time() - float(since[1])) < 60
+    later_s = time.time() + 600
+    monkeypatch.setattr(AppLimiter, "now_s", lambda self: later_s)
+    assert since[0] in cut_off_page.get("part/state").text
+
+
+def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreRejected("MongoDB refused: not authorized")
+
+    monkeypatch.setattr(RollupStore, "present", refuse)
+    monkeypatch.setattr(RollupStore, "totals", refuse)
+
+    assert page.part("verdict") == page.part("clients") == f"MongoDB refused: not authorized. {ONLY_THE_PAGE}"
+    assert "MongoDB reachable" in page.part("state"), "nothing else is out of order"
+
+
+def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter: Limiter) -> None:
+    send_hits(limiter, 1, "quiet")
+    send_hits(limiter, 10, "app")
+    send_hits(limiter, 1, "app", "alice")
+
+    assert "No requests are recorded in the last hour." in page.part("client", id="quiet")
+    assert "At its limit now: 10 hits; allowed: client: 10/hour." in page.part("client", id="app")
+    assert "Next request: denied: over client" in page.part("limits", id="app")
+    assert "alice" in page.part("users", id="app")
+
+
+def test_unknown_client_has_suggestions(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(3, "partner-app", allowed=6)])
+
+    assert "Unknown: no counters" in (text := page.part("client", id="partner-ap"))
+    assert "Did you mean partner-app?" in text
+
+
+def test_instances_have_mode_limits_and_changes(page: Page) -> None:
+    assert 200 == token_status(page.app)  # with its first request an instance starts
+    text = wait_until(
+        lambda: (
+            (found := page.part("instances", fresh=True)).count("started, version")
+            and found.count("enforce") > 1
+            and found
+        ),
+        "the instance and its start show",
+    )
+    assert "client: client: 10/hour" in text
+
+
+def test_top_sorts_keys_by_their_most_used_limit(page: Page, limiter: Limiter) -> None:
+    send_hits(limiter, 4, "app", "alice")
+    send_hits(limiter, 3, "batch")
+
+    assert re.search(r"app alice user enforce 80 %.*batch – client enforce 30 %.*4 keys in use", page.part("top"))
+
+
+def test_top_of_too_many_keys_has_the_busy_ones_and_says_that_it_is_incomplete(
+    page: Page, limiter: Limiter, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.admin.present.MAX_TOP_READ", 3)
+    send_hits(limiter, 4, "zzz", "alice")
+    for number in range(5):
+        limiter.check(f"client-{number}")
+    limiter.sync()
+    record(mongo_uri, [minute(1, "zzz", allowed=4)])
+
+    assert re.search(r"next request in zzz alice .*Of the 3 keys", page.part("top"))
+
+
+def test_clients_are_sorted_filtered_and_paged_by_the_url(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(2, f"shop-{number}", allowed=number + 1) for number in range(30)] + [minute(2, "x")])
+
+    def named(**params: str) -> list[str]:
+        return re.findall(r"shop-\d+", page.part("clients", span="15m", **params))
+
+    assert [f"shop-{number}" for number in range(4, -1, -1)] == named(sort="requests", filter="SHOP", page="2")
+    assert ["shop-0", "shop-1", "shop-2"] == named(sort="requests", order="up", filter="shop")[:3]
+    assert ["shop-0", "shop-1", "shop-10"] == named(sort="client")[:3]
+
+
+def test_client_day_has_users_grants_bursts_and_a_letter(page: Page, mongo_uri: str) -> None:
+    refreshed = ClientMinute("app", minute(5).minute_s, {Source("user", "refresh_token"): Tally(allowed=5)})
+    record(mongo_uri, [minute(3, allowed=12, denied=3, retries=2), refreshed])
+    text = page.part("day", id="app")
+
+    for words in (
+        "Token requests 20, of which 3 over a limit",
+        "Share of refreshes 25 %",
+        "Retries before Retry-After 2",
+        "Most within a second 4",
+        "password users 15 12 3 0",
+        "alice 17 requests, 3 over a limit",
+        "over its limits",
+        "Keep each user's access token",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(("offset", "name"), [("0", "UTC"), ("330", "UTC+05:30")])
+def test_letter_and_times_are_in_the_chosen_zone(page: Page, mongo_uri: str, offset: str, name: str) -> None:
+    record(mongo_uri, [minute(3, allowed=12, denied=3)])
+    period = re.search(r" to (\S+ \S+) (\S+), your", page.part("day", id="app", utc_offset=offset))
+
+    assert period and name == period[2]
+    until = datetime.fromisoformat(period[1]).replace(tzinfo=timezone(timedelta(minutes=int(offset))))
+    assert abs(until.timestamp() - time.time()) < 60
+    assert f"{name}." in page.part("client", id="app", utc_offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("part", "params", "words"),
+    [
+        ("client", {}, "client id"),
+        ("client", {"id": "a" * 2000}, "client id"),
+        ("day", {"id": ""}, "client id"),
+        *(("day", {"id": "app", "utc_offset": text}, "minutes ahead") for text in ("x", "900", "1.5")),
+        ("clients", {"span": "10y"}, "span"),
+        ("clients", {"sort": "colour"}, "sort"),
+        ("clients", {"page": "0"}, "page"),
+        ("clients", {"order": "yes"}, "order"),
+        ("denial", {"decision": "what?"}, "id"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_invalid_argument_is_answered_with_what_is_allowed(
+    page: Page, part: str, params: dict[str, str], words: str
+) -> None:
+    assert words in page.part(part, **params)
+    assert 'data-kind="input"' in page.get(f"part/{part}", **params).text
+    response = page.get("api/traffic", span="10y")
+    assert (400, "input") == (response.status_code, response.json["problem"]["kind"])
+
+
+def test_username_is_read_from_the_header_and_not_from_the_url(page: Page) -> None:
+    response = page.browser.get("/ratelimit/part/limits?id=app&user=alice", headers={"X-Ratelimit-User": "%C3%B6"})
+    assert "of user ö" in response.text and "alice" not in response.text
+
+
+def test_denial_is_found_by_its_decision_id(page: Page) -> None:
+    decisions = [app_limiter_of(page.app).limiter.check("app", "alice") for _ in range(6)]
+    app_limiter_of(page.app).close()  # writes the record
+
+    assert re.search(
+        r"Client app User alice .* Policy user Limit 5/hour",
+        page.part("denial", decision=f" {str(decisions[-1].decision_id).upper()}"),
+    )
+    assert "No denial with this id is recorded" in page.part("denial", decision="5d4c7a90b1e2f309")
+
+
+def test_pages_open_and_queries_name_the_problem_without_mongodb(
+    cut_off_page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.RETRY_AFTER_S", 0.0)
+
+    assert [200] * 4 == [cut_off_page.get(path).status_code for path in ("", "client", "overrides", "instances")]
+    for name in PARTS:
+        assert "unreachable" in cut_off_page.part(name, id="app", decision="7" * 16)
+    for name in QUERIES:
+        problem = cut_off_page.query(name, id="app")["problem"]
+        assert ("database", True) == (problem["kind"], "unreachable" in problem["text"])
+    for name in ("preview", "apply", "remove"):
+        response = cut_off_page.send(name, {**LIMIT, "limit_kind": "user"})
+        assert (424, "database") == (response.status_code, response.json["problem"]["kind"])
+
+
+def test_unreachable_mongodb_is_tried_by_one_request_at_a_time(
+    cut_off_page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "unreachable" in cut_off_page.part("top")
+    reads: list[Any] = []
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.app_limiter.AppLimiter.context", reads.append)
+
+    assert all("unreachable" in cut_off_page.part(name) for name in ("state", "top", "verdict"))
+    assert [] == reads
+
+
+def test_ten_viewers_at_once_cost_one_computation_until_a_change(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[float] = []
+    is_waiting = threading.Event()
+    read = RollupStore.present
+
+    def slowly(store: RollupStore, now_s: float) -> Any:
+        reads.append(now_s)
+        is_waiting.wait(0.2)  # the others come meanwhile
+        return read(store, now_s)
+
+    monkeypatch.setattr(RollupStore, "present", slowly)
+    threads = [threading.Thread(target=page.get, args=("part/verdict",)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 == len(reads)
+    page.send("apply", LIMIT)
+    page.part("verdict")
+    assert 2 == len(reads)
+
+
+def test_part_that_works_hides_none_that_fails(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has its own data, its own age and its own problem."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreRejected("MongoDB refused: too much memory")
+
+    monkeypatch.setattr(StatisticsStore, "minutes", refuse)
+    html = page.get("client", id="app").text
+
+    assert "MongoDB refused: too much memory" in html and "reachable" in html
+    response = page.get("part/state")
+    assert float(response.headers["X-Ratelimit-Age"]) < 5
+
+
+def test_emergency_switch_keeps_the_page_from_starting_anything(
+    open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    page = open_page(store={"uri": "mongodb://127.0.0.1:1/"})
+
+    assert "switches everything off" in page.part("state")
+    assert page.app.extensions["oauth_ratelimit"]._worker is None

@@ -1,0 +1,77 @@
+"""denials: who was denied, and when."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.cli.denials import moment, period
+from oauth_ratelimit.core.failed_auth import FailureKind
+from oauth_ratelimit.observe.denials import DenialRecorder
+from tests.cli.conftest import Terminal
+
+NOW = datetime(2026, 12, 1, 14, 30, tzinfo=UTC)
+RANGE = ("--from", "1970-01-01", "--to", "2100-01-01")
+
+
+def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
+    terminal: Terminal, limiter: Limiter, denials: DenialRecorder
+) -> None:
+    for user, count in (("alice", 9), ("bob", 7)):
+        decisions = [limiter.check("app", user, grant_type="password") for _ in range(count)]
+    limiter.denial_events.report(
+        "app",
+        "192.0.2.7 alice",
+        scope=FailureKind.USER.scope,
+        grant_type=None,
+        decision=decisions[-1],
+        is_canary=False,
+        now_s=limiter.now_s(),
+    )
+    denials.close()
+    rows = [line.split()[2:] for line in terminal.ok("denials", "app").splitlines()[2:]]
+
+    assert sorted(rows) == [
+        ["app", "192.0.2.7", "alice", "guard", "user", "–", "1", "node-1"],
+        ["app", "alice", "token", "user", "password", "4", "node-1"],
+        ["app", "bob", "token", "user", "password", "2", "node-1"],
+    ]
+    assert {("alice", 4), ("192.0.2.7 alice", 1)} == {
+        (each["username"], each["request_count"]) for each in terminal.data("denials", "app", "alice")
+    }
+    assert ["guard"] == [each["where"] for each in terminal.data("denials", "--where", "guard", *RANGE)]
+    assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
+    short = terminal.run("denials", "-n", "2")
+    assert (4, "Only the last 2. More: -n, or a shorter time.\n") == (len(short.stdout.splitlines()), short.stderr)
+
+
+def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Terminal, limiter: Limiter) -> None:
+    limiter.check("web-shop")
+    limiter.sync()
+    result = terminal.run("denials", "wbe-shop")
+
+    assert "No denial is recorded in that time. A dry run denies nobody" in result.stdout
+    assert "did you mean 'web-shop'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        (None, None, ("2026-12-01T13:30", "2026-12-01T14:30")),
+        ("14:00", "14:10", ("2026-12-01T14:00", "2026-12-01T14:10")),
+        ("14:00", None, ("2026-12-01T14:00", "2026-12-01T14:30")),
+        (None, "14:10", ("2026-12-01T13:10", "2026-12-01T14:10")),
+        ("15:00", "15:10", ("2026-11-30T15:00", "2026-11-30T15:10")),  # not today yet
+        (None, "15:00", ("2026-11-30T14:00", "2026-11-30T15:00")),
+        ("23:55", "00:05", ("2026-11-30T23:55", "2026-12-01T00:05")),
+        ("15:00+02:00", "15:10+02:00", ("2026-12-01T13:00", "2026-12-01T13:10")),
+        ("2026-11-28T14:00", "14:10", ("2026-11-28T14:00", "2026-11-28T14:10")),
+        ("2026-11-28T14:00Z", "2026-11-29", ("2026-11-28T14:00", "2026-11-29T00:00")),
+    ],
+)
+def test_time_of_the_day_is_the_last_one_in_utc(
+    since: str | None, until: str | None, expected: tuple[str, str]
+) -> None:
+    found = period(since and moment(since), until and moment(until), now_s=NOW.timestamp())
+
+    assert expected == tuple(datetime.fromtimestamp(at_s, UTC).isoformat(timespec="minutes")[:16] for at_s in found)

@@ -1,0 +1,378 @@
+"""``on_limit: reuse``: a client over its limit gets the token that it has, and nothing else."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from authlib.oauth2.rfc6749.grants import BaseGrant, TokenEndpointMixin
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from testbed.clock import Clock, wait_until
+from tests.support.apps import app_limiter_of
+from tests.support.reusing import LIMIT, MAX_AGE_S, METHODS, ReuseSite, reuse_config, reuse_site
+
+
+@pytest.fixture
+def site() -> Iterator[ReuseSite]:
+    with reuse_site() as made:
+        yield made
+
+
+# What a client gets.
+
+
+def test_client_over_its_limit_gets_the_token_that_it_has(site: ReuseSite) -> None:
+    token = site.use_up()
+    site.clock.advance(100)
+    answer = site.ask()
+    assert answer.status_code == 200
+    assert answer.get_json() == {
+        "token_type": "Bearer",
+        "access_token": token,
+        "expires_in": 3500,
+        "scope": "",
+    }
+    assert len(site.saved) == len(site.issued) == LIMIT
+    assert answer.headers["RateLimit"].startswith('"client";r=0;t=')
+    assert answer.headers["X-RateLimit-Remaining"] == "0"
+    assert "Retry-After" not in answer.headers
+
+
+def test_reuse_is_counted_in_no_limit() -> None:
+    limits = {"client": [{"limit": LIMIT, "window": "1d", "on_limit": "reuse"}], "client_total": ["100/day"]}
+    with reuse_site({"mode": "enforce", "limits": limits}) as site:
+        site.use_up()
+        assert site.statuses(5) == [200] * 5
+        assert app_limiter_of(site.app).limiter.peek("a", "some-user").remaining == 100 - LIMIT
+
+
+def test_one_token_per_max_age_is_issued_above_the_limit(site: ReuseSite) -> None:
+    site.use_up()
+    first = site.token(foo="first")
+    assert site.token(foo="first") == first
+    assert site.statuses(3, foo="other") == [429] * 3
+    assert site.ask(foo="other").headers["Retry-After"]
+    site.clock.advance(MAX_AGE_S)
+    assert site.token(foo="other") != first
+    assert site.statuses(2, foo="first") == [429] * 2
+
+
+def test_another_client_has_its_own_tokens(site: ReuseSite) -> None:
+    assert site.use_up("a") != site.use_up("b")
+    assert site.issued[site.token("a")].client_id == "a"
+    assert site.issued[site.token("b")].client_id == "b"
+
+
+def test_another_limit_that_denies_wins() -> None:
+    limits = [{"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 4, "window": "1h", "name": "hard"}]
+    with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:
+        assert site.statuses(6) == [200] * 6  # reuse is counted nowhere
+    limits[1]["limit"] = 2
+    with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:
+        assert site.statuses(3) == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"resource": "https://api.example"},
+        {"audience": "other"},
+        {"scope": "openid"},
+        {"foo": "bar"},
+        {"query": {"foo": "bar"}},
+        {"path": "/other"},
+        {"host": "other.example"},
+        {"host": "localhost/root"},
+        {"method": METHODS[1]},
+    ],
+    ids=str,
+)
+def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: dict[str, Any]) -> None:
+    token = site.use_up()
+    other = site.token(**difference)
+    assert other != token
+    assert site.token(**difference) == other
+    assert site.token() == token
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"headers": {"DPoP": "proof"}},
+        {"environ": {"SSL_CLIENT_CERT": "some-certificate"}},
+        {"headers": {"X-Forwarded-Client-Cert": "some-certificate"}},
+        {"headers": {"Content-Type": "application/json"}},
+    ],
+    ids=str,
+)
+def test_a_bound_or_unreadable_request_is_denied_above_the_limit(site: ReuseSite, difference: dict[str, Any]) -> None:
+    site.use_up()
+    assert site.ask(**difference).status_code in (400, 401, 429)
+    assert len(site.issued) == LIMIT
+
+
+def test_no_certificate_is_no_binding(site: ReuseSite) -> None:
+    environ = {"SSL_CLIENT_VERIFY": "NONE", "SSL_CLIENT_CERT": ""}
+    assert site.use_up(environ=environ) == site.token(environ=environ)
+
+
+def test_a_public_client_is_denied(site: ReuseSite) -> None:
+    assert site.statuses(5, "public", method="none") == [200] * LIMIT + [429] * 2
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"refresh_token": "stronger"},
+        {"id_token": "stronger"},
+        {"cnf": {"jkt": "key"}},
+        {"token_type": "DPoP"},
+        {"expires_in": 0},
+        {"expires_in": None},
+        {"scope": "admin"},
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_more_than_a_bearer_token_is_not_kept(site: ReuseSite, extra: dict[str, Any]) -> None:
+    site.extra = extra
+    site.use_up()
+    assert site.statuses(3) == [200, 429, 429]
+
+
+def test_a_token_near_its_end_is_not_given_out_again(site: ReuseSite) -> None:
+    site.lifetime_s = 100
+    token = site.use_up()
+    site.clock.advance(90)
+    assert site.ask().get_json()["expires_in"] == 10
+    site.clock.advance(1)
+    assert site.token() != token
+
+
+# Who may do what by now.
+
+
+def test_authentication_and_scope_are_checked_anew(site: ReuseSite) -> None:
+    token = site.use_up(scope="openid profile")
+    site.change("a", client_secret="rotated")
+    assert site.ask(scope="openid profile", secret="secret-a").status_code == 401
+    assert site.token(scope="openid profile") == token
+    site.change("a", scope="openid")
+    weaker = site.ask(scope="openid profile").get_json()
+    assert weaker["access_token"] != token
+    assert weaker["scope"] == "openid"
+    site.change("a", grant_types=())
+    assert site.ask(scope="openid profile").status_code == 400
+
+
+@pytest.mark.parametrize("way", ["revoke", "forget"])
+def test_a_revocation_drops_all_tokens_of_the_client(site: ReuseSite, way: str) -> None:
+    token, others = site.use_up(), site.use_up("b")
+    if way == "revoke":
+        assert site.revoke(token).status_code == 200
+    else:
+        with site.app.app_context():
+            OAuthRateLimit.forget_tokens("a")
+    assert site.token() != token
+    assert site.token("b") == others
+    for _ in range(5):  # a client that revokes and asks gets no dead token, and not one after the other
+        for text, issued in list(site.issued.items()):
+            if issued.client_id == "a" and not issued.is_revoked:
+                site.revoke(text)
+        assert site.ask().status_code == 429
+
+
+def test_a_token_that_was_being_issued_at_a_revocation_is_not_kept(site: ReuseSite) -> None:
+    first = site.use_up(foo="bar")
+    generate = site.servers[0]._token_generators["default"]
+
+    def revoke_meanwhile(**arguments: Any) -> Any:
+        token = generate(**arguments)
+        site.revoke(first)
+        return token
+
+    site.servers[0].register_token_generator("default", revoke_meanwhile)
+    assert site.statuses(2) == [200, 429]
+
+
+def broken(_: Any) -> bool:
+    raise RuntimeError("token-is-in-this-text")
+
+
+@pytest.mark.parametrize("is_active", [lambda _: False, broken], ids=["no", "error"])
+def test_a_token_that_is_not_active_is_not_given_out_again(is_active: Callable[[Any], bool]) -> None:
+    with capture_logs() as logs, reuse_site(is_token_active=is_active) as site:
+        site.use_up()
+        assert site.statuses(4) == [200, 429, 429, 429]
+    assert "token-" not in repr(logs)
+
+
+def test_the_key_of_the_application_separates_tenants() -> None:
+    from flask import request
+
+    with reuse_site(reuse_key=lambda _client: request.headers["X-Tenant"]) as site:
+        token = site.use_up(headers={"X-Tenant": "one"})
+        assert site.token(headers={"X-Tenant": "two"}) != token
+        assert site.token(headers={"X-Tenant": "one"}) == token
+        assert site.ask().status_code == 429  # the function fails
+
+
+# What is kept.
+
+
+@pytest.mark.parametrize("place", ["generate", "save", "view"])
+def test_only_the_token_of_a_successful_response_is_kept(site: ReuseSite, place: str) -> None:
+    site.break_at = place
+    assert site.statuses(LIMIT + 1) == [500] * (LIMIT + 1)
+    site.break_at = ""
+    assert site.ask().status_code == 429  # the one above the limit is used up
+
+
+class OwnGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
+    """A grant that saves by itself (``own-save``) or makes its token by itself (``own-token``)."""
+
+    GRANT_TYPE = "client_credentials"
+    TOKEN_ENDPOINT_AUTH_METHODS = METHODS
+    makes_token = False
+
+    def validate_token_request(self) -> None:
+        self.request.client = self.authenticate_token_endpoint_client()
+
+    def create_token_response(self) -> tuple[int, Any, Any]:
+        token = {"access_token": "own", "token_type": "Bearer", "expires_in": 3600}
+        if self.makes_token:
+            self.save_token(token)
+        else:
+            token = self.generate_token(scope="")
+        return 200, token, self.TOKEN_RESPONSE_HEADER
+
+
+@pytest.mark.parametrize(("makes_token", "expected"), [(False, [200, 429]), (True, [429, 429])])
+def test_a_grant_that_saves_or_makes_its_token_itself_is_denied(makes_token: bool, expected: list[int]) -> None:
+    def use_own_grant(site: ReuseSite) -> None:
+        site.servers[0]._token_grants.clear()
+        site.servers[0].register_grant(type("TheGrant", (OwnGrant,), {"makes_token": makes_token}))
+
+    with reuse_site(start=use_own_grant) as site:
+        site.statuses(LIMIT)
+        assert site.statuses(2) == expected
+
+
+def test_other_grants_without_a_user_are_denied(site: ReuseSite) -> None:
+    site.servers[0].register_grant(type("Bearer", (OwnGrant,), {"GRANT_TYPE": "urn:some:grant"}))
+    site.use_up()
+    assert site.ask(grant_type="urn:some:grant").status_code == 429
+    assert site.ask().status_code == 200
+
+
+def test_memory_is_bounded_and_a_full_cache_denies() -> None:
+    with reuse_site(reuse_config(reuse={"max_bytes": 5000})) as site:
+        token = site.use_up()
+        tokens = {site.token(foo="1"), site.ask(foo="2").get_json().get("access_token")}
+        assert site.token() == token
+        assert site.statuses(5, "b") == [200] * LIMIT + [429] * 2 or tokens
+    with reuse_site(reuse_config(reuse={"max_bytes": 0})) as site:
+        assert site.statuses(5) == [200] * LIMIT + [429] * 2
+
+
+def test_nothing_that_holds_a_token_shows_it(site: ReuseSite) -> None:
+    with capture_logs() as logs:
+        site.use_up()
+        site.statuses(3)
+        site.statuses(3, foo="bar")
+    tokens = app_limiter_of(site.app)._worker.tokens  # type: ignore[union-attr]
+    assert "token-" not in repr((logs, tokens, vars(tokens)))
+
+
+# Parallel requests, processes, other instances.
+
+
+def test_parallel_requests_get_one_new_token() -> None:
+    """Some of them wait for it, the others are denied at once."""
+    with reuse_site() as site:
+        site.use_up()
+        is_generating, may_go_on = threading.Event(), threading.Event()
+        generate = site.servers[0]._token_generators["default"]
+
+        def slowly(**arguments: Any) -> Any:
+            is_generating.set()
+            may_go_on.wait(30)
+            return generate(**arguments)
+
+        site.servers[0].register_token_generator("default", slowly)
+        with ThreadPoolExecutor(100) as pool:
+            first = pool.submit(site.ask, foo="bar")
+            is_generating.wait(30)
+            others = [pool.submit(site.ask, foo="bar") for _ in range(99)]
+            wait_until(lambda: sum(each.done() for each in others) >= 80, "most of them are denied")
+            may_go_on.set()
+            answers = [each.result() for each in (first, *others)]
+    assert len(site.issued) == LIMIT + 1
+    tokens = {answer.get_json()["access_token"] for answer in answers if answer.status_code == 200}
+    assert len(tokens) == 1
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) <= {200, 429}
+    assert 2 <= statuses.count(200) <= 20
+
+
+def test_a_forked_process_has_no_tokens_of_its_parent(site: ReuseSite) -> None:
+    token = site.use_up()
+    reader, writer = os.pipe()
+    if not os.fork():
+        try:
+            counted_anew = site.use_up()
+            answer = "same" if token in (counted_anew, site.token()) else "other"
+            inherited = app_limiter_of(site.app)._inherited[0].tokens
+            os.write(writer, (answer if token not in repr(vars(inherited)["_clients"]) else "inherited").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"other"
+    os.close(reader)
+    os.wait()
+    assert site.token() == token
+
+
+def test_a_revocation_reaches_other_instances(mongo_uri: str, connection: Connection) -> None:
+    settings = reuse_config(store={"uri": mongo_uri}, sync={"interval": "100ms"}, limit=2 * LIMIT)
+    clock = Clock()
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(reuse_site(settings, clock=clock)) for _ in range(2))
+        tokens = {here.use_up(), there.use_up()}
+        wait_until(lambda: app_limiter_of(there.app).limiter.peek("a").action == "reuse", "the limit is used up")
+        assert there.token() in tokens
+        assert here.revoke(here.token()).status_code == 200
+        wait_until(lambda: there.ask().get_json().get("access_token") not in tokens, "the token is dropped")
+        RevocationNotices(connection).announce(["a"])  # as the command does
+        wait_until(lambda: there.ask().status_code == 429, "the token is dropped again")
+
+
+def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> None:
+    """A dry run issues new tokens, and records which of them would have been reused; it keeps none."""
+    clock = Clock()
+    with reuse_site(reuse_config(store={"uri": mongo_uri}, sync={"interval": "100ms"}), clock=clock) as site:
+        token = site.use_up()
+        assert site.token() == token
+        target = Target(OverrideKind.MODE, "a")
+        OverrideStore(connection).put(Override(target, "ann", "a test", 0.0, mode=Mode.DRY_RUN))
+        wait_until(lambda: site.token() != token, "the dry run")
+        clock.advance(MAX_AGE_S)
+        issued_count = len(site.issued)
+        assert len({site.token() for _ in range(4)}) == 4
+        assert len(site.issued) == issued_count + 4
+        OverrideStore(connection).remove(target, author="ann", reason="a test", at_s=1.0)
+        wait_until(lambda: site.token() == site.token(), "enforced again")
+    minutes = StatisticsStore(connection).minutes(0, 4e9)
+    tallies = [tally for minute in minutes for tally in minute.tallies.values()]
+    assert sum(tally.reused for tally in tallies) >= 2
+    assert 3 <= sum(tally.would_reuse for tally in tallies) <= sum(tally.would_deny for tally in tallies)

@@ -1,0 +1,72 @@
+"""The table of emergencies in docs/rollout.md: whatever is broken, one line of the file ends all denials in seconds."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from testbed.clock import wait_until
+from testbed.mongod import Mongod
+from tests.support.apps import app_limiter_of, protected_app, token_status
+
+ENFORCED = """
+mode: enforce
+limits: {{client: [{{limit: 1, window: 1h}}]}}
+sync: {{interval: 100ms}}
+store: {{uri: "{uri}", timeout: 500ms}}
+"""
+FILES = {
+    "valid": (ENFORCED, ENFORCED.replace("mode: enforce", "mode: off")),
+    "invalid": (f"{ENFORCED}broken:\n", f"{ENFORCED}broken:\n".replace("mode: enforce", "mode: off")),
+    "unparsable": (f"{ENFORCED}broken: [\n", "mode: off\n"),
+}
+"""The file in the emergency, and what the operator makes of it."""
+
+
+@pytest.mark.parametrize("override", [None, Mode.ENFORCE], ids=["no override", "override"])
+@pytest.mark.parametrize("mongodb", ["up", "down", "wiped", "restored"])
+def test_mode_off_in_the_file_ends_all_denials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mongodb: str, override: Mode | None
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    with Mongod() as server:
+        for name, (broken, mended) in FILES.items():
+            uri = f"mongodb://{server.address}/{name}?directConnection=true"
+            path.write_text(ENFORCED.format(uri=uri))
+            with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
+                wait_until(lambda app=app: 429 == token_status(app), "the limit is enforced")  # type: ignore[misc]
+                if server.pid is not None:
+                    _change_database(uri, mongodb, override)
+                if mongodb == "down" and server.pid is not None:
+                    server.kill()
+                path.write_text(broken.format(uri=uri))
+                limiter = app_limiter_of(app)
+                if name != "valid":
+                    wait_until(lambda limiter=limiter: limiter.health().rejection, "it is rejected")  # type: ignore[misc]
+                wait_until(lambda app=app: 429 == token_status(app), "the last valid file applies")  # type: ignore[misc]
+
+                path.write_text(mended.format(uri=uri))
+                wait_until(lambda app=app: 200 == token_status(app), "nobody is denied")  # type: ignore[misc]
+            with monkeypatch.context() as patch:
+                patch.setenv("OAUTH_RATELIMIT_MODE", "off")
+                path.write_text(broken.format(uri=uri))
+                with protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+                    assert [200] * 3 == [token_status(app) for _ in range(3)]
+
+
+def _change_database(uri: str, state: str, override: Mode | None) -> None:
+    connection = Connection(uri)
+    overrides: Any = connection.database["ratelimit_overrides"]
+    if override is not None:
+        OverrideStore(connection).put(Override(Target(OverrideKind.MODE, None), "ann", "", 0.0, mode=override))
+    kept = list(overrides.find())
+    if state in ("wiped", "restored"):
+        connection.client.drop_database(connection.database.name)
+    if state == "restored" and kept:
+        overrides.insert_many(kept)
+    connection.close()

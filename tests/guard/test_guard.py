@@ -1,0 +1,272 @@
+"""The guard: which guesses are checked, counted and denied."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import combinations, islice
+from threading import Barrier
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import load_config
+from oauth_ratelimit.core.failed_auth import all_secrets_keys
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.guard import Guard, Guess, Lockout
+from testbed.clock import Clock
+from tests.support.guarded import ADDRESS_LIMIT, CLIENT_LIMIT, LIMITS, USER_LIMIT, WINDOW_S, guard
+from tests.support.guards import ELSEWHERE, HOME, Keys, a_guard, fail, guess, lockout_of, passed_on, password, secret
+
+TOTAL_LIMIT, SECRETS_LIMIT = 5, 7
+ALL_LIMITS = {
+    **LIMITS,
+    "passed_on_total": [{"limit": TOTAL_LIMIT, "window": WINDOW_S}],
+    "client_address": [{"limit": SECRETS_LIMIT, "window": WINDOW_S}],
+}
+
+
+@pytest.fixture
+def own(clock: Clock) -> Iterator[Guard]:
+    """The guard of one process, with limits of every kind."""
+    with a_guard(clock, **guard(limits=ALL_LIMITS)) as found:
+        yield found
+
+
+def on_trial(limit: int) -> dict[str, Any]:
+    return {"limit": limit, "window": WINDOW_S, "mode": "dry-run", "name": "on trial"}
+
+
+def checked(guard: Guard, keys: Callable[[int], Keys], count: int) -> int:
+    """Guess wrong with numbered keys, and return how many guesses were checked before the first that was not."""
+    found = [guess(guard, keys(number)) for number in range(count)]
+    assert found == sorted(found, reverse=True)
+    return sum(found)
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit", "others"),
+    [
+        (lambda _: password(), USER_LIMIT, [password("bob"), password("alice", ELSEWHERE), passed_on(), secret()]),
+        (lambda n: password(f"user-{n}"), ADDRESS_LIMIT, [password("bob", ELSEWHERE), passed_on(), secret()]),
+        (lambda _: passed_on(), USER_LIMIT, [passed_on("bob"), passed_on("alice", ELSEWHERE), password(), secret()]),
+        (
+            lambda n: passed_on(f"user-{n}", f"192.0.2.{n}"),
+            TOTAL_LIMIT,
+            [passed_on(client_id="b"), password(), secret()],
+        ),
+        (
+            lambda n: [*all_secrets_keys([HOME]), *secret(f"client-{n}")],
+            SECRETS_LIMIT,
+            [[*all_secrets_keys([ELSEWHERE]), *secret(network=ELSEWHERE)], secret(), password(), passed_on()],
+        ),
+        (lambda _: secret(), CLIENT_LIMIT, [secret("other"), secret(network=ELSEWHERE), password(), passed_on()]),
+    ],
+    ids=["one user", "one address", "user of a client with a secret", "all of that client", "all clients", "client"],
+)
+def test_guesses_are_denied_after_too_many_wrong_ones_and_others_are_not(
+    own: Guard, keys: Callable[[int], Keys], limit: int, others: Sequence[Keys]
+) -> None:
+    assert limit == checked(own, keys, limit + 2)
+    assert [None] * len(others) == [lockout_of(own, other) for other in others]
+
+
+def test_guess_is_checked_again_at_retry_after_and_not_a_second_earlier(own: Guard, clock: Clock) -> None:
+    """Denied attempts do not prolong it."""
+    clock.advance(3.25)
+    fail(own, password())
+    clock.advance(100)
+    fail(own, password(), 20)
+    lockout = lockout_of(own, password())
+    assert lockout is not None
+    assert 0 < lockout.decision.retry_after_s <= WINDOW_S + WINDOW_S / 10
+
+    clock.advance(lockout.decision.retry_after_s - 1)
+    assert lockout_of(own, password()) is not None
+    clock.advance(1)
+    assert lockout_of(own, password()) is None
+
+
+def test_right_ones_are_not_counted(own: Guard) -> None:
+    assert all(guess(own, password(), is_right=True) for _ in range(3 * USER_LIMIT))
+    assert USER_LIMIT == checked(own, lambda _: password(), USER_LIMIT + 1)
+
+
+def test_network_of_48_bits_has_ten_times_the_limit(own: Guard) -> None:
+    def from_a_new_one(number: int) -> Keys:
+        return password("alice", f"2001:db8:1:{number:x}::/64", "2001:db8:1::/48")
+
+    assert 10 * USER_LIMIT == checked(own, from_a_new_one, 10 * USER_LIMIT + 2)
+
+
+@pytest.mark.parametrize(("cost", "count"), [(2, CLIENT_LIMIT // 2), (CLIENT_LIMIT, 1), (CLIENT_LIMIT + 1, 0)])
+def test_guess_with_several_secrets_counts_as_several(own: Guard, cost: int, count: int) -> None:
+    assert [True] * count + [False] == [guess(own, secret(), cost=cost) for _ in range(count + 1)]
+
+
+@pytest.mark.parametrize("keys", [password(), passed_on()], ids=["public", "with a secret"])
+def test_exempt_client_is_reported_and_never_denied(own: Guard, keys: Keys) -> None:
+    with capture_logs() as logs:
+        assert all(guess(own, keys, is_exempt=True) for _ in range(3 * ADDRESS_LIMIT))
+
+    assert {("request_would_be_denied", "dry-run")} == {(line["event"], line["mode"]) for line in logs}
+
+
+# Modes.
+
+
+@pytest.mark.parametrize(
+    "trial", [found for size in (1, 2) for found in combinations(("user", "address"), size)], ids=str
+)
+@pytest.mark.parametrize("trial_limit", [1, 50], ids=["stricter", "wider"])
+def test_limit_on_trial_leaves_enforced_limits_as_they_are(
+    clock: Clock, trial: tuple[str, ...], trial_limit: int
+) -> None:
+    """Beside it in the same kind, and in the other kind of the same guess."""
+    limits = {kind: [*LIMITS[kind], on_trial(trial_limit)] if kind in trial else LIMITS[kind] for kind in LIMITS}
+    with a_guard(clock, **guard(limits=limits)) as own, capture_logs() as logs:
+        assert USER_LIMIT == checked(own, lambda _: password(), USER_LIMIT + 2)
+
+    assert (trial_limit == 1) is ("request_would_be_denied" in {line["event"] for line in logs})
+
+
+def test_dry_run_reports_denies_nobody_and_counts_as_enforcing_would(clock: Clock) -> None:
+    with a_guard(clock, **guard(mode="dry-run")) as own:
+        with capture_logs() as logs:
+            assert all(guess(own, passed_on()) for _ in range(3 * USER_LIMIT))
+        own.reconfigure(load_config(guard(limits={"passed_on": [{"limit": USER_LIMIT + 1, "window": WINDOW_S}]})))
+        assert 1 == checked(own, lambda _: passed_on(), 2)
+
+    (event,) = logs
+    assert (
+        "request_would_be_denied",
+        "web-shop",
+        f"{HOME} alice",
+        "failures:passed_on",
+        "failures-passed_on",
+    ) == tuple(event[name] for name in ("event", "client_id", "username", "scope", "policy"))
+
+
+def test_defaults_enforce_a_ceiling_for_a_client_and_only_report_its_users(clock: Clock) -> None:
+    """Otherwise a stranger could lock a user out of a client's login form."""
+    with a_guard(clock, guard={"mode": "enforce"}) as own:
+        assert 20 == checked(own, lambda _: passed_on(), 20)
+        assert 10 == checked(own, lambda _: password(), 11)
+        assert 980 == checked(own, lambda n: passed_on(f"user-{n}"), 981)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_on"),
+    [
+        ({}, True),
+        ({"guard": {"mode": "off"}}, False),
+        ({"mode": "off"}, False),
+        ({"enabled": False}, False),
+        ({"guard": {"mode": "dry-run"}, "mode": "dry-run"}, True),
+    ],
+    ids=str,
+)
+def test_guard_is_on_where_its_mode_says_so(clock: Clock, more: dict[str, Any], is_on: bool) -> None:
+    """Unless everything is off; while it is off it counts nothing."""
+    with a_guard(clock, **more) as own:
+        with capture_logs() as logs:
+            fail(own, password(), 100)
+        assert is_on is own.is_on is own.is_watching(HOME) is bool(logs)
+
+
+def test_trusted_address_is_not_watched(clock: Clock) -> None:
+    with a_guard(clock, **guard(trusted_addresses=[f"{ELSEWHERE}/32", "10.0.0.0/8"])) as own:
+        assert [True, False, False] == [own.is_watching(address) for address in (HOME, ELSEWHERE, "10.1.2.3")]
+
+
+def test_dry_run_of_everything_denies_nobody(own: Guard) -> None:
+    fail(own, password())
+    found = load_config(guard())
+    own.reconfigure(replace(found, policies=replace(found.policies, ceiling=Mode.DRY_RUN)))
+    with capture_logs() as logs:
+        assert lockout_of(own, password()) is None
+
+    assert ["request_would_be_denied"] == [line["event"] for line in logs]
+
+
+def test_reload_switches_the_guard_and_keeps_counts(clock: Clock) -> None:
+    with a_guard(clock, guard={"mode": "off"}) as own:
+        own.reconfigure(load_config(guard()))
+        fail(own, password())
+        own.reconfigure(load_config(guard(mode="off")))
+        assert lockout_of(own, password()) is None
+        own.reconfigure(load_config(guard()))
+        assert lockout_of(own, password()) is not None
+        own.reconfigure(load_config(guard(limits={"user": [{"limit": USER_LIMIT + 2, "window": WINDOW_S}]})))
+        assert 2 == checked(own, lambda _: password(), 3)
+
+
+# Guesses at the same time.
+
+
+def together(count: int, send: Callable[[int], bool]) -> int:
+    start = Barrier(count)
+
+    def run(number: int) -> bool:
+        start.wait(60)
+        return send(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(run, range(count)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit"), [(password(), USER_LIMIT), (secret(), CLIENT_LIMIT)], ids=["password", "secret"]
+)
+def test_parallel_guesses_are_checked_no_more_often_than_the_limit(own: Guard, keys: Keys, limit: int) -> None:
+    assert limit == together(16, lambda _: guess(own, keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "checked_count"), [(password(), 1), (secret(), CLIENT_LIMIT)], ids=["password", "secret"]
+)
+def test_one_of_eight_threads_waits_for_a_key_and_the_next_is_denied_for_a_second(
+    own: Guard, monkeypatch: pytest.MonkeyPatch, keys: Keys, checked_count: int
+) -> None:
+    """A user who logs in rightly over many connections leaves the server's other threads to everybody else."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 60.0)
+    checking = [own.reserve(keys) for _ in range(checked_count)]
+    with ThreadPoolExecutor(7) as pool:
+        start = Barrier(7)
+        list(pool.map(lambda _: (start.wait(60), lockout_of(own, secret("other"))), range(7)))  # eight with this one
+        attempts = [pool.submit(own.reserve, keys) for _ in range(7)]
+        denied = [attempt.result() for attempt in islice(as_completed(attempts, 30), 6)]
+        for guess in checking:
+            assert isinstance(guess, Guess)
+            own.settle(guess)
+        accepted = [found for attempt in attempts if (found := attempt.result(60)) not in denied]
+
+    assert [1.0] * 6 == [found.decision.retry_after_s for found in denied if isinstance(found, Lockout)]
+    assert [Guess] == [type(found) for found in accepted]
+
+
+def test_passwords_of_one_user_are_checked_one_at_a_time_and_secrets_are_not(
+    own: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else several processes would check as many each before they learn of a wrong one."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 600.0)
+    first = own.reserve(password())
+    assert isinstance(first, Guess)
+    assert [Guess] * (CLIENT_LIMIT + 1) == [type(own.reserve(keys)) for keys in (password("bob"), *[secret()] * 4)]
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(own.reserve, password())
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        own.settle(first)
+        assert isinstance(second.result(60), Guess)
+
+
+def test_password_does_not_wait_for_another_one_for_ever(own: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that takes long denies nobody up to the limit. One that was lost takes no room for ever."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.01)
+    found = [own.reserve(password()) for _ in range(USER_LIMIT + 1)]
+    assert [Guess] * USER_LIMIT + [Lockout] == [type(each) for each in found]
+
+    monkeypatch.setattr("oauth_ratelimit.guard.CHECK_S", 0.0)
+    assert lockout_of(own, password()) is None

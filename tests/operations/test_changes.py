@@ -1,0 +1,151 @@
+"""Overrides from what operators type."""
+
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import ConfigError, load_config
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.operations.changes import (
+    STAYS_OFF,
+    checked_client_id,
+    end_after,
+    end_at,
+    limit_overrides,
+    storable_text,
+    unaffected_by_mode,
+)
+
+NOW_S = 1_790_000_000.0
+CONFIG: dict[str, Any] = {"mode": "enforce", "limits": {"user": ["5/hour"], "client_total": ["50/hour"]}}
+
+
+def template(client_id: str | None = "app") -> Override:
+    return Override(Target(OverrideKind.LIMIT, client_id, LimitKind.USER), "ann", "ticket 4711", NOW_S)
+
+
+def limits(kind: LimitKind, *texts: str) -> tuple[Policy, ...]:
+    (override,) = limit_overrides(load_config(CONFIG).policies, "app", {kind: list(texts)}, template=template())
+    assert (Target(OverrideKind.LIMIT, "app", kind), "ann") == (override.target, override.author)
+    return override.policies
+
+
+@pytest.mark.parametrize(
+    ("texts", "policies"),
+    [
+        (["none"], ()),
+        (["100/minute"], (Policy("user", 100, Window.of(60)),)),
+        (
+            ["5/second", "{limit: 9, window: 1m, name: trial, frames: 6, mode: dry-run, count_denied: true}"],
+            (
+                Policy("user-1s", 5, Window.of(1)),
+                Policy("trial", 9, Window.of(60, 6), count_denied=True, mode=Mode.DRY_RUN),
+            ),
+        ),
+    ],
+)
+def test_limits_can_be_typed(texts: list[str], policies: tuple[Policy, ...]) -> None:
+    assert policies == limits(LimitKind.USER, *texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        (["0/minute"], 'limits.user[0]: got "0/minute", allowed: 1 to 2^53'),
+        (["many"], "limits.user[0]: got"),
+        (["{limit: 1, windw: 1m}"], "limits.user[0].windw: unknown key"),
+        (["{limit: 1"], "not usable YAML"),
+        (["1/second", "none"], "allowed: none alone"),
+        (["1/second", "2/second"], "several limits have the name"),
+        (["{limit: 1, window: 1m, name: client_total}"], "give each a name of its own"),
+        (["1" * 1001], "allowed: up to 1000"),
+    ],
+)
+def test_invalid_limit_is_refused_with_its_place(texts: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        limits(LimitKind.USER, *texts)
+
+    assert problem in "\n".join(error.value.problems)
+
+
+def test_all_invalid_limits_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        limits(LimitKind.USER, "many", "1/second", "{limit: 1")
+
+    assert ["limits.user[0]", "limits.user[2]"] == sorted(text.split(":")[0] for text in error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: checked_client_id(""), "1 to 1024 characters"),
+        (lambda: checked_client_id("\udc80"), "1 to 1024 characters"),
+        (lambda: storable_text("x" * 1001), "up to 1000 characters"),
+        (lambda: end_after("soon", now_s=NOW_S), "allowed: seconds"),
+        (lambda: end_after("1e9d", now_s=NOW_S), "allowed: seconds"),
+        (lambda: end_after("0s", now_s=NOW_S), "more than 0 s"),
+        (lambda: end_after("4000d", now_s=NOW_S), "up to 10 years"),
+        (lambda: end_at("2020-01-01T00:00:00Z", now_s=NOW_S), "is in the past"),
+        (lambda: end_at("2120-01-01T00:00:00", now_s=NOW_S), "with its zone"),
+        (lambda: end_at("x", now_s=NOW_S), "with its zone"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_typed_text_and_times_are_stored() -> None:
+    assert "f?r alle" == storable_text(" f\udcfcr alle ")
+    assert 7 * 86_400 == end_after("7d", now_s=NOW_S) - NOW_S
+    assert 7200 == end_at("2120-01-01T02:00:00Z", now_s=NOW_S) - end_at("2120-01-01T02:00:00+02:00", now_s=NOW_S)
+
+
+def mode_of(mode: str, client_id: str | None = None) -> Override:
+    return Override(Target(OverrideKind.MODE, client_id), "ann", "ticket 4711", NOW_S, mode=Mode(mode))
+
+
+STAYS = "app stays in mode {}, because this comes first: override by ann: ticket 4711."
+OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
+
+
+@pytest.mark.parametrize(
+    ("config", "before", "change", "effective", "sentences"),
+    [
+        ({}, mode_of("dry-run"), mode_of("enforce", "app"), "dry-run", [STAYS.format("dry-run")]),
+        ({}, mode_of("off"), mode_of("dry-run", "app"), "off", [STAYS.format("off")]),
+        ({}, mode_of("dry-run", "app"), mode_of("enforce"), "dry-run", [OWN]),
+        ({}, mode_of("enforce", "app"), mode_of("dry-run"), "dry-run", []),
+        ({}, mode_of("dry-run"), mode_of("off", "app"), "off", []),
+        ({}, mode_of("dry-run", "app"), mode_of("enforce", "app"), "enforce", []),
+        ({}, mode_of("dry-run"), mode_of("enforce"), "enforce", []),
+        ({"mode": "off"}, mode_of("dry-run"), mode_of("enforce"), "off", [STAYS_OFF]),
+        ({"mode": "off"}, mode_of("dry-run"), mode_of("enforce", "app"), "off", [STAYS_OFF]),
+        (
+            {
+                "clients": {f"app-{number}": {"mode": "dry-run"} for number in range(6)},
+                "grants": {"password": {"mode": "off"}},
+                "canary": {"percent": 10},
+            },
+            mode_of("dry-run"),
+            mode_of("enforce"),
+            None,
+            [
+                "These have a mode of their own, which stays: clients.app-0 (dry-run), clients.app-1 (dry-run), "
+                "clients.app-2 (dry-run), clients.app-3 (dry-run), clients.app-4 (dry-run) and 2 more.",
+                "The canary has 10 % of the clients; the others stay in a dry run.",
+            ],
+        ),
+    ],
+)
+def test_mode_that_is_not_effective_says_what_comes_first(
+    config: dict[str, Any], before: Override, change: Override, effective: str | None, sentences: list[str]
+) -> None:
+    policies = load_config({**CONFIG, **config}).policies
+    applied = apply_overrides(policies, [*([before] if before.target != change.target else []), change])
+
+    assert sentences == unaffected_by_mode(policies, [before], change)
+    assert effective in (None, applied.matching("app").mode)

@@ -1,0 +1,107 @@
+"""Explanation of a decision, from counter documents and overrides."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.operations.client_hints import similar_client_ids, unknown_client_hint
+from oauth_ratelimit.operations.explain import LimitExplanation
+from testbed.clock import Clock
+from tests.operations.conftest import LIMITS, ContextOf, alone
+from tests.support.limiters import send_hits
+
+
+def count(mongo_uri: str, clock: Clock, config: Mapping[str, Any], *hits: tuple[Any, ...]) -> None:
+    """Count and flush requests: number, client, user, as an instance does."""
+    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock)
+    for number, *key in hits:
+        send_hits(limiter, number, *key)
+    limiter.close()
+
+
+def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longer(
+    context_of: ContextOf, mongo_uri: str, clock: Clock
+) -> None:
+    trial = {"name": "trial", "limit": 3, "window": "1d", "mode": "dry-run"}
+    tiers = {"mode": "enforce", "limits": {"user": [{"name": "burst", "limit": 5, "window": "1h"}, trial]}}
+    count(mongo_uri, clock, tiers, (6, "app", "alice"), (4, "app", "bob"), (1, "app", "cat"))
+
+    def forecast(username: str) -> str:
+        return LimitExplanation(context_of(tiers), "app", username=username).forecast()[1]
+
+    assert forecast("alice").startswith("denied: over burst for ")
+    assert forecast("bob").startswith("admitted, would be denied: over trial for ")
+    assert "admitted" == forecast("cat")
+
+
+@pytest.mark.parametrize(
+    ("client_id", "request_of", "origin"),
+    [
+        ("partner", {"username": None}, "plans.gold"),
+        ("app", {"username": "alice", "grant_type": "refresh_token"}, "grants.refresh_token"),
+        ("app", {"username": "alice", "grant_type": "password"}, "limits"),
+    ],
+)
+def test_origin_of_a_limit_is_its_configuration_key(client_id: str, request_of: Any, origin: str) -> None:
+    data: Any = LimitExplanation(alone(LIMITS), client_id, **request_of).data()
+
+    assert {"layer": origin} == data["limits"][0]["origin"]
+
+
+def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:
+    context = context_of(LIMITS)
+    limit = Override(Target(OverrideKind.LIMIT, "partner", LimitKind.CLIENT), "ann", "why", clock(), policies=(HOURLY,))
+    for override in (limit, Override(Target(OverrideKind.MODE, None), "ann", "why", clock(), mode=Mode.DRY_RUN)):
+        context.stores.overrides.put(override)
+    data: Any = LimitExplanation(context, "partner", username=None).data()
+    origin = {"layer": "override", "by": "ann", "reason": "why", "until": None}
+
+    assert (origin, "dry-run", origin) == (data["mode_origin"], data["mode"], data["limits"][0]["origin"])
+
+
+HOURLY = Policy("client", 1, Window.of(3600))
+
+
+def test_trusted_client_is_admitted_without_limits() -> None:
+    data: Any = LimitExplanation(alone(LIMITS), "mobile-1", username="alice").data()
+
+    assert ({"layer": "trusted_clients[mobile-*]"}, "admitted: trusted", []) == (
+        data["trusted"],
+        data["forecast"]["text"],
+        data["limits"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("canary", "client_id", "text"),
+    [
+        ({"percent": 0}, "app", "outside: dry run"),
+        ({"percent": 100}, "app", "inside: enforced where the mode is enforce"),
+        ({"percent": 100}, "own", "no effect: the client has a mode of its own"),
+        ({"instances": ["node-1*"]}, "app", "only on instances node-1*; dry run on the others"),
+        (None, "app", "none"),
+    ],
+)
+def test_effect_of_the_canary_is_named(canary: Any, client_id: str, text: str) -> None:
+    config = {"mode": "enforce", "clients": {"own": {"mode": "enforce"}}, **({"canary": canary} if canary else {})}
+
+    assert text == LimitExplanation(alone(config), client_id, username=None).canary
+
+
+def test_unknown_client_gets_similar_ones(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:
+    count(mongo_uri, clock, LIMITS, (1, "web-shop", "alice"))
+    context = context_of(LIMITS)
+    unknown = "No counters, statistics or configuration for"
+
+    assert f"{unknown} 'wbe-shop'; did you mean 'web-shop'?" == unknown_client_hint(context, "wbe-shop")
+    assert f"{unknown} 'unheard-of'." == unknown_client_hint(context, "unheard-of")
+    assert f"{unknown} 'x-*', taken literally" == str(unknown_client_hint(context, "x-*")).partition(":")[0]
+    assert ["partner"] == similar_client_ids(context, "Partnr")
+    assert [None] * 3 == [unknown_client_hint(context, known) for known in ("web-shop", "partner", "mobile-7")]
+    assert None is unknown_client_hint(alone(LIMITS), "unheard-of")

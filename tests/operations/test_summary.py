@@ -1,0 +1,63 @@
+"""What a configuration means, and warnings about it."""
+
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import load_config
+from oauth_ratelimit.operations.summary import (
+    NO_CEILING_WARNING,
+    NOT_SHARED_WARNING,
+    guard_warnings_of,
+    summary_data,
+    warnings_of,
+)
+from tests.operations.conftest import LIMITS
+
+
+@pytest.mark.parametrize(
+    ("guard", "is_warned"),
+    [
+        ({"mode": "enforce", "limits": {"client": ["20/minute"]}}, True),
+        ({"mode": "dry-run", "limits": {"passed_on_total": []}}, True),
+        ({"mode": "enforce"}, False),
+        ({"mode": "enforce", "limits": {"passed_on_total": ["1000/hour"]}}, False),
+        ({"mode": "off", "limits": {"client": ["20/minute"]}}, False),
+    ],
+)
+def test_guard_without_a_ceiling_for_a_stolen_secret_is_a_warning(guard: dict[str, Any], is_warned: bool) -> None:
+    settings = load_config({"store": {"uri": "mongodb://localhost/oauth"}, "guard": guard})
+
+    assert [NO_CEILING_WARNING] * is_warned == guard_warnings_of(settings)
+
+
+TRIAL = {"limit": 5, "window": 60, "mode": "dry-run"}
+
+
+@pytest.mark.parametrize(
+    ("config", "is_warned"),
+    [
+        ({"mode": "enforce"}, True),
+        ({"mode": "dry-run"}, False),
+        ({"mode": "enforce", "store": {"uri": "mongodb://localhost/oauth"}}, False),
+        ({"mode": "dry-run", "clients": {"app": {"mode": "enforce"}}}, True),
+        ({"mode": "dry-run", "clients": {"app": {"grants": {"password": {"mode": "enforce"}}}}}, True),
+        ({"mode": "dry-run", "endpoints": {"revocation": {"limits": {"client": ["1/s"]}, "mode": "enforce"}}}, True),
+        ({"mode": "dry-run", "limits": {"client": [{**TRIAL, "mode": "enforce"}]}}, True),
+        ({"mode": "dry-run", "plans": {"gold": {"limits": {"user": [TRIAL]}}}}, False),
+        ({"mode": "off", "clients": {"app": {"mode": "enforce"}}}, False),
+    ],
+)
+def test_enforcing_without_a_shared_store_is_a_warning(config: dict[str, Any], is_warned: bool) -> None:
+    assert [NOT_SHARED_WARNING] * is_warned == warnings_of(load_config(config))
+
+
+def test_summary_names_what_applies_without_secrets() -> None:
+    uri = "mongodb://ann:secret@db.example/oauth?replicaSet=rs0"
+    data = summary_data(load_config({**LIMITS, "store": {"uri": uri, "namespace": "shop"}}))
+
+    assert {"client": "10/hour", "user": "5/hour", "client_total": "50/hour"} == data["limits"]
+    assert "db.example/oauth, collection shop_ratelimits" == data["store"]
+    assert (["mobile-*"], ["partner"], ["refresh_token"]) == tuple(
+        data[name] for name in ("trusted_clients", "clients", "grants")
+    )

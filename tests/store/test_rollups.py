@@ -1,0 +1,274 @@
+"""Rollups in a real MongoDB, against the sums of all minutes of clients."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from bson import Int64
+
+from oauth_ratelimit.core.statistics import (
+    OTHER_CLIENTS,
+    ClientMinute,
+    ClientTotal,
+    Denials,
+    Peak,
+    Source,
+    Tally,
+)
+from oauth_ratelimit.store.mongo import rollups
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
+from oauth_ratelimit.store.mongo.rollups import DAY_S, FIVE_S, HOUR_S, RollupStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from testbed.clock import Clock
+from tests.store.test_mongo_counters import Commands, commands
+
+__all__ = ["commands"]
+
+MINUTE_S = 60
+KEEP_S = 1e9
+PASSWORD, BATCH = Source("user", "password"), Source("client", "client_credentials")
+REVOCATION, GUARDED = Source("client", "endpoint:revocation"), Source("client", "guard:user")
+SPANS_S = {900: MINUTE_S, HOUR_S: MINUTE_S, 6 * HOUR_S: FIVE_S, DAY_S: HOUR_S, 7 * DAY_S: HOUR_S}
+"""Lengths of periods, each with the length of its steps."""
+
+
+class Fleet:
+    """Instances that write statistics and derive rollups, and a reader."""
+
+    def __init__(self, connection: Connection, seed: int = 1) -> None:
+        self.statistics, self.rollups = StatisticsStore(connection), RollupStore(connection)
+        self.collection = connection.collection(STATISTICS)
+        self.clock = Clock()
+        self.clock.now_s = 1_950_000_010.0
+        self._random = Random(seed)
+
+    def write(self, minute_s: float, *, writer: str = "one", client_id: str | None = None, **outcomes: int) -> None:
+        """Write requests of a minute, random ones by default."""
+        random = self._random
+        tally = (
+            Tally(**outcomes) if outcomes else Tally(*(random.choice((0, 0, random.randrange(9))) for _ in range(5)))
+        )
+        start_s = int(minute_s // 60) * 60
+        denials = Denials(tally.denied, tally.would_deny, start_s + random.randrange(30), start_s + 40, 10, 60)
+        minute = ClientMinute(
+            client_id or f"client-{random.randrange(9)}",
+            start_s,
+            {PASSWORD if outcomes else random.choice((PASSWORD, BATCH, REVOCATION, GUARDED)): tally},
+            {random.choice(("user", "a.b")): Peak(round(random.random(), 3), 5.0, 10, 60)},
+            denials={("user", "password"): denials} if tally.over else {},
+        )
+        self.statistics.put(writer, [minute], keep_s=KEEP_S, now_s=self.clock())
+
+    def derive(self) -> int:
+        due = self.rollups.due(self.clock())
+        for step in due:
+            self.rollups.derive(step, keep_s=KEEP_S)
+        self.rollups.forget_late(due, now_s=self.clock())
+        return len(due)
+
+    def minutes(self, length_s: int) -> list[ClientMinute]:
+        return list(self.statistics.minutes(self.since_s(length_s), self.clock()))
+
+    def since_s(self, length_s: int) -> int:
+        """Return the start of a period up to now."""
+        return int(self.clock() - length_s) // SPANS_S[length_s] * SPANS_S[length_s]
+
+    def check(self, length_s: int) -> None:
+        since_s, step_s = self.since_s(length_s), SPANS_S[length_s]
+        clients: dict[str, list[ClientMinute]] = defaultdict(list)
+        total: dict[int, Tally] = defaultdict(Tally)
+        line: dict[int, Tally] = defaultdict(Tally)
+        for minute in self.minutes(length_s):
+            clients[minute.client_id].append(minute)
+            total[minute.minute_s // step_s * step_s] += expected("", [minute]).all
+            if minute.client_id == "client-1":
+                line[minute.minute_s // step_s * step_s] += expected("", [minute]).all
+        totals = self.rollups.totals(since_s, self.clock())
+        lines = self.rollups.lines(since_s, self.clock(), step_s=step_s, client_ids=["client-1"])
+
+        assert totals.is_complete
+        assert not lines.missing
+        assert {name: expected(name, minutes) for name, minutes in clients.items()} == {
+            client.client_id: client for client in totals.clients
+        }
+        assert (without_empty(total), without_empty(line)) == (
+            without_empty(lines.total),
+            without_empty(lines.clients["client-1"]),
+        )
+
+
+def expected(client_id: str, minutes: Sequence[ClientMinute]) -> ClientTotal:
+    def total(prefix: str) -> Tally:
+        found = (minute.tallies.items() for minute in minutes)
+        return sum((tally for items in found for source, tally in items if source.grant.startswith(prefix)), Tally())
+
+    tally = sum((minute.tally() for minute in minutes), Tally())
+    share, policy = max((peak.share, name) for minute in minutes for name, peak in minute.peaks.items())
+    denials = [found for minute in minutes for found in minute.denials.values()]
+    elsewhere, guard = total("endpoint:"), total("guard:")
+    return ClientTotal(
+        client_id,
+        tally,
+        elsewhere=Tally(elsewhere.allowed + elsewhere.trusted, elsewhere.denied, elsewhere.would_deny),
+        guard=Tally(0, guard.denied, guard.would_deny),
+        highest_use=share,
+        policy=policy,
+        denied_from_s=min((found.first_s for found in denials), default=None),
+        denied_until_s=max((found.last_s for found in denials), default=None),
+    )
+
+
+def without_empty(line: Any) -> dict[int, Tally]:
+    return {start_s: tally for start_s, tally in line.items() if tally != Tally()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rollups_equal_the_sum_of_all_minutes_while_instances_write(connection: Connection, seed: int) -> None:
+    """Some write late, after the step was derived; one of two instances derives, or both."""
+    fleet, random = Fleet(connection, seed), Random(seed)
+    for ago_s in range(0, 7 * DAY_S, DAY_S // 3):
+        fleet.write(fleet.clock() - ago_s, client_id="client-1")
+    fleet.derive()
+    for _ in range(20):
+        fleet.clock.advance(random.choice((8, 35, 70, 200)))
+        for writer in ("one", "two"):
+            fleet.write(fleet.clock() - random.choice((0, 30, 80, 400, 5000)), writer=writer)
+        if random.random() < 0.5:
+            fleet.derive()
+    fleet.clock.advance(rollups.IN_DOUBT_S)
+    fleet.derive()
+    for length_s in SPANS_S:
+        fleet.check(length_s)
+
+
+def test_week_of_all_clients_is_read_from_few_documents(connection: Connection, commands: Commands) -> None:
+    fleet = Fleet(connection)
+    for ago_s in range(0, 8 * DAY_S, 8 * HOUR_S):
+        fleet.write(fleet.clock() - ago_s, client_id="shop", allowed=1)
+    fleet.derive()
+    commands.sent.clear()
+    since_s = fleet.since_s(7 * DAY_S)
+    assert fleet.rollups.totals(since_s, fleet.clock()).is_complete
+    assert not fleet.rollups.lines(since_s, fleet.clock(), step_s=HOUR_S).missing
+
+    sent = [event.command["pipeline"][0]["$match"] for event in commands.sent if event.command_name == "aggregate"]
+    of_totals, of_lines = (len(match["_id"]["$in"]) for match in sent if "_id" in match)
+    assert (True, True) == (0 < of_totals <= 60, of_totals < of_lines <= 190)
+
+
+def test_late_write_is_seen_again_only_when_its_outcome_is_sure(connection: Connection) -> None:
+    """Otherwise a write that MongoDB applies after its reply was lost could be missed."""
+    fleet = Fleet(connection)
+    minute_s = fleet.clock()
+    fleet.write(minute_s, client_id="shop", allowed=5)
+    fleet.clock.advance(3 * HOUR_S)
+    fleet.derive()
+    fleet.write(minute_s, client_id="shop", writer="two", allowed=7)
+    fleet.derive()
+    before = fleet.rollups.totals(fleet.since_s(DAY_S), fleet.clock()).clients[0].tally.allowed
+    fleet.clock.advance(rollups.IN_DOUBT_S)
+
+    assert (5, True, 0) == (before, fleet.derive() > 0, fleet.derive())
+    for length_s in (6 * HOUR_S, DAY_S, 7 * DAY_S):
+        fleet.check(length_s)
+
+
+def test_rollup_is_replaced_by_what_was_read_later_only(connection: Connection) -> None:
+    """Of two instances that derive a step, the slower one may have read less."""
+    fleet = Fleet(connection)
+    fleet.write(fleet.clock() - 600, client_id="shop", allowed=5)
+    fleet.derive()
+    identity = {"step": FIVE_S, "start": int(fleet.clock() - 600) // FIVE_S * FIVE_S}
+    later = {"at": datetime(2090, 1, 1, tzinfo=UTC), "clients": [], "total": {}}
+    fleet.collection.update_one({"_id": identity}, {"$set": later})
+    fleet.rollups.derive((FIVE_S, identity["start"]), keep_s=KEEP_S)
+
+    assert [] == fleet.collection.find_one({"_id": identity})["clients"]  # type: ignore[index]
+
+
+def test_time_before_the_first_minute_is_complete_and_gaps_are_not(connection: Connection) -> None:
+    fleet = Fleet(connection)
+    assert fleet.rollups.totals(fleet.since_s(7 * DAY_S), fleet.clock()).is_complete
+    fleet.write(fleet.clock() - 5 * HOUR_S, client_id="shop", allowed=1)
+    totals = fleet.rollups.totals(fleet.since_s(DAY_S), fleet.clock())
+    lines = fleet.rollups.lines(fleet.since_s(DAY_S), fleet.clock(), step_s=HOUR_S)
+
+    assert (False, []) == (totals.is_complete, totals.clients)
+    assert {5, 6} >= {len(lines.missing)}
+    assert (True, 0) == (fleet.derive() > 0, fleet.derive()), "minutes without requests have empty rollups"
+    fleet.check(DAY_S)
+
+
+def test_rollups_expire_with_the_statistics_and_those_of_a_minute_soon(connection: Connection) -> None:
+    fleet = Fleet(connection)
+    fleet.write(fleet.clock() - 600, client_id="shop", allowed=1)
+    fleet.derive()
+    found = {
+        document["_id"]["step"]: document["expire"].timestamp() - sum(document["_id"].values())
+        for document in fleet.collection.find({"_id.step": {"$exists": True}})
+    }
+
+    assert {MINUTE_S: rollups.MINUTES_KEPT_S, FIVE_S: KEEP_S} == found
+
+
+def test_clients_beyond_the_bound_are_counted_together(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollups, "MAX_CLIENTS", 2)
+    fleet = Fleet(connection)
+    for number in range(1, 6):
+        fleet.write(fleet.clock() - 900, client_id=f"client-{number}", allowed=number)
+    fleet.derive()
+
+    assert {"client-5": 5, "client-4": 4, OTHER_CLIENTS: 6} == {
+        client.client_id: client.tally.offered
+        for client in fleet.rollups.totals(fleet.since_s(HOUR_S), fleet.clock()).clients
+    }
+
+
+@pytest.mark.parametrize("is_derived", [False, True], ids=["minutes", "rollups"])
+def test_damaged_documents_do_not_hide_others(connection: Connection, is_derived: bool) -> None:
+    fleet = Fleet(connection)
+    minute_s = int(fleet.clock() // 60) * 60 - 300
+    fleet.write(minute_s, client_id="shop", allowed=5)
+    damaged: list[Any] = [1, "x", None, [1], {"a": 1}, {"a": {"user": 5}}, {"a": {"user": {"password": 7}}}]
+    damaged.append({"a": {"user": {"password": {"allowed": "many", "denied": float("nan")}}}})
+    damaged.append({"a": {"user": {"ééééé": {"allowed": 1e300, "denied": -5}}}})
+    for number, value in enumerate(damaged):
+        identity: dict[str, Any] = {"clientId": f"damaged-{number}", "minute": Int64(minute_s)}
+        fleet.collection.insert_one({"_id": identity, "by": value, "peaks": value, "denials": value})
+    for identity in ({"clientId": 7, "minute": Int64(minute_s)}, {"clientId": "odd", "minute": minute_s + 0.5}):
+        fleet.collection.insert_one({"_id": identity, "by": {"a": {"user": {"password": {"allowed": 3}}}}})
+    peaks = {"user": ["x"], "b": [0.5, 1, 2, 60], "c": [float("inf"), 1, 1, 1]}
+    fleet.collection.insert_one({"_id": {"clientId": "peak", "minute": Int64(minute_s)}, "peaks": peaks})
+    if is_derived:
+        assert fleet.derive()
+    fleet.collection.insert_one({"_id": {"step": FIVE_S, "start": minute_s + 0.5}, "clients": "x", "total": 3})
+    found = {client.client_id: client for client in fleet.rollups.totals(minute_s - 900, fleet.clock()).clients}
+    lines = fleet.rollups.lines(minute_s - 900, fleet.clock(), step_s=MINUTE_S, client_ids=["shop"])
+
+    assert (Tally(5), 0.5, "b") == (found["shop"].tally, found["peak"].highest_use, found["peak"].policy)
+    assert {Tally()} == {found[f"damaged-{number}"].tally for number in range(len(damaged))}
+    assert {minute_s: Tally(5)} == without_empty(lines.clients["shop"])
+
+
+def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: Connection) -> None:
+    fleet = Fleet(connection)
+    fleet.clock.now_s = 1_950_000_030.0  # half a minute has passed
+    now_s = int(fleet.clock())
+    for client_id, ago, outcomes in (
+        ("app", 0, {"denied": 10, "allowed": 2}),
+        ("app", 60, {"denied": 20}),
+        ("fine", 60, {"allowed": 9}),
+        ("dry", 0, {"would_deny": 4}),
+        ("long ago", 120, {"denied": 99}),
+    ):
+        fleet.write(now_s - ago, client_id=client_id, **outcomes)
+    present = fleet.rollups.present(fleet.clock())
+
+    assert (3, 1, 2) == (present.active_count, present.denied_count, present.over_count)
+    assert [("app", Tally(2, 20)), ("dry", Tally(would_deny=4))] == [
+        (each.client_id, each.tally) for each in present.over
+    ]
+    assert Tally(7, 20, 4) == present.total

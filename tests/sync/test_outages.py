@@ -1,0 +1,179 @@
+"""A store that does not answer: what is logged, kept, dropped and sent afterwards."""
+
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import StoreRejected
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.pseudonyms import erasure_mark
+from oauth_ratelimit.errors import StoreUnavailable
+from testbed.clock import Clock
+from tests.support.faulty_store import Fault, FaultyStore
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, stored_hits
+
+MOST_WAITING = 11 + 10 + 1  # hits, one in each frame of 6 s: the window, spare ones, and the frame of now
+
+
+def names_of(events: list[Any]) -> list[str]:
+    return [event["event"] for event in events if event["event"] != "clock_skew"]
+
+
+def test_outage_is_logged_at_its_start_each_minute_and_at_its_end(
+    faulty: FaultyStore, clock: Clock, events: list[Any]
+) -> None:
+    """So is the next one, at once."""
+    limiter = a_limiter(faulty, clock, a_policy(window_s=600))
+    faulty.is_down = True
+    for _ in range(150):
+        hit(limiter)
+        clock.advance(1)
+    for is_down in (False, False, True, False):
+        faulty.is_down = is_down
+        hit(limiter)
+    events = [event for event in events if event["event"] != "clock_skew"]
+    assert ["flush_failed"] * 3 + ["flush_recovered", "flush_failed", "flush_recovered"] == names_of(events)
+    assert [0.0, 60.0, 120.0] == [event["failing_for_s"] for event in events[:3]]
+    assert ("warning", "down") == (events[0]["log_level"], events[0]["error"])
+    assert ("info", 150.0) == (events[3]["log_level"], events[3]["failed_for_s"])
+    assert 154 == stored_hits(faulty.inner)
+
+
+def test_outage_longer_than_the_window_drops_the_oldest_hits(
+    faulty: FaultyStore, clock: Clock, events: list[Any]
+) -> None:
+    """Their number is logged. What waits for the store does not grow."""
+    limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
+    faulty.is_down = True
+    for _ in range(100):
+        hit(limiter)
+        clock.advance(6)
+        assert sum(sum(frames.values()) for frames in (limiter.in_flight(KEY) or {}).values()) <= MOST_WAITING
+    faulty.is_down = False
+    limiter.sync()
+    dropped = sum(event["hits"] for event in events if event["event"] == "hits_dropped")
+    assert (100 - MOST_WAITING, MOST_WAITING) == (dropped, stored_hits(faulty))
+    assert None is limiter.in_flight(KEY)
+
+
+def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
+    here, there = (a_limiter(faulty, clock, a_policy(100)) for _ in range(2))
+    hit(there, cost=50)
+    here.peek(CLIENT)
+    faulty.is_down = True
+    for _ in range(3):
+        here.sync()
+        clock.advance(1)
+    faulty.is_down = False
+    here.sync()
+    assert 50 == here.peek(CLIENT).remaining
+
+
+def test_user_erased_in_an_outage_is_not_written_back(faulty: FaultyStore, clock: Clock) -> None:
+    """After a failure urgent keys wait for a full cycle, before which the owner drops erased users."""
+    limiter = a_limiter(faulty, clock, a_policy(10))
+    limiter.check(CLIENT, "ann")
+    faulty.is_down = True
+    assert limiter.sync_urgent().error is not None
+    faulty.is_down = False
+    assert limiter.sync_urgent().error is not None
+    limiter.erase({erasure_mark("ann")})
+    limiter.sync()
+    assert (0, []) == (stored_hits(faulty, Key(CLIENT, "ann")), list(limiter.known_keys()))
+
+    limiter.check(CLIENT, "ann")
+    assert limiter.sync_urgent().error is None
+    assert 1 == stored_hits(faulty, Key(CLIENT, "ann"))
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(StoreRejected("not authorized"), []), (ZeroDivisionError("a bug"), ["cycle_failed"])],
+    ids=["no rights", "bug"],
+)
+def test_any_error_of_a_write_costs_a_cycle_and_no_hit(
+    faulty: FaultyStore, clock: Clock, events: list[Any], error: Exception, logged: list[str]
+) -> None:
+    limiter = a_limiter(faulty, clock)
+    faulty.faults.append(Fault.LOST_REQUEST)
+    faulty.error = error
+    limiter.check(CLIENT, cost=5)
+    assert limiter.sync().error is not None
+    assert {*logged, "flush_failed"} == set(names_of(events))
+    limiter.check(CLIENT)
+    assert None is limiter.sync().error
+    assert (6, None) == (stored_hits(faulty), limiter.in_flight(KEY))
+
+
+def test_child_forked_below_python_leaves_its_parents_hits_to_the_parent(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's hooks for forks do not run then. The child counts under another name."""
+    limiter = a_limiter(faulty, clock)
+    faulty.faults.append(Fault.LOST_REPLY)
+    hit(limiter)
+    monkeypatch.setattr("os.getpid", lambda: 4711)
+    for _ in range(2):
+        hit(limiter)
+    assert 3 == stored_hits(faulty)
+    assert 2 == len(faulty.read([KEY])[KEY].writers)
+
+
+def test_writes_after_a_long_outage_send_few_frames_each(faulty: FaultyStore, clock: Clock) -> None:
+    """Else they outlast the timeout, go on in the server, and are in the way of their own repetitions."""
+    limiter = a_limiter(faulty, clock, a_policy(window_s=4000, frames=4000))
+    users, seconds = ("ann", "ben", "kim"), 4000
+    for second in range(seconds):
+        for user in users:
+            limiter.check(CLIENT, user)
+        if second % 200 == 0:
+            limiter.sync(error=StoreUnavailable("down"))
+        clock.advance(1)
+    limiter.sync()
+    assert [("write", 2), ("write", 1)] == [call for call in faulty.taken_calls() if call[0] == "write"]
+    assert [seconds] * 3 == [stored_hits(faulty, Key(CLIENT, user)) for user in users]
+
+
+def test_writes_are_halved_after_a_timeout_and_grow_again(faulty: FaultyStore, clock: Clock) -> None:
+    limiter = a_limiter(faulty, clock)
+    faulty.faults.append(Fault.LOST_REPLY)
+    written = []
+    for _ in range(4):
+        for number in range(300):
+            limiter.check(CLIENT, f"user-{number}")
+        limiter.sync()
+        clock.advance(1)
+        written.append([count for call, count in faulty.taken_calls() if call == "write"])
+    assert [[300], [150, 150], [300], [300]] == written
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), KeyError("localTime")])
+def test_hits_wait_until_the_clock_of_the_store_is_measured(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The first measurement shows the frames that hits belong in. Without it nothing is sent, and nothing is lost."""
+    limiter = a_limiter(faulty, clock)
+
+    def fail() -> float:
+        raise error
+
+    for _ in range(2):
+        limiter.check(CLIENT)
+        with monkeypatch.context() as patch:
+            patch.setattr(faulty, "time_s", fail)
+            assert limiter.sync().error is not None
+    assert [] == faulty.calls
+    limiter.sync()
+    assert 2 == stored_hits(faulty)
+
+
+def test_refused_document_is_logged_and_holds_up_no_other(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    faulty.refused = frozenset([KEY])
+    limiter = a_limiter(faulty, clock)
+    limiter.check(CLIENT)
+    limiter.check(CLIENT, "kim")
+    report = limiter.sync()
+    assert (1, 1, None) == (report.flushed_count, report.rejected_count, report.error)
+    assert 1 == stored_hits(faulty, Key(CLIENT, "kim"))
+    (event,) = [event for event in events if event["event"] == "document_rejected"]
+    assert (CLIENT, "no such field") == (event["client_id"], event["reason"])

@@ -1,0 +1,66 @@
+"""Chart of recorded traffic."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.replay.formats import Row
+from testbed.comparison.algorithms import COMMON
+from testbed.comparison.chart import SEGMENT_WINDOWS, ChartData, Segment, chart_data, draw
+from testbed.comparison.run import Contender, Rate
+
+SECOND = 1_000_000
+RATE = Rate(10, 60)
+SEGMENT_S = SEGMENT_WINDOWS * 60
+BEGIN_S = 1_700_000_000 // SEGMENT_S * SEGMENT_S
+OURS = ((Estimator.SLIDING, 1), (Estimator.SLIDING, 10), (Estimator.PROPORTIONAL, 1), (Estimator.STRICT, 1))
+CONTENDERS = [Contender(name) for name in COMMON] + [Contender(one.value, k) for one, k in OURS]
+
+
+def rows_of(client: str, *times_s: float) -> list[Row]:
+    return [Row(round((BEGIN_S + at_s) * SECOND), client) for at_s in times_s]
+
+
+# Twelve in the last quarter of a minute, five in the first quarter of the next: the worked example.
+EXAMPLE = rows_of("a", *(105 + n for n in range(12)), *(120 + 3 * n for n in range(5)))
+
+
+def example_data() -> ChartData:
+    segment = Segment(("a", None), BEGIN_S * SECOND, (BEGIN_S + SEGMENT_S) * SECOND)
+    return chart_data([EXAMPLE], segment, RATE, contenders=CONTENDERS)
+
+
+def value(data: ChartData, line: Sequence[float], second: float) -> float:
+    return line[data.times_us.index(round((BEGIN_S + second) * SECOND))]
+
+
+def test_lines_of_the_worked_example() -> None:
+    data = example_data()
+    for second, line, expected in (
+        (135, data.estimates["sliding, k = 1"], 14.0),
+        (135, data.estimates["proportional, k = 1"], 10.25),
+        (135, data.estimates["strict, k = 1"], 17.0),
+        (135, data.exact, 17),
+        (192, data.exact, 0),
+        (192, data.estimates["sliding, k = 1"], 4.0),  # a coarse estimate counts what has left the window
+        (198, data.estimates["sliding, k = 10"], 0),
+        (132, data.admitted["fixed window"], 15),  # its limit on both sides of an edge
+        (132, data.admitted["sliding, k = 10"], 10),
+    ):
+        assert expected == value(data, line, second)
+    assert ["sliding, k = 1", "sliding, k = 10", "proportional, k = 1", "strict, k = 1"] == list(data.estimates)
+
+
+@pytest.mark.slow  # matplotlib takes seconds to load
+def test_svg_names_axes_lines_and_limit(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        draw(example_data(), tmp_path / name)
+    text = (tmp_path / "one.svg").read_text()
+    words = {word.strip() for node in ElementTree.fromstring(text).iter() for word in (node.text or "",)}
+    assert {"requests per 60 s", "limit 10", "exact", "fixed window", "sliding, k = 10", "proportional, k = 1"} <= words
+    assert any(word.startswith("minutes since 2023-11-14") for word in words)
+    assert len(text) < 200_000
+    assert text == (tmp_path / "two.svg").read_text()
