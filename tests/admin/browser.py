@@ -101,6 +101,10 @@ class Browser:
         """Return as soon as an element contains a text."""
         wait_until(lambda: words in self.text(selector), f"{selector} shows {words!r}", timeout_s)
 
+    def wait_for_content(self) -> None:
+        """Return as soon as all parts and charts of the page have content."""
+        wait_until(lambda: not self.all(".part:empty, .chart:empty"), "everything is shown")
+
     def click(self, selector: str) -> None:
         """Click an element. The page may replace it at any time."""
 

@@ -66,7 +66,9 @@ async function refresh() {
   panel.hidden = false;
   const isNew = JSON.stringify(answer.limits) !== JSON.stringify(present?.limits);
   present = answer;
-  find("panel-undo").replaceChildren(...answer.overrides.map((row) => make("li", {}, `${whatText(row)}: `, make("strong", {}, visible(valueText(row))), ` ${endText(row.until)}, by ${visible(row.by)}: ${visible(row.reason)} `, ...canChange ? [undoButton(row)] : [])));
+  const undo = make("ul", {}, answer.overrides.map((row) => make("li", {}, `${whatText(row)}: `, make("strong", {}, visible(valueText(row))), ` ${endText(row.until)}, by ${visible(row.by)}: ${visible(row.reason)} `, ...canChange ? [undoButton(row)] : [])));
+  // A button that is replaced loses the focus, and a click that has begun.
+  if (undo.innerHTML !== find("panel-undo").innerHTML) find("panel-undo").replaceChildren(...undo.children);
   if (!canChange || !isNew) return;
   const limits = Object.entries(answer.limits).flatMap(([limitKind, { amounts: found, rates }]) => Object.entries(found).map(([name, amount], index) => amountField(limitKind, name, amount, rates[index])));
   find("panel-limits").replaceChildren(...limits.length ? limits : [make("p", { className: "note" }, "No limit applies.")]);

@@ -83,6 +83,7 @@ def test_panel_with_preview_and_error_follows_wcag(browser: Browser, url: str, s
 def test_grey_numbers_follow_wcag_in_both_themes(browser: Browser, url: str, size: tuple[int, int]) -> None:
     browser.resize(size)
     open_page(browser, url, "")
+    browser.wait_for_content()
     with browser.offline():
         browser.refresh()
         browser.wait_for("The server does not answer", "#problem")
@@ -108,7 +109,7 @@ def test_chart_and_table_are_used_with_the_keyboard(browser: Browser, url: str) 
 
 
 def test_client_is_trusted_and_no_longer_with_the_keyboard(browser: Browser, url: str) -> None:
-    browser.open(f"{url}client?id=batch-jobs")
+    browser.open(f"{url}client?id=partner-bank")
     browser.wait_for("client-burst per 5s", "#panel")
     browser.tab_to("#act input:checked")
     browser.press(Keys.ARROW_RIGHT)
@@ -118,5 +119,8 @@ def test_client_is_trusted_and_no_longer_with_the_keyboard(browser: Browser, url
     browser.wait_for("until", "#panel-undo")
     wait_until(lambda: browser.run("return document.activeElement.id") == "panel-outcome", "the result has the focus")
     browser.press(Keys.SHIFT, Keys.TAB)
+    browser.refresh()
+    browser.run("return fetch(document.body.dataset.root + 'api/current?id=partner-bank').then((sent) => sent.text())")
+    assert browser.run("return document.activeElement.matches('#panel-undo button')"), "the button keeps the focus"
     browser.press(Keys.ENTER)
     wait_until(lambda: "trusted" not in browser.text("#panel-undo"), "the configuration applies again")

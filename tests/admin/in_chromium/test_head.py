@@ -61,7 +61,7 @@ def test_page_of_an_operator_who_is_signed_out_says_so(
 
 def test_block_is_grey_and_says_its_age_until_its_server_answers_again(browser: Browser, url: str) -> None:
     browser.open(url)
-    browser.wait_for("clients", "#verdict .lead")
+    browser.wait_for_content()
     with browser.offline():
         browser.run("const now = performance.now.bind(performance); performance.now = () => now() + 20000;")
         browser.wait_for("The server does not answer", "#problem")

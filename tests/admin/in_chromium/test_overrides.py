@@ -21,7 +21,7 @@ def test_limit_is_lowered_on_all_servers_once_and_undone(browser: Browser, url: 
     browser.wait_for("client-burst: 1/5s", "#panel-undo")
     wait_until(lambda: browser.run("return document.activeElement.id") == "panel-outcome", "the result has the focus")
 
-    browser.click("#panel-undo button")
+    browser.click("#panel-undo button[aria-label^='Undo: client limit']")
     wait_until(lambda: browser.value(AMOUNT) == "40", "the limit of before applies again")
     browser.open(f"{url}overrides")
     browser.click("#history-details summary")
