@@ -133,7 +133,6 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
     for minute in minutes:
         total.add(minute)
     finding = next(iter(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)), None)
-    is_enforced, uri = context.enforces(client_id), settings.denial.error_uri
     has_faults = finding is not None and finding.faults
     return {
         "now_s": context.now_s,
@@ -141,10 +140,8 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
         "client_id": client_id,
         "finding": finding,
         "total": total,
-        "faults": observations(finding, is_enforced=is_enforced) if finding else [],
-        "letter": letter_to(finding, period, is_enforced=is_enforced, error_uri=uri)
-        if finding and has_faults
-        else None,
+        "faults": observations(finding) if finding else [],
+        "letter": letter_to(finding, period, error_uri=settings.denial.error_uri) if finding and has_faults else None,
         "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
         "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),
         "source_text": source_text,

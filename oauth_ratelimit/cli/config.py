@@ -6,7 +6,7 @@ import click
 from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.options import json_option
-from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json, visible
+from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.document import permission_warning
 from oauth_ratelimit.core.key import visible_name
@@ -14,7 +14,7 @@ from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.summary import NO_LIMIT, guard_warnings_of, summary_data, trust_warnings_of, warnings_of
+from oauth_ratelimit.operations.summary import guard_warnings_of, summary_data, trust_warnings_of, warnings_of
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (
@@ -95,12 +95,11 @@ def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
 
 
 def _print_summary(settings: Settings) -> None:
-    facts: list[tuple[str, str | Cell]] = []
+    facts: list[tuple[str, Value]] = []
     for name, value in summary_data(settings).items():
         if isinstance(value, dict):
-            limits = ((f"limit of {kind}", text) for kind, text in value.items())
-            facts += [(kind, Cell(text, "yellow") if text == NO_LIMIT else text) for kind, text in limits]
+            facts += [(f"limit of {kind}", text) for kind, text in value.items()]
         else:
             text = ", ".join(value) or EMPTY.get(name, "none") if isinstance(value, list) else str(value)
-            facts.append((name.replace("_", " "), mode_cell(text) if name in ("mode", "guard") else text))
+            facts.append((name.replace("_", " "), text))
     print_facts(facts)

@@ -1,6 +1,5 @@
 """Context of a command: the configuration of the application or of a file, and its database."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.flask_authlib.app_config import MODE_KEY, configured_settings
+from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.factory import Stores, open_stores
@@ -43,13 +42,13 @@ class CliContext(OperatorContext):
     """Dependencies of one run of the command line.
 
     ``mongo_uri`` replaces ``store.uri`` of the configuration: that of a file, or else of the application that
-    ``script`` loads. ``invalid`` is the error of a configuration that the command does without; None if it is valid.
+    ``script`` loads.
     """
 
     def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
         super().__init__(self._load, self._open, clock=time.time)
         self.allows_invalid_config = False
-        self.invalid: ConfigError | None = None
+        self._invalid: ConfigError | None = None
         self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
@@ -63,13 +62,18 @@ class CliContext(OperatorContext):
         return self.settings.store.uri is not None
 
     @property
+    def invalid(self) -> ConfigError | None:
+        """The error of a configuration that the command does without; None if it is valid."""
+        _ = self.settings  # which finds it
+        return self._invalid
+
+    @property
     def mode(self) -> Mode | None:
         """The global mode; None if it depends on the configuration, and that is invalid.
 
         An override tells it only if it is off: off in the last valid configuration beats the others.
         """
-        mode = self.policies.mode
-        return None if self.invalid and mode is not Mode.OFF else mode
+        return None if self.invalid and self.policies.mode is not Mode.OFF else self.policies.mode
 
     @property
     def mode_text(self) -> str:
@@ -87,9 +91,9 @@ class CliContext(OperatorContext):
             store = replace(store, uri=self._mongo_uri or store.uri)
             if not self.allows_invalid_config or store.uri is None:
                 raise
-            self.invalid = exc
-        for problem in self.invalid.problems[:MAX_PROBLEMS]:
-            click.secho(f"Invalid: {visible_name(f'{self.invalid.source}: {problem}')}", fg="yellow", err=True)
+            self._invalid = exc
+        for problem in self._invalid.problems[:MAX_PROBLEMS]:
+            click.secho(f"Invalid: {visible_name(f'{self._invalid.source}: {problem}')}", fg="yellow", err=True)
         click.secho(INVALID, fg="yellow", err=True)
         return Settings(store=store)
 
@@ -136,11 +140,6 @@ class CliContext(OperatorContext):
         """The host and port of MongoDB; None before a store is used."""
         stores: Stores | None = self.__dict__.get("stores")
         return None if stores is None else stores.servers
-
-    @property
-    def is_switched_off(self) -> bool:
-        """True if the environment of this command has ``OAUTH_RATELIMIT_MODE=off``."""
-        return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
 
 
 pass_context = click.make_pass_decorator(CliContext)

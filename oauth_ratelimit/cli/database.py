@@ -1,7 +1,5 @@
 """Commands that prepare the database, and that remove counts and records: init-db, reset, erase."""
 
-from typing import Any
-
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
@@ -15,14 +13,12 @@ from oauth_ratelimit.cli.options import (
     yes_option,
 )
 from oauth_ratelimit.cli.output import (
-    Cell,
     Column,
     Number,
     print_json,
     print_records,
     print_table,
     print_unknown_client_hint,
-    records_text,
     visible,
 )
 from oauth_ratelimit.core.failed_auth import folded
@@ -32,14 +28,17 @@ from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.format import counted, utc_time
 from oauth_ratelimit.store.mongo.erasure import PARTS, Person
 
-PENDING = Cell("pending", "yellow")
-MIGRATION_COLUMNS: list[Column[Any]] = [
-    Column("migration", lambda each: each["name"]),
-    Column("applied", lambda each: each["applied"] or (PENDING if each["is_pending"] else "by instances")),
-    Column("description", lambda each: each["description"]),
+MIGRATION_COLUMNS = [
+    Column("migration", "name"),
+    Column("applied", lambda each: each["applied"] or ("pending" if each["is_pending"] else "by instances")),
+    Column("description", "description"),
+]
+DONE_COLUMNS = [
+    Column("created collections", lambda done: ", ".join(done["created_collections"]) or "none"),
+    Column("applied migrations", lambda done: ", ".join(done["applied_migrations"]) or "none: up to date"),
 ]
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
-COLLECTIONS = {
+PLACES = {
     "counters": "ratelimits",
     "failures": "ratelimit_failures",
     "statistics": "ratelimit_stats: the heaviest users of a minute",
@@ -71,33 +70,21 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
       init-db --check
     """
     context.allow_invalid_config()
+    migrations = context.stores.migrations
     if is_check:
-        ctx.exit(_check(context, form))
-    created, applied = context.stores.migrations.create_collections(), context.stores.migrations.upgrade()
-    if form != "table":
-        done = {"created_collections": created, "applied_migrations": applied}
-        click.echo(records_text(form, [done], whole=done), nl=False)
-        return
-    for name in created:
-        click.echo(f"created collection {name}")
-    for name in applied:
-        click.echo(f"applied {name}")
-    if not applied:
-        click.echo("The database is up to date.")
-
-
-def _check(context: CliContext, form: str) -> int:
-    records: list[dict[str, Any]] = [
-        {
-            "name": state.name,
-            "description": state.description,
-            "applied": None if state.applied_at_s is None else utc_time(state.applied_at_s),
-            "is_pending": state.is_pending,
-        }
-        for state in context.stores.migrations.states()
-    ]
-    print_records(form, records, dict, MIGRATION_COLUMNS, empty="No migrations.")
-    return 1 if any(each["is_pending"] for each in records) else 0
+        records = [
+            {
+                "name": state.name,
+                "description": state.description,
+                "applied": None if state.applied_at_s is None else utc_time(state.applied_at_s),
+                "is_pending": state.is_pending,
+            }
+            for state in migrations.states()
+        ]
+        print_records(form, records, MIGRATION_COLUMNS)
+        ctx.exit(1 if any(each["is_pending"] for each in records) else 0)
+    done = {"created_collections": migrations.create_collections(), "applied_migrations": migrations.upgrade()}
+    print_records(form, [done], DONE_COLUMNS, whole=done)
 
 
 @click.command()
@@ -109,13 +96,7 @@ def _check(context: CliContext, form: str) -> int:
 @json_option
 @pass_context
 def reset(
-    context: CliContext,
-    client: str,
-    user: str | None,
-    author: str,
-    reason: str,
-    is_confirmed: bool,
-    as_json: bool,
+    context: CliContext, client: str, user: str | None, author: str, reason: str, is_confirmed: bool, as_json: bool
 ) -> None:
     """Set counters to zero on all instances.
 
@@ -195,7 +176,15 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     if not dry_run:
         where = "at all clients" if client is None else f"at {client}"
         confirm(f"Remove all records of {user} {where}? There is no way back.", is_confirmed=is_confirmed)
-    erasure = context.stores.erasure_of(_person(context, user, client))
+    pseudonyms = context.pseudonyms
+    names = pseudonyms.all_of(user)
+    person = Person(
+        names=names,
+        failed_auth_names=pseudonyms.all_of(folded(user)),
+        mentions=tuple(dict.fromkeys((user, *names))),
+        client_id=None if client is None else storable_name(client),
+    )
+    erasure = context.stores.erasure_of(person)
     counts: dict[str, int] = {}
     rejected: dict[str, str] = {}
     unconfirmed: list[str] = []
@@ -209,11 +198,12 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
             counts[name] = erasure.count(name, remove=not dry_run)
         except StoreRejected as exc:
             rejected[name] = str(exc)
+    done = "found" if dry_run else "removed"
     if as_json:
         print_json(
             {
                 "is_dry_run": dry_run,
-                "found" if dry_run else "removed": counts,
+                done: counts,
                 "refused": rejected,
                 "unconfirmed": unconfirmed,
                 "outside": NOT_ERASED,
@@ -221,32 +211,15 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
             }
         )
     else:
-        _print_erasure(counts, rejected, is_dry_run=dry_run)
+        columns = [Column("what", "what"), Number(done, done), Column("where", "where")]
+        parts = [{"what": name, "where": where, done: counts.get(name, "rejected")} for name, where in PLACES.items()]
+        print_table(columns, parts)
+        for name, reason in rejected.items():
+            click.echo(f"{name}: {visible(reason)}", err=True)
+        click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
+        if not dry_run:
+            click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")
         for instance in unconfirmed:
             click.echo(f"{visible(instance)} has not confirmed it: run it again when it has ended or is back.")
     if rejected:
         raise StoreRejected(f"not all records could be read: {', '.join(rejected)}")
-
-
-def _person(context: CliContext, user: str, client_id: str | None) -> Person:
-    names = context.pseudonyms.all_of(user)
-    return Person(
-        names=names,
-        failed_auth_names=context.pseudonyms.all_of(folded(user)),
-        mentions=tuple(dict.fromkeys((user, *names))),
-        client_id=None if client_id is None else storable_name(client_id),
-    )
-
-
-def _print_erasure(counts: dict[str, int], rejected: dict[str, str], *, is_dry_run: bool) -> None:
-    table: list[Column[tuple[str, str]]] = [
-        Column("what", lambda part: part[0]),
-        Number("found" if is_dry_run else "removed", lambda part: counts.get(part[0], Cell("rejected", "bold red"))),
-        Column("where", lambda part: part[1]),
-    ]
-    print_table(table, list(COLLECTIONS.items()))
-    for name, reason in rejected.items():
-        click.echo(f"{name}: {visible(reason)}", err=True)
-    click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
-    if not is_dry_run:
-        click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")

@@ -7,7 +7,7 @@ import click
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import count_option, format_option, invalid, name_argument
 from oauth_ratelimit.cli.output import Column, Number, print_records, print_unknown_client_hint
-from oauth_ratelimit.core.denial_record import DenialRecord, Where
+from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.operations.serialize import denial_data
@@ -21,21 +21,16 @@ NO_DENIALS = (
 )
 KEEPS_NONE = "events.keep_denials is 0, so denials are not recorded."
 MORE = "Only the last {count}. More: -n, or a shorter time."
-COLUMNS: list[Column[DenialRecord]] = [
-    Column("UTC", lambda record: f"{datetime.fromtimestamp(record.denial.at_s, UTC):%m-%d %H:%M:%S}"),
-    Column("client", lambda record: record.denial.client_id),
-    Column("user", lambda record: record.denial.username),
-    Column("where", lambda record: _where(record)),
-    Column("policy", lambda record: record.denial.policy),
-    Column("grant", lambda record: record.denial.grant_type),
-    Number("requests", lambda record: record.request_count),
-    Column("instance", lambda record: record.instance),
+COLUMNS = [
+    Column("UTC", lambda denial: denial["first_at"][5:-1].replace("T", " ")),
+    Column("client", "client_id"),
+    Column("user", "username"),
+    Column("where", lambda denial: denial["scope" if denial["where"] == Where.ENDPOINT else "where"]),
+    Column("policy", "policy"),
+    Column("grant", "grant_type"),
+    Number("requests", "request_count"),
+    Column("instance", "instance"),
 ]
-
-
-def _where(record: DenialRecord) -> str:
-    where = record.denial.where
-    return str(record.denial.scope) if where is Where.ENDPOINT else where.value
 
 
 def moment(value: str) -> datetime | time:
@@ -109,13 +104,13 @@ def denials_command(
     if user is not None:
         conditions.append(of_user(context.pseudonyms.all_of(user), context.pseudonyms.all_of(folded(user))))
     found = context.stores.denials.between(
-        since_s, until_s, *conditions, where=None if where is None else Where(where), at_most=count + 1
+        since_s, until_s, *conditions, where=Where(where) if where else None, at_most=count + 1
     )
     if form == "table":
         click.secho(f"Denials from {utc_time(since_s)} to {utc_time(until_s)}", bold=True)
     keeps_none = context.invalid is None and not context.settings.events.keep_denials_s
-    print_records(form, found[:count], denial_data, COLUMNS, empty=KEEPS_NONE if keeps_none else NO_DENIALS)
+    print_records(form, list(map(denial_data, found[:count])), COLUMNS, empty=KEEPS_NONE if keeps_none else NO_DENIALS)
     if len(found) > count:
         click.secho(MORE.format(count=count), fg="yellow", err=True)
-    if client is not None and not found:
+    if not found:
         print_unknown_client_hint(context, client)

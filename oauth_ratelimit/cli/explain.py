@@ -1,60 +1,51 @@
 """Command that explains a decision or a recorded denial."""
 
-from dataclasses import replace
-
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import json_option, name_argument
+from oauth_ratelimit.cli.options import explained, json_option, name_argument
 from oauth_ratelimit.cli.output import (
-    Cell,
     Column,
     Number,
-    mode_cell,
-    next_cell,
+    limit_text,
+    next_text,
     print_facts,
     print_hint,
     print_json,
     print_table,
-    print_unknown_client_hint,
     visible,
 )
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.denial_record import DenialRecord, parse_decision_id
+from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
-from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.explain import Forecast, LimitExplanation
-from oauth_ratelimit.operations.format import counted, duration, origin_text, policy_text, utc_time
-from oauth_ratelimit.operations.serialize import denial_data, usage_data
+from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.format import counted, duration, origin_text
+from oauth_ratelimit.operations.serialize import Record, denial_data, usage_data
 
 NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
-    "No denial with the id {id} is recorded. It is older than events.keep_denials{kept}, or events.per_minute left it "
+    "No denial with the id {id} is recorded. It is older than events.keep_denials, or events.per_minute left it "
     "out, or its instance has not sent it yet, which takes ten seconds."
 )
-FORECAST_STYLES = {Forecast.ADMITTED: "green", Forecast.WOULD_BE_DENIED: "yellow", Forecast.DENIED: "bold red"}
-NO_USER = Cell("none: a grant without a user", "dim")
-UNKNOWN = Cell("unknown", "dim")
-LIMIT_COLUMNS: list[Column[tuple[LimitUsage, Origin]]] = [
-    Column("policy", lambda limit: limit[0].policy.name),
-    Column("from", lambda limit: origin_text(limit[1])),
-    Column("mode", lambda limit: mode_cell(limit[0].mode)),
-    Number("limit", lambda limit: limit[0].policy.limit),
-    Number("window", lambda limit: duration(limit[0].policy.window.window_s)),
-    Number("hits", lambda limit: f"{limit[0].estimate:.1f}"),
-    Number("left", lambda limit: limit[0].remaining),
-    Number("next in", lambda limit: next_cell(limit[0].retry_after_s)),
-    Number("reset in", lambda limit: duration(limit[0].reset_after_s)),
+LIMIT_COLUMNS = [
+    Column("policy", "policy"),
+    Column("from", "from"),
+    Column("mode", "mode"),
+    Number("limit", "limit"),
+    Number("window", lambda limit: duration(limit["window_s"])),
+    Number("hits", "estimate"),
+    Number("left", "remaining"),
+    Number("next in", next_text),
+    Number("reset in", lambda limit: limit["reset_after_s"] and duration(limit["reset_after_s"])),
 ]
-MEASURED = ("hits", "left", "next in", "reset in")  # unknown without shared counters
-OTHER_COLUMNS: list[Column[LimitUsage]] = [
-    Column("user", lambda usage: usage.key.username),
-    Column("limit", lambda usage: policy_text(usage.policy)),
-    Number("hits", lambda usage: f"{usage.estimate:.1f}"),
+OTHER_COLUMNS = [
+    Column("user", "username"),
+    Column("limit", limit_text),
+    Number("hits", "estimate"),
 ]
+NO_LIMIT = "No limit applies."
 NO_LIMIT_WITHOUT_USER = (
     "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
 )
@@ -94,21 +85,21 @@ def explain_command(
     if (client is None) == (decision_id is None):
         raise click.UsageError("name either a CLIENT or a denial with --id")
     if client is None:
-        _explain_denial(context, decision_id or "", as_json=as_json)
+        _explain_denial(context, str(decision_id), as_json=as_json)
         return
     grant_type = full_grant_type(grant) if grant else None
-    endpoints = (TOKEN_ENDPOINT, *context.policies.endpoints)
-    if endpoint not in endpoints:
+    if endpoint not in (endpoints := [TOKEN_ENDPOINT, *context.policies.endpoints]):
         raise click.BadParameter(
             f"'{visible(endpoint)}', allowed: {visible(', '.join(endpoints))}", param_hint="--endpoint"
         )
     explanation = LimitExplanation(context, client, username=user, grant_type=grant_type, endpoint=endpoint)
+    data = {**explanation.data(), "others": list(map(usage_data, explanation.other_users()))}
+    hint = unknown_client_hint(context, client)
     if as_json:
-        others, hint = list(map(usage_data, explanation.other_users())), unknown_client_hint(context, client)
-        print_json({**explanation.data(), "others": others, "hint": hint})
+        print_json({**data, "hint": hint})
     else:
-        _print_explanation(explanation)
-        print_unknown_client_hint(context, client)
+        _print_explanation(explanation, data)
+        print_hint(hint)
     if grant_type is not None:
         print_hint(_unknown_grant_hint(context, grant_type))
 
@@ -121,74 +112,38 @@ def _unknown_grant_hint(context: CliContext, grant_type: str) -> str | None:
     return f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}"
 
 
-def _print_explanation(explanation: LimitExplanation) -> None:
-    trust = explanation.trust_origin
-    forecast, text = explanation.forecast()
-    is_shared = explanation.context.is_shared
-    is_known = is_shared or trust is not None
+def _print_explanation(explanation: LimitExplanation, data: Record) -> None:
+    trust, forecast, count = explanation.trust_origin, data["forecast"], data["instance_count"]
     print_facts(
         [
-            ("client", explanation.client_id),
-            ("user", NO_USER if explanation.username is None else explanation.username),
-            ("counted at", explanation.matched.scope or "token"),
+            ("client", data["client_id"]),
+            ("user", "none: a grant without a user" if data["username"] is None else data["username"]),
+            ("counted at", data["scope"] or "token"),
             ("trusted", f"yes, by {origin_text(trust)}" if trust else "no"),
-            ("mode", mode_cell(explanation.matched.mode.value)),
+            ("mode", data["mode"]),
             ("mode from", origin_text(explanation.mode_origin)),
             ("canary", explanation.canary),
-            ("forecast", Cell(text, FORECAST_STYLES[forecast]) if is_known else UNKNOWN),
-            ("sent by", f"{counted(explanation.instance_count(), 'instance')} lately" if is_shared else UNKNOWN),
+            ("forecast", forecast["text"] if forecast else "unknown"),
+            ("sent by", f"{counted(count, 'instance')} lately" if explanation.context.is_shared else "unknown"),
         ]
     )
     click.echo()
-    columns = [
-        column if is_shared or column.title not in MEASURED else replace(column, value=lambda _: UNKNOWN)
-        for column in LIMIT_COLUMNS
-    ]
-    empty = NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else "No limit applies."
-    print_table(columns, explanation.usages, empty=empty)
-    if others := explanation.other_users():
+    pairs = zip(data["limits"], explanation.usages, strict=True)
+    limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
+    print_table(LIMIT_COLUMNS, limits, empty=NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT)
+    if data["others"]:
         click.echo()
-        print_table(OTHER_COLUMNS, others, title="Other users of the client's total")
+        print_table(OTHER_COLUMNS, data["others"], title="Other users of the client's total")
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
     context.allow_invalid_config()
-    try:
-        decision_id = parse_decision_id(decision_id)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc), param_hint="--id") from None
-    record = context.stores.denials.find(decision_id)
+    record = context.stores.denials.find(explained(parse_decision_id)(decision_id))
     if record is None:
-        kept = "" if context.invalid else f" ({duration(context.settings.events.keep_denials_s)})"
-        click.echo(DENIAL_NOT_FOUND.format(id=decision_id, kept=kept), err=True)
+        click.echo(DENIAL_NOT_FOUND.format(id=decision_id), err=True)
         click.get_current_context().exit(NOT_FOUND)
+    data = denial_data(record)
     if as_json:
-        print_json(denial_data(record))
-    else:
-        _print_denial(record)
-
-
-def _print_denial(record: DenialRecord) -> None:
-    denial = record.denial
-    has_limit = denial.limit and denial.window_s
-    none = Cell("none", "dim")
-    print_facts(
-        [
-            ("denial", denial.decision_id or none),
-            ("repeats", f"{record.suppressed_count} within a minute" if record.suppressed_count else none),
-            ("client", denial.client_id),
-            ("user", NO_USER if denial.username is None else denial.username),
-            ("grant type", denial.grant_type or UNKNOWN),
-            ("counted at", denial.scope or "token"),
-            ("policy", denial.policy or UNKNOWN),
-            ("limit", f"{denial.limit} in {duration(denial.window_s or 0)}" if has_limit else UNKNOWN),
-            ("mode", mode_cell(denial.mode)),
-            ("canary", "yes" if denial.is_canary else "no"),
-            ("first", utc_time(denial.at_s)),
-            ("last", utc_time(record.last_at_s) if record.suppressed_count else "the same"),
-            ("retry after", duration(denial.retry_after_s)),
-            ("instance", record.instance),
-            ("trace id", denial.trace.trace_id or none),
-            ("request id", denial.trace.request_id or none),
-        ]
-    )
+        print_json(data)
+        return
+    print_facts([(name.replace("_", " "), value) for name, value in data.items()])

@@ -16,17 +16,12 @@ from oauth_ratelimit.cli.options import (
 from oauth_ratelimit.cli.output import print_hint, print_json, visible
 from oauth_ratelimit.cli.overrides import apply, of_kind, override_of, print_kind, remove, show_impact_and_ask
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.operations.changes import enforce_refusal, unaffected_by_mode
 from oauth_ratelimit.operations.client_hints import trusted_client_hint
 from oauth_ratelimit.operations.format import mode_source_text, mode_text
-from oauth_ratelimit.operations.rollout import CANARY_PERCENTS
 from oauth_ratelimit.operations.serialize import override_data
 
-ADD_CANARY = (
-    "Add --canary {percent:g} to enforce for that share of the clients in percent, or --canary 100 to enforce for all "
-    "of them."
-)
 MAY_STAY_OFF = "If the last valid configuration has mode: off, everything stays off: that beats every override."
 
 
@@ -76,8 +71,6 @@ def set_mode(
     mode: str,
     client: str | None,
     canary_percent: float | None,
-    is_confirmed: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Set the mode of everybody or of a CLIENT on all instances.
@@ -100,11 +93,14 @@ def set_mode(
     target = Target(OverrideKind.MODE, client)
     change = override_of(context, target, options, mode=Mode(mode), canary_percent=canary_percent)
     if change.mode is Mode.ENFORCE:
-        _refuse_accident(context, change)
+        if client is None and canary_percent is None:
+            refusal = enforce_refusal(context, is_invalid=context.invalid is not None)
+            if refusal is not None:
+                raise click.UsageError(refusal)
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
         question = f"Enforce limits for {client or share or 'everybody'}?"
-        show_impact_and_ask(context, [change], question, is_confirmed=is_confirmed, as_json=as_json)
-    apply(context, [change], as_json=as_json)
+        show_impact_and_ask(context, change, question, options)
+    apply(context, change, as_json=options["as_json"])
     for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
         print_hint(visible(sentence))
     if context.invalid and mode != Mode.OFF:
@@ -128,14 +124,3 @@ def unset_mode(context: CliContext, /, client: str | None, **options: Any) -> No
       mode unset partner-app --reason "ticket 4711"
     """
     remove(context, [Target(OverrideKind.MODE, client)], **options)
-
-
-def _refuse_accident(context: CliContext, change: Override) -> None:
-    """End the command if it would enforce for everybody unasked."""
-    reason = enforce_refusal(context, change)
-    if context.invalid and change.target.client_id is None and change.canary_percent is None:
-        reason = "The configuration is invalid, so nobody knows whether it has a canary."
-    if reason is not None:
-        canary = context.policies.canary
-        percent = canary.percent if canary and canary.percent and not canary.instances else CANARY_PERCENTS[0]
-        raise click.UsageError(f"{reason} {ADD_CANARY.format(percent=percent)}")

@@ -33,23 +33,27 @@ def confirm(question: str, *, is_confirmed: bool, needs_answer: bool = False) ->
         raise click.UsageError(f"{visible(question)} There is no terminal to ask on; add --yes to do it.")
 
 
-def client_id(value: str) -> str:
-    """Return a client id that can be stored."""
-    try:
-        return checked_client_id(value)
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from None
+def explained(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser of a value whose ``ValueError`` becomes a usage error with its message."""
+
+    def parsed(value: str) -> Any:
+        try:
+            return parse(value)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc)) from None
+
+    return parsed
 
 
-def text(value: str) -> str:
-    """Return a text for the history."""
-    try:
-        return storable_text(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None
+def invalid(value: str, reason: str) -> click.BadParameter:
+    return click.BadParameter(f"'{visible(value)}' {reason}")
 
 
-def _required_text(value: str) -> str:
+client_id = explained(checked_client_id)
+text = explained(storable_text)
+
+
+def _required_text(value: str) -> Any:
     if not value.strip():
         raise invalid(value, "is empty")
     return text(value)
@@ -66,41 +70,23 @@ def rate(value: str) -> tuple[int, int]:
     return limit, window_s
 
 
-def rate_in_minutes(value: str) -> tuple[int, int]:
-    """Return what ``rate`` does; the window is whole minutes."""
-    limit, window_s = rate(value)
-    return limit, _in_minutes(value, window_s)
-
-
-def window_s(value: str) -> int:
-    """Return the seconds of a window of whole minutes."""
-    return _in_minutes(value, span_s(value))
-
-
-def _in_minutes(value: str, seconds: float) -> int:
-    if seconds % MINUTE_S:
-        raise invalid(value, "needs a window of whole minutes, because statistics are kept by the minute")
-    return int(seconds)
-
-
 def span_s(value: str) -> float:
     """Return the seconds of ``day``, ``36h``, or a number of seconds."""
-    return _seconds(value, MINUTE_S, "a minute to a year")
-
-
-def lifetime_s(value: str) -> float:
-    return _seconds(value, 1.0, "a second to a year")
-
-
-def _seconds(value: str, low_s: float, words: str) -> float:
     try:
         is_number = re.fullmatch(r"[0-9]+(\.[0-9]+)?", value)
         seconds = SPANS_S.get(value) or parse_duration(float(value) if is_number else value)
     except ValueError:
-        raise invalid(value, f"is neither {', '.join(SPANS_S)} nor a duration such as 500ms, 90m, 36h") from None
-    if not low_s <= seconds <= YEAR_S:
-        raise invalid(value, f"is out of range: {words}")
+        raise invalid(value, f"is neither {', '.join(SPANS_S)} nor a duration such as 90s, 90m, 36h") from None
+    if not 1 <= seconds <= YEAR_S:
+        raise invalid(value, "is out of range: a second to a year")
     return seconds
+
+
+def whole_minutes(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Return a window, or a limit with its window, as a callback of an option; statistics are kept by the minute."""
+    if (value[1] if isinstance(value, tuple) else value) % MINUTE_S:
+        raise click.BadParameter("needs a window of whole minutes, because statistics are kept by the minute")
+    return value if isinstance(value, tuple) else int(value)
 
 
 def _login_name() -> str:
@@ -108,10 +94,6 @@ def _login_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name
         return "unknown"
-
-
-def invalid(value: str, reason: str) -> click.BadParameter:
-    return click.BadParameter(f"'{visible(value)}' {reason}")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON in ASCII, for programs.")
@@ -123,7 +105,7 @@ lifetime_option = click.option(
     "--token-lifetime",
     "lifetime_s",
     metavar="TIME",
-    type=lifetime_s,
+    type=span_s,
     help="Lifetime of a token, such as 1h.  [default: that of the tokens issued, else statistics.token_lifetime]",
 )
 operator_option = click.option(
@@ -140,24 +122,19 @@ def name_argument(
     name: str, parse: Callable[[str], str] = str, *, is_required: bool = False
 ) -> Callable[[Function], Function]:
     """Add CLIENT or USER as an argument, and for the same value the option ``--client`` or ``--user``."""
-    word = name.upper()
-
-    def note(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-        ctx.meta[name] = value
+    word, as_option = name.upper(), f"{name}_option"
 
     def either(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        option = ctx.meta[name]
-        if value is not None and option is not None:
+        given = [each for each in (value, ctx.params.pop(as_option)) if each is not None]
+        if len(given) > 1:
             raise click.UsageError(f"name {word} once, as an argument or with --{name}")
-        found = value if option is None else option
-        if found is None and is_required:
+        if is_required and not given:
             raise click.UsageError(f"name a {word}")
-        return None if found is None else parse(found)
+        return parse(given[0]) if given else None
 
     def add(command: Function) -> Function:
-        options: dict[str, Any] = {"is_eager": True, "expose_value": False, "callback": note}
         words = f"{word}, instead of the argument."
-        option = click.option(f"--{name}", f"{name}_option", metavar=word, help=words, **options)
+        option = click.option(f"--{name}", as_option, metavar=word, is_eager=True, help=words)
         return click.argument(name, required=False, callback=either)(option(command))
 
     return add
@@ -183,29 +160,26 @@ def operator_and_reason(command: Function) -> Function:
 
 
 def override_options(command: Function) -> Function:
-    """Add ``--for`` and ``--until``, and the options of ``operator_and_reason``."""
-    until = click.option("--until", "end", metavar="TIME", help="When the override ends: 2026-12-01T00:00:00Z.")
-    length = click.option("--for", "length", metavar="DURATION", help="When it ends, from now: 30m, 12h, 7d.")
-    return length(until(operator_and_reason(command)))
+    """Add ``--for``, and the options of ``operator_and_reason``."""
+    words = "Time after which the override ends: 30m, 12h, 7d.  [default: none]"
+    return click.option("--for", "length", metavar="DURATION", help=words)(operator_and_reason(command))
 
 
 def format_option(*more: str) -> Callable[[Function], Function]:
     """Add ``--format`` to a command that lists, as the argument ``form``, and ``--json`` for short."""
     forms = ("table", "json", "jsonl", "csv", *more)
 
-    def note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        ctx.meta["json"] = value
-
-    def form(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-        if ctx.meta["json"] and value not in (None, "json"):
+    def form(ctx: click.Context, param: click.Parameter, value: str) -> str:
+        if not ctx.params.pop("as_json"):
+            return value
+        if value not in ("table", "json"):
             raise click.UsageError("name either --json or --format")
-        return "json" if ctx.meta["json"] else value or "table"
+        return "json"
 
     def add(command: Function) -> Function:
-        words = f"One of {', '.join(forms)}.  [default: table]"
-        choice = click.Choice(forms)
-        chosen = click.option("--format", "form", type=choice, metavar="FORMAT", callback=form, help=words)
-        options: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-        return chosen(click.option("--json", callback=note_json, help="As --format json.", **options)(command))
+        words = f"One of {', '.join(forms)}."
+        choice: dict[str, Any] = {"type": click.Choice(forms), "metavar": "FORMAT", "default": "table"}
+        chosen = click.option("--format", "form", callback=form, show_default=True, help=words, **choice)
+        return chosen(click.option("--json", "as_json", is_flag=True, is_eager=True, help="As --format json.")(command))
 
     return add

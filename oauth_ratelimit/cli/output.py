@@ -10,24 +10,23 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
+from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration
-from oauth_ratelimit.operations.serialize import json_safe
-
-Item = TypeVar("Item")
+from oauth_ratelimit.operations.serialize import Record, json_safe
 
 GAP = "  "
+NO_VALUE = "–"
 MIN_WIDTH = 8  # of a column with folded text
-NEAR_LIMIT_RATIO = 0.8
 # Spreadsheets take cells that start with these for formulas, also their full-width forms in East Asian languages.
 FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STATISTICS_LAG = (
@@ -36,28 +35,23 @@ STATISTICS_LAG = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    text: str
-    style: str = ""  # such as ``bold red``
-
-
-Value = Cell | str | int | None
-"""Value to print: a number gets separators of thousands, None becomes a dash."""
-
-NO_VALUE = Cell("–", "dim")
+Value = str | float | None
+"""Value to print: an integer gets separators of thousands, another number one digit, None becomes a dash."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[Item]):
-    """Column of a table: its title, and what it shows of an item."""
+class Column:
+    """Column of a table: its title, and the field of a record that it shows, or what to show of the record."""
 
     title: str
-    value: Callable[[Item], Value]
+    value: str | Callable[[Record], Value]
     is_number: ClassVar[bool] = False
 
+    def text(self, record: Record) -> str:
+        return _text(record[self.value] if isinstance(self.value, str) else self.value(record))
 
-class Number(Column[Item]):
+
+class Number(Column):
     """Column of numbers, aligned to the right and not folded."""
 
     is_number = True
@@ -69,50 +63,36 @@ def visible(text: str) -> str:
     return visible_name(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def print_json(value: object) -> None:
-    click.echo(json_text(value))
-
-
-def json_text(value: object, *, indent: int | None = 2) -> str:
-    """Return a value as JSON in ASCII; infinity and NaN become null."""
-    return json.dumps(json_safe(value), indent=indent, allow_nan=False)
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """Print a value as JSON in ASCII; infinity and NaN become null."""
+    click.echo(json.dumps(json_safe(value), indent=indent, allow_nan=False))
 
 
 def print_records(
-    form: str,
-    items: Sequence[Item],
-    record_of: Callable[[Item], Mapping[str, object]],
-    columns: Sequence[Column[Item]],
-    *,
-    empty: str,
+    form: str, records: Sequence[Record], columns: Sequence[Column], *, whole: object = None, empty: str = "nothing"
 ) -> None:
-    """Print the records of items as ``json``, ``jsonl`` or ``csv``, or a ``table`` of the items."""
-    if form == "table":
-        print_table(columns, items, empty=empty)
-    else:
-        click.echo(records_text(form, list(map(record_of, items))), nl=False)
-
-
-def records_text(form: str, records: Sequence[Mapping[str, object]], *, whole: object = None) -> str:
-    """Return records as ``json``, as ``jsonl`` with a line for each, or as ``csv``.
+    """Print records as a ``table``, as ``jsonl`` with a line for each, as ``csv``, or as ``json``.
 
     The JSON is ``whole`` if that is named: an object that holds the records.
     """
-    if form == "csv":
-        return csv_text(records)
-    if form == "jsonl":
-        return "".join(f"{json_text(record, indent=None)}\n" for record in records)
-    return f"{json_text(records if whole is None else whole)}\n"
+    if form == "table":
+        print_table(columns, records, empty=empty)
+    elif form == "json":
+        print_json(records if whole is None else whole)
+    elif form == "jsonl":
+        for record in records:
+            print_json(record, indent=None)
+    elif records:
+        _print_csv(records)
 
 
-def csv_text(records: Sequence[Mapping[str, object]]) -> str:
-    """Return records as CSV that is safe to open in a spreadsheet and to print in a terminal."""
+def _print_csv(records: Sequence[Record]) -> None:
+    """Print records as CSV that is safe to open in a spreadsheet and to print in a terminal."""
     text = io.StringIO()
-    if records:
-        writer = csv.DictWriter(text, list(records[0]))
-        writer.writeheader()
-        writer.writerows({name: _csv_cell(json_safe(value)) for name, value in record.items()} for record in records)
-    return text.getvalue()
+    writer = csv.DictWriter(text, list(records[0]))
+    writer.writeheader()
+    writer.writerows({name: _csv_cell(json_safe(value)) for name, value in record.items()} for record in records)
+    click.echo(text.getvalue(), nl=False)
 
 
 def _csv_cell(value: object) -> object:
@@ -126,29 +106,29 @@ def _csv_cell(value: object) -> object:
 
 
 def print_table(
-    columns: Sequence[Column[Item]], items: Sequence[Item], *, title: str = "", empty: str = "nothing"
+    columns: Sequence[Column], records: Sequence[Record], *, title: str = "", empty: str = "nothing"
 ) -> None:
-    """Print a table with a row for each item, or a text if there are none."""
+    """Print a table with a row for each record, or a text if there are none."""
     if title:
-        click.secho(title, bold=True)
-    if not items:
+        click.secho(visible(title), bold=True)
+    if not records:
         click.echo(empty)
         return
-    cells = [[_cell(column.value(item)) for column in columns] for item in items]
+    cells = [[column.text(record) for column in columns] for record in records]
     widths = _widths(columns, cells)
-    for row in ([Cell(column.title) for column in columns], *cells):
-        folded = [textwrap.wrap(cell.text, width) for cell, width in zip(row, widths, strict=True)]
+    for row in ([column.title for column in columns], *cells):
+        folded = [textwrap.wrap(text, width) for text, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
-            texts = []
-            for text, cell, width, column in zip(line, row, widths, columns, strict=True):
-                padding, styled = " " * (width - len(text)), _styled(Cell(text, cell.style))
-                texts.append(padding + styled if column.is_number else styled + padding)
+            texts = [
+                text.rjust(width) if column.is_number else text.ljust(width)
+                for text, width, column in zip(line, widths, columns, strict=True)
+            ]
             click.echo(GAP.join(texts).rstrip())
 
 
-def _widths(columns: Sequence[Column[Item]], rows: Sequence[Sequence[Cell]]) -> list[int]:
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column; on a terminal those of text shrink until the table fits."""
-    longest = [max(len(row[number].text) for row in rows) for number in range(len(columns))]
+    longest = [max(len(row[number]) for row in rows) for number in range(len(columns))]
     widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
     if not sys.stdout.isatty():
         return widths
@@ -165,44 +145,32 @@ def _widths(columns: Sequence[Column[Item]], rows: Sequence[Sequence[Cell]]) -> 
 def print_facts(facts: Sequence[tuple[str, Value]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        click.echo(f"{click.style(name.ljust(width), dim=True)}{GAP}{_styled(_cell(value))}")
+        click.echo(f"{name.ljust(width)}{GAP}{_text(value)}")
 
 
-def _cell(value: Value) -> Cell:
-    if value is None:
-        return NO_VALUE
+def _text(value: Value) -> str:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
-        return Cell(f"{value:,}")
-    return Cell(visible(value)) if isinstance(value, str) else Cell(visible(value.text), value.style)
+        return f"{value:,}"
+    return NO_VALUE if value is None else f"{value:.1f}"
 
 
-def _styled(cell: Cell) -> str:
-    if not cell.style:
-        return cell.text
-    words = cell.style.split()
-    colour = next((word for word in words if word in ("red", "green", "yellow", "cyan")), None)
-    return click.style(cell.text, fg=colour, bold="bold" in words or None, dim="dim" in words or None)
+def limit_text(usage: Record) -> str:
+    """Return a limit such as ``user: 100/minute``."""
+    return f"{usage['policy']}: {rate_text(usage['limit'], usage['window_s'])}"
 
 
-def mode_cell(mode: str) -> Cell:
-    return Cell(mode, {"enforce": "bold", "dry-run": "cyan"}.get(mode, "dim"))
+def next_text(usage: Record) -> Value:
+    """Return when the next request is admitted; None if that is not known."""
+    seconds = usage["retry_after_s"]
+    return "now" if seconds == 0 else seconds and duration(seconds)
 
 
-def count_cell(count: int, style_of_none: str = "") -> Cell:
-    """Return a number of denials, which stands out unless it is 0."""
-    return Cell(f"{count:,}", "bold red" if count else style_of_none)
-
-
-def next_cell(retry_after_s: float) -> Value:
-    return duration(retry_after_s) if retry_after_s else Cell("now", "dim")
-
-
-def used_cell(ratio: float) -> Cell:
-    return Cell(f"{ratio:.0%}", "bold red" if ratio >= 1 else "yellow" if ratio >= NEAR_LIMIT_RATIO else "green")
-
-
-def print_unknown_client_hint(context: CliContext, client_id: str) -> None:
-    print_hint(unknown_client_hint(context, client_id))
+def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -> None:
+    print_hint(client_id and unknown_client_hint(context, client_id))
 
 
 def print_hint(hint: str | None) -> None:

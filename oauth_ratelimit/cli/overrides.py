@@ -1,6 +1,6 @@
 """Commands that change limits and trust at run time, and that list the changes; mode.py has those for modes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -17,10 +17,7 @@ from oauth_ratelimit.cli.options import (
     yes_option,
 )
 from oauth_ratelimit.cli.output import (
-    Cell,
     Column,
-    Value,
-    mode_cell,
     print_hint,
     print_json,
     print_records,
@@ -28,68 +25,52 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.core.key import matches_any, visible_name
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
 from oauth_ratelimit.errors import ConfigError, StoreRejected
-from oauth_ratelimit.operations.changes import (
-    end_after,
-    end_at,
-    limit_overrides,
-)
+from oauth_ratelimit.operations.changes import end_after, limit_override
 from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown_client_hint
-from oauth_ratelimit.operations.format import counted, policy_text, utc_time
-from oauth_ratelimit.operations.serialize import entry_data, override_data
+from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.serialize import Record, entry_data, override_data
 from oauth_ratelimit.replay.impact import impact_of
 
 NO_OVERRIDES = "No overrides: the configuration applies."
-NO_OVERRIDE = {
-    OverrideKind.LIMIT: "No override of limits: those of the configuration apply.",
-    OverrideKind.MODE: "No override of the mode: that of the configuration applies.",
-    OverrideKind.TRUSTED: "No client is trusted by an override: only those of the configuration are.",
-}
 NO_HISTORY = "No overrides and no resets so far."
 
 
-def _what(target: Target | Counters) -> str:
-    if isinstance(target, Counters):
-        return "counters"
-    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
+def _what(change: Record) -> str:
+    return f"{change['limit_kind']} limit" if change["limit_kind"] else str(change["kind"])
 
 
-def _whose(target: Target | Counters) -> Value:
-    if isinstance(target, Counters) and target.username is not None:
-        return f"{target.client_id} {target.username}"
-    return Cell("everybody", "bold") if target.client_id is None else target.client_id
+def _whose(change: Record) -> str:
+    if change["client_id"] is None:
+        return "everybody"
+    return f"{change['client_id']} {change['username']}" if change.get("username") else str(change["client_id"])
 
 
-def _value(override: Override | None) -> Value:
-    if override is None:
+def _value(change: Record) -> Any:
+    if change.get("action", "set") != "set":
         return ""
-    if override.canary_percent is not None:
-        return Cell(f"{override.mode}, {override.canary_percent:g} % of the clients", "bold")
-    if override.mode:
-        return mode_cell(override.mode)
-    if override.target.limit_kind is None:
-        return "trusted"
-    return ", ".join(map(policy_text, override.policies)) or "no limit"
+    if change["canary_percent"] is not None:
+        return f"{change['mode']}, {change['canary_percent']:g} % of the clients"
+    if change["kind"] == OverrideKind.LIMIT:
+        return ", ".join(change["limits"]) or "no limit"
+    return change["mode"] or "trusted"
 
 
-OVERRIDE_COLUMNS: list[Column[Override]] = [
-    Column("what", lambda override: _what(override.target)),
-    Column("client", lambda override: _whose(override.target)),
-    Column("value", _value),
-    Column("until", lambda each: Cell("no end", "dim") if each.until_s is None else utc_time(each.until_s)),
-    Column("by", lambda override: override.author),
-    Column("reason", lambda override: override.reason),
+CHANGE_COLUMNS = [Column("what", _what), Column("client", _whose), Column("value", _value)]
+OVERRIDE_COLUMNS = [
+    *CHANGE_COLUMNS,
+    Column("until", lambda change: change["until"] or "no end"),
+    Column("by", "by"),
+    Column("reason", "reason"),
 ]
-HISTORY_COLUMNS: list[Column[HistoryEntry]] = [
-    Column("when", lambda entry: utc_time(entry.at_s)),
-    Column("by", lambda entry: entry.author),
-    Column("action", lambda entry: Cell(entry.action, "" if entry.override else "dim")),
-    Column("what", lambda entry: _what(entry.target)),
-    Column("client", lambda entry: _whose(entry.target)),
-    Column("value", lambda entry: _value(entry.override)),
-    Column("reason", lambda entry: entry.reason),
+HISTORY_COLUMNS = [
+    Column("when", "at"),
+    Column("by", "by"),
+    Column("action", "action"),
+    *CHANGE_COLUMNS,
+    Column("reason", "reason"),
 ]
 
 
@@ -134,8 +115,6 @@ def set_limit(
     limits: Sequence[str],
     kind: str,
     on_limit: str | None,
-    is_confirmed: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Set the limits of one kind of a CLIENT on all instances.
@@ -153,19 +132,13 @@ def set_limit(
     template = override_of(context, Target(OverrideKind.LIMIT, client, LimitKind(kind)), options)
     policies = context.policies
     try:
-        overrides = limit_overrides(
-            policies,
-            client,
-            {LimitKind(kind): list(limits)},
-            template=template,
-            on_limit=None if on_limit is None else OnLimit(on_limit),
-        )
+        override = limit_override(policies, template, limits, on_limit=OnLimit(on_limit) if on_limit else None)
     except ConfigError as exc:
         raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
     question = f"Set the {kind} limits of {'everybody' if client is None else client}?"
-    show_impact_and_ask(context, overrides, question, is_confirmed=is_confirmed, as_json=as_json)
-    apply(context, overrides, as_json=as_json)
-    if client is not None and not as_json:
+    show_impact_and_ask(context, override, question, options)
+    apply(context, override, as_json=options["as_json"])
+    if client is not None and not options["as_json"]:
         print_hint(trusted_client_hint(context, client))
 
 
@@ -228,9 +201,9 @@ def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any
     \b
     Examples:
       trust add partner-app --for 1d --reason "denied by mistake"
-      trust add nightly --until 2026-12-01T00:00:00Z --reason "year-end run"
+      trust add --client nightly --for 31d --reason "year-end run" --json
     """
-    apply(context, [override_of(context, Target(OverrideKind.TRUSTED, client), options)], as_json=as_json)
+    apply(context, override_of(context, Target(OverrideKind.TRUSTED, client), options), as_json=as_json)
 
 
 @trust.command("remove")
@@ -285,51 +258,37 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, fo
     """
     context.allow_invalid_config()
     if is_history:
-        history = context.stores.overrides.history(client)
-        print_records(form, history, entry_data, HISTORY_COLUMNS, empty=NO_HISTORY)
+        history = list(map(entry_data, context.stores.overrides.history(client)))
+        print_records(form, history, HISTORY_COLUMNS, empty=NO_HISTORY)
     else:
         _print_overrides(form, [each for each in context.overrides if client in (None, each.target.client_id)])
 
 
 def override_of(context: CliContext, target: Target, options: dict[str, Any], **more: Any) -> Override:
-    length, end = options["length"], options["end"]
-    if length is not None and end is not None:
-        raise click.UsageError("name either --for or --until")
     try:
-        until_s = end_after(length, now_s=context.now_s) if length is not None else None
-        until_s = end_at(end, now_s=context.now_s) if end is not None else until_s
+        until_s = end_after(length, now_s=context.now_s) if (length := options["length"]) is not None else None
     except ValueError as exc:
-        raise click.BadParameter(str(exc), param_hint="--for" if length is not None else "--until") from None
-    return Override(
-        target=target,
-        author=options["author"],
-        reason=options["reason"],
-        made_at_s=context.now_s,
-        until_s=until_s,
-        **more,
-    )
+        raise click.BadParameter(str(exc), param_hint="--for") from None
+    return Override(target, options["author"], options["reason"], context.now_s, until_s=until_s, **more)
 
 
-def show_impact_and_ask(
-    context: CliContext, overrides: Sequence[Override], question: str, *, is_confirmed: bool, as_json: bool
-) -> None:
-    if not (is_confirmed and as_json):
+def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> None:
+    if not (options["is_confirmed"] and options["as_json"]):
         try:
-            lines = impact_of(context, overrides).lines
+            lines = impact_of(context, [override]).lines
         except StoreRejected as exc:  # a user without the right to read statistics may still change limits
             lines = [f"Whom this hits is not known: {exc}"]
         for line in lines:
             click.echo(visible(line), err=True)
-    confirm(question, is_confirmed=is_confirmed, needs_answer=True)
+    confirm(question, is_confirmed=options["is_confirmed"], needs_answer=True)
 
 
-def apply(context: CliContext, overrides: Sequence[Override], *, as_json: bool) -> None:
-    client = overrides[0].target.client_id
+def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
+    client = override.target.client_id
     # Looked up first, because the override itself makes the client known.
     hint = None if client is None or as_json else unknown_client_hint(context, client)
-    for override in overrides:
-        context.stores.overrides.put(override)
-    _print_overrides("json" if as_json else "table", overrides)
+    context.stores.overrides.put(override)
+    _print_overrides("json" if as_json else "table", [override])
     if not as_json:
         _print_delay(context)
         print_hint(hint)
@@ -345,8 +304,7 @@ def remove(context: CliContext, targets: Sequence[Target], *, author: str, reaso
         _print_delay(context)
     else:
         click.echo("No such override.", err=True)
-        if targets[0].client_id is not None:
-            print_unknown_client_hint(context, targets[0].client_id)
+        print_unknown_client_hint(context, targets[0].client_id)
     click.get_current_context().exit(0 if removed else 1)
 
 
@@ -360,8 +318,8 @@ def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:
 
 
 def print_kind(context: CliContext, kind: OverrideKind, form: str) -> None:
-    _print_overrides(form, of_kind(context, kind), empty=NO_OVERRIDE[kind])
+    _print_overrides(form, of_kind(context, kind))
 
 
-def _print_overrides(form: str, overrides: Sequence[Override], *, empty: str = NO_OVERRIDES) -> None:
-    print_records(form, overrides, override_data, OVERRIDE_COLUMNS, empty=empty)
+def _print_overrides(form: str, overrides: Iterable[Override]) -> None:
+    print_records(form, list(map(override_data, overrides)), OVERRIDE_COLUMNS, empty=NO_OVERRIDES)

@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import click
 
 from oauth_ratelimit.cli.context import Function
 from oauth_ratelimit.cli.options import invalid
-from oauth_ratelimit.cli.output import Cell, Value, visible
+from oauth_ratelimit.cli.output import Value, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
+from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Selection, UnusableFile
 from oauth_ratelimit.replay.source import OrderedRows, Recording, RowReader
 
@@ -49,35 +50,33 @@ def column(value: str) -> tuple[str, str]:
     return name, field
 
 
-RECORDING_OPTIONS = (
-    click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."),
-    click.option(
-        "--column",
-        "columns",
-        metavar="NAME=FIELD",
-        multiple=True,
-        type=column,
-        help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
-    ),
-    click.option(
-        "--path",
-        "request_path",
-        metavar="PATH",
-        help="Path of the token endpoint in an access log, or in JSON with a path: /oauth/token, or a pattern such as "
-        "'/*/token'. Default: the usual ones. Only answers 200 and 429 count.",
-    ),
-    click.option(
-        "--client-pattern",
-        metavar="REGEX",
-        type=pattern,
-        help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
-        "authenticated user.",
-    ),
-)
-
-
 def recording_options(command: Function) -> Function:
-    for option in reversed(RECORDING_OPTIONS):
+    """Add the options of a recording, from which ``recording_of`` makes one."""
+    for option in (
+        click.option(
+            "--client-pattern",
+            metavar="REGEX",
+            type=pattern,
+            help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
+            "authenticated user.",
+        ),
+        click.option(
+            "--path",
+            "request_path",
+            metavar="PATH",
+            help="Path of the token endpoint in an access log, or in JSON with a path: /oauth/token, or a pattern such "
+            "as '/*/token'. Default: the usual ones. Only answers 200 and 429 count.",
+        ),
+        click.option(
+            "--column",
+            "columns",
+            metavar="NAME=FIELD",
+            multiple=True,
+            type=column,
+            help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
+        ),
+        click.option("--format", "form", type=click.Choice(list(Format)), help="Default: detected."),
+    ):
         command = option(command)
     return command
 
@@ -97,16 +96,16 @@ def opened(recording: Recording) -> Iterator["RecordingFacts"]:
     """Open a recording, with a progress bar on a terminal if the file is large."""
     try:
         size = recording.byte_count or 0
-        if size < MIN_BAR_BYTES or not sys.stderr.isatty():
-            with recording.opened() as (source, rows):
-                yield RecordingFacts(recording.path, source, rows)
-            return
-        with (
-            click.progressbar(length=size, label="reading", file=sys.stderr) as bar,
-            recording.opened(on_progress=lambda byte_count: bar.update(byte_count - bar.pos)) as (source, rows),
-        ):
-            yield RecordingFacts(recording.path, source, rows)
-            bar.update(size - bar.pos)
+        with ExitStack() as stack:
+            on_progress = None
+            if size >= MIN_BAR_BYTES and sys.stderr.isatty():
+                bar = stack.enter_context(click.progressbar(length=size, label="reading", file=sys.stderr))
+                stack.callback(lambda: bar.update(size - bar.pos))
+
+                def on_progress(byte_count: int) -> None:
+                    bar.update(byte_count - bar.pos)
+
+            yield RecordingFacts(recording.path, *stack.enter_context(recording.opened(on_progress=on_progress)))
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except UnusableFile as exc:
@@ -130,7 +129,7 @@ class RecordingFacts:
             notes.append(NO_TOKEN_PATH.format(paths=_named(paths)))
         return notes if self.source.user_count or not self.source.row_count else [*notes, NO_USERS]
 
-    def data(self) -> Mapping[str, object]:
+    def data(self) -> Record:
         source, rows = self.source, self.rows
         return {
             "file": self.path,
@@ -152,22 +151,16 @@ class RecordingFacts:
 
     def table(self) -> list[tuple[str, Value]]:
         """Return names and values to print."""
-        source, rows = self.source, self.rows
-        read: list[tuple[str, Value]] = [
-            ("file", f"{visible(self.path)}, {source.form and source.form.value}"),
-            ("requests", f"{source.row_count:,}"),
+        source, data, first_us, last_us = self.source, self.data(), self.rows.first_us, self.rows.last_us
+        facts: list[tuple[str, Value]] = [
+            ("file", f"{self.path}, {data['format']}"),
+            ("requests", data["requests"]),
             *([("path", _named(source.paths))] if source.row_count and source.paths else []),
-            ("left out", _named(source.left_out) or Cell("nothing", "dim")),
+            ("left out", _named(source.left_out) or "nothing"),
         ]
-        if rows.first_us is None or rows.last_us is None:
-            return read
-        seconds = Cell("spread evenly, the file has whole seconds", "dim") if rows.is_spread else "as they are"
-        return [
-            *read,
-            ("from", utc_time(rows.first_us / SECOND_US)),
-            ("for", duration((rows.last_us - rows.first_us) / SECOND_US)),
-            ("seconds", seconds),
-        ]
+        if first_us is not None and last_us is not None:
+            facts += [("from", data["first"]), ("for", duration((last_us - first_us) / SECOND_US))]
+        return facts
 
     def print_problems(self) -> None:
         source = self.source

@@ -8,7 +8,7 @@ import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import json_option, kind_option, rate
-from oauth_ratelimit.cli.output import Cell, Column, Number, Value, count_cell, print_facts, print_json, print_table
+from oauth_ratelimit.cli.output import Column, Number, print_facts, print_json, print_table
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.mode import Mode
@@ -21,30 +21,27 @@ from oauth_ratelimit.replay.source import STANDARD_INPUT
 MAX_INSTANCES = 1000
 INSTANCES = 3  # beside a single one, in the answer to "what would be denied"
 ROWS, RECORDS = 10, 100
-INSTANCE_COLUMNS: list[Column[Outcomes]] = [
-    Number("instances", lambda outcomes: outcomes.instance_count),
-    Number("over a limit", lambda outcomes: count_cell(outcomes.over_count)),
-    Number("share", lambda outcomes: f"{outcomes.over_count / outcomes.requests:.3%}"),
-    Number("clients", lambda outcomes: len(outcomes.over_clients)),
-    Number("users", lambda outcomes: len(outcomes.over_users)),
-    Column("busiest minute", lambda each: each.busiest and f"{each.busiest[1]:,} at {utc_time(each.busiest[0])}"),
+BUSIEST = "{busiest_minute_over:,} at {busiest_minute}"
+INSTANCE_COLUMNS = [
+    Number("instances", "instances"),
+    Number("over a limit", "over"),
+    Number("share", lambda each: f"{each['over'] / each['requests']:.3%}"),
+    Number("clients", "client_count"),
+    Number("users", "user_count"),
+    Column("busiest minute", lambda each: each["busiest_minute"] and BUSIEST.format(**each)),
 ]
-LIMIT_COLUMNS: list[Column[Any]] = [
+LIMIT_COLUMNS = [
     Column("limit", lambda each: f"{each['policy']}: {each['limit']} in {duration(each['window_s'])}"),
-    Number("over it", lambda each: each["over"]),
+    Number("over it", "over"),
 ]
-CLIENT_COLUMNS: list[Column[Any]] = [
-    Column("client", lambda each: each["client_id"]),
-    Number("requests", lambda each: each["requests"]),
-    Number("over a limit", lambda each: each["over"]),
+CLIENT_COLUMNS = [
+    Column("client", "client_id"),
+    Number("requests", "requests"),
+    Number("over a limit", "over"),
     Number("share", lambda each: f"{each['over'] / each['requests']:.1%}"),
-    Number("users", lambda each: each["user_count"]),
+    Number("users", "user_count"),
 ]
-USER_COLUMNS: list[Column[Any]] = [
-    Column("client", lambda each: each["client_id"]),
-    Column("user", lambda each: each["username"]),
-    Number("over a limit", lambda each: each["over"]),
-]
+USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Number("over a limit", "over")]
 
 
 @click.command("replay")
@@ -87,18 +84,25 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
         over = outcomes[0].over_clients
         with opened(recording) as again:
             outcomes.append(replay(settings, again.rows.batches(), instance_count=instance_count, clients=over))
-    mode = settings.policies.mode
+    mode, has_requests = settings.policies.mode, facts.source.row_count > 0
     data = {**facts.data(), "limits_from": origin, "mode": mode, "notes": facts.notes, **_denials_data(outcomes)}
     if options["as_json"]:
         print_json(data)
     else:
         facts.print_problems()
         trusted = [("trusted", f"{count:,} of them")] if (count := outcomes[0].trusted) else []
-        limits, answer = ("limits", f"{origin}, mode {mode}"), ("answer", _answer(mode, outcomes[0]))
-        print_facts([*facts.table(), *trusted, limits, *([answer] if facts.source.row_count else [])])
-        if facts.source.row_count:
-            _print_denials(outcomes, data)
-    ctx.exit(0 if facts.source.row_count else 1)
+        answer = [("answer", _answer(mode, outcomes[0]))] if has_requests else []
+        print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), *answer])
+        for title, columns, records in (
+            ("By instances", INSTANCE_COLUMNS, data["replays"]),
+            ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),
+            ("Clients", CLIENT_COLUMNS, data["clients"][:ROWS]),
+            ("Users", USER_COLUMNS, data["users"][:ROWS]),
+        ):
+            if records and has_requests:
+                click.echo()
+                print_table(columns, records, title=title)
+    ctx.exit(0 if has_requests else 1)
 
 
 def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -122,6 +126,7 @@ def _denials_data(replays: list[Outcomes]) -> Record:
         "replays": [
             {
                 "instances": outcomes.instance_count,
+                "requests": outcomes.requests,
                 "denied": outcomes.denied,
                 "over": outcomes.over_count,
                 "client_count": len(outcomes.over_clients),
@@ -146,25 +151,12 @@ def _denials_data(replays: list[Outcomes]) -> Record:
     }
 
 
-def _print_denials(replays: list[Outcomes], data: Record) -> None:
-    click.echo()
-    print_table(INSTANCE_COLUMNS, replays)
-    for title, columns, records in (
-        ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),
-        ("Clients", CLIENT_COLUMNS, data["clients"][:ROWS]),
-        ("Users", USER_COLUMNS, data["users"][:ROWS]),
-    ):
-        if records:
-            click.echo()
-            print_table(columns, records, title=title)
-
-
-def _answer(mode: Mode, first: Outcomes) -> Value:
+def _answer(mode: Mode, first: Outcomes) -> str:
     if mode is Mode.OFF:
-        return Cell("nothing is denied: the mode is off", "yellow")
+        return "nothing is denied: the mode is off"
     if not first.over_count:
-        return Cell("no request is over a limit", "green")
+        return "no request is over a limit"
     over = f"{counted(first.over_count, 'request')} over a limit, of {counted(len(first.over_clients), 'client')}"
     if first.denied == first.over_count:
-        return Cell(f"denies {over}", "bold red")
+        return f"denies {over}"
     return f"denies {first.denied:,}; would deny {over}, if all of it were enforced"

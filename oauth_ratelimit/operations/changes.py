@@ -2,27 +2,31 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from typing import Any
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.loader import parse_limits
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origins
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, Policy, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, origin_text
 
 MAX_DURATION_S = 3650 * 86_400.0
-MAX_LIMIT_LENGTH = 1000  # characters of one limit as typed
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 MAX_NAMED = 5  # sections of the configuration in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
+CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
+ADD_CANARY = (
+    "Add --canary {percent:g} to enforce for that share of the clients in percent, or --canary 100 to enforce for all "
+    "of them."
+)
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 STAND_IN = "1/minute"  # for a limit that cannot be read, so that the others keep their positions
 
@@ -54,75 +58,76 @@ def end_after(duration: str, *, now_s: float) -> float:
     return now_s + duration_s
 
 
-def end_at(text: str, *, now_s: float) -> float:
-    """Return a future time such as ``2026-12-01T00:00:00Z`` in seconds since the epoch."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
-        raise ValueError("allowed: a time with its zone, such as 2026-12-01T00:00:00Z")
-    if when.timestamp() <= now_s:
-        raise ValueError(f"{text} is in the past")
-    return when.timestamp()
+def limit_override(
+    policies: PolicySet, template: Override, texts: Sequence[str], *, on_limit: OnLimit | None = None
+) -> Override:
+    """Return the override that sets the limits of one kind, or raise a ``ConfigError`` with all problems at once.
 
-
-def limit_overrides(
-    policies: PolicySet,
-    client_id: str | None,
-    limits: Mapping[LimitKind, list[str]],
-    *,
-    template: Override,
-    on_limit: OnLimit | None = None,
-) -> list[Override]:
-    """Return the overrides that set limits, or raise a ``ConfigError`` with all problems at once.
-
-    A limit is typed as a shorthand, a mapping in braces, or ``none``. The template has the author, the
-    reason and the times.
+    A limit is typed as a shorthand, a mapping in braces, or ``none``. The template has all but the limits.
     """
+    kind = str(template.target.limit_kind)
     problems: list[str] = []
-    parsed = {kind.value: _parse_texts(texts, f"limits.{kind.value}", problems) for kind, texts in limits.items()}
+    items: list[Any] = []
+    for index, text in enumerate(texts if list(texts) != [NO_LIMIT] else ()):
+        try:
+            items.append(_item(text))
+        except ConfigError as exc:
+            problems += [f"limits.{kind}[{index}]: {problem}" for problem in exc.problems]
+            items.append(STAND_IN)
+    if on_limit is not None:
+        items = [each for item in items for each in _with(on_limit, item)]
     try:
-        own = parse_limits(parsed)
-        if on_limit is not None:  # parsed once more, as if each limit had it
-            own = parse_limits(
-                {
-                    kind: [{**_settings_of(policy), "on_limit": on_limit.value} for policy in getattr(own, kind)]
-                    for kind in parsed
-                }
-            )
+        own = parse_limits({kind: items})
     except ConfigError as exc:
         problems += exc.problems
     if problems:
         raise ConfigError(problems, source="limits")
-    overrides = [
-        replace(
-            template,
-            target=Target(kind=template.target.kind, client_id=client_id, limit_kind=kind),
-            policies=getattr(own, kind.value),
-        )
-        for kind in limits
-    ]
+    override = replace(template, policies=getattr(own, kind))
     clashes = Problems()
-    find_clashes(apply_overrides(policies, overrides), clashes)
+    find_clashes(apply_overrides(policies, [override]), clashes)
     if clashes:
         raise clashes.error(source="limits")
-    return overrides
+    return override
 
 
-def enforce_refusal(context: OperatorContext, change: Override) -> str | None:
-    """Return why a change may not enforce for everybody without naming a share of the clients; None if it may."""
+def _item(text: str) -> Any:
+    """Return a limit as a configuration file would hold it."""
+    if text == NO_LIMIT:
+        raise ConfigError([f"got {NO_LIMIT} beside other limits, allowed: {NO_LIMIT} alone, which lifts the limit"])
+    return parse_yaml(text.encode("utf-8", "replace"), source="limit") if text.lstrip().startswith("{") else text
+
+
+def _with(on_limit: OnLimit, item: Any) -> list[Any]:
+    """Return the limits of a shorthand or a mapping, each with ``on_limit``."""
+    if isinstance(item, Mapping):
+        return [{**item, "on_limit": on_limit.value}]
+    try:
+        return [{"limit": limit, "window": span_s, "on_limit": on_limit.value} for limit, span_s in parse_rates(item)]
+    except ValueError:
+        return [item]  # the parser of limits says what is wrong
+
+
+def enforce_refusal(context: OperatorContext, *, is_invalid: bool) -> str | None:
+    """Return why nobody may enforce for everybody without naming a share of the clients; None if somebody may.
+
+    ``is_invalid`` says that the configuration is not known.
+    """
     policies = context.policies
-    if change.mode is not Mode.ENFORCE or change.target.client_id is not None or change.canary_percent is not None:
-        return None
-    if policies.canary is not None:
-        return f"A canary is active: {canary_text(policies.canary)}."
-    if policies.mode is Mode.ENFORCE and policies.ceiling is None:
+    canary = policies.canary
+    percent = canary.percent if canary and canary.percent and not canary.instances else CANARY_PERCENTS[0]
+    if is_invalid:
+        reason = "The configuration is invalid, so nobody knows whether it has a canary."
+    elif canary is not None:
+        reason = f"A canary is active: {canary_text(canary)}."
+    elif policies.mode is Mode.ENFORCE and policies.ceiling is None:
         return None  # they are enforced already
-    recorded = context.stores.statistics.minutes(0.0, context.now_s, parts=())
-    if policies.mode is Mode.OFF or next(recorded, None) is None:
-        return "These limits were never in a dry run: nobody knows whom they deny."
-    return None
+    elif (
+        policies.mode is Mode.OFF or next(context.stores.statistics.minutes(0.0, context.now_s, parts=()), None) is None
+    ):
+        reason = "These limits were never in a dry run: nobody knows whom they deny."
+    else:
+        return None
+    return f"{reason} {ADD_CANARY.format(percent=percent)}"
 
 
 def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], change: Override) -> list[str]:
@@ -156,48 +161,9 @@ def _not_enforced(policies: PolicySet) -> Iterator[str]:
                 yield f"{section}.{name} ({mode.value})"
 
 
-def _parse_texts(texts: list[str], at: str, problems: list[str]) -> list[object]:
-    """Return limits as a configuration file would hold them; an empty list for ``none``."""
-    if texts == [NO_LIMIT]:
-        return []
-    parsed: list[object] = []
-    for index, text in enumerate(texts):
-        try:
-            parsed.append(_parse_limit(text))
-        except ConfigError as exc:
-            problems += [f"{at}[{index}]: {problem}" for problem in exc.problems]
-            parsed.append(STAND_IN)
-    return parsed
-
-
-def _parse_limit(text: str) -> object:
-    if text == NO_LIMIT:
-        raise ConfigError([f"got {NO_LIMIT} beside other limits, allowed: {NO_LIMIT} alone, which lifts the limit"])
-    if len(text) > MAX_LIMIT_LENGTH:
-        raise ConfigError([f"got {len(text)} characters, allowed: up to {MAX_LIMIT_LENGTH}"], source="limit")
-    if text.lstrip().startswith("{"):
-        return parse_yaml(text.encode("utf-8", "replace"), source="limit")
-    return text
-
-
 def limits_of(policies: PolicySet, client_id: str | None) -> Limits:
     """Return the limits that apply to a client at the token endpoint, or to everybody for None."""
     return policies.limits_at(UNCONFIGURED_CLIENT if client_id is None else client_id)[1]
-
-
-def _settings_of(policy: Policy) -> dict[str, object]:
-    """Return a limit as a configuration file would hold it."""
-    window = policy.window
-    return {
-        "name": policy.name,
-        "limit": policy.limit,
-        "window": window.window_s,
-        "frames": window.frame_count,
-        "estimator": policy.estimator.value,
-        "count_denied": policy.count_denied,
-        "on_limit": policy.on_limit.value,
-        **({"mode": policy.mode.value} if policy.mode else {}),
-    }
 
 
 def amount_overrides(

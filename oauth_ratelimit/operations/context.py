@@ -8,7 +8,6 @@ from oauth_ratelimit.core.origin import Origins
 from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Pseudonyms
-from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.store.factory import Stores
 
 
@@ -47,13 +46,6 @@ class OperatorContext:
     def policies(self) -> PolicySet:
         """The limits and modes of the configuration with overrides applied."""
         return apply_overrides(self.settings.policies, self.overrides)
-
-    def enforces(self, client_id: str) -> bool:
-        """Return True if a client has limits at the token endpoint and all of them are enforced."""
-        found = self.policies.matching(client_id)
-        limits = found.limits
-        tiers = tiers_of((*limits.client, *limits.user, *limits.client_total), found.mode)
-        return bool(tiers) and all(tier.is_enforced for tier in tiers)
 
     @cached_property
     def origins(self) -> Origins:

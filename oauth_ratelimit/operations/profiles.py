@@ -8,6 +8,7 @@ from itertools import chain
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
 from oauth_ratelimit.core.what_if import Subject, effect_of, requests_of, rolling_sums
+from oauth_ratelimit.operations.reuse import ReuseShares
 
 DAY_S = 86_400
 HOUR_S = 3600
@@ -31,6 +32,7 @@ class Traffic:
         self.bin_s = max(1, window_s // BINS_PER_WINDOW // MINUTE_S) * MINUTE_S
         self.loads: dict[LimitKind, dict[Subject, Load]] = {kind: {} for kind in LimitKind}
         self.left_out_count = 0  # requests of subjects for which there was no room
+        self.reuse = ReuseShares(LimitKind.CLIENT)
         self._lifetimes: dict[str, Counter[int]] = {}
 
     def add_minute(self, minute: ClientMinute) -> None:
@@ -44,6 +46,7 @@ class Traffic:
             for kind in LimitKind:
                 for subject, count in requests_of(minute, kind):
                     self._add(kind, subject, minute.minute_s, count)
+            self.reuse.add(minute)
             self._lifetimes.setdefault(minute.client_id, Counter()).update(minute.lifetimes)
 
     def add_request(self, at_s: float, client_id: str, username: str | None) -> None:

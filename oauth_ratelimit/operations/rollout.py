@@ -8,6 +8,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Tally
+from oauth_ratelimit.operations.changes import CANARY_PERCENTS
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, mode_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
@@ -18,7 +19,6 @@ ENOUGH_S = 20 * 3600.0  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
 RISING_RATIO = 2.0  # times the day before
 MAX_NAMED = 5
-CANARY_PERCENTS = (5, 20, 50, 100)
 IN_FILE = "# in the configuration file:"
 NO_CANARY = ", without canary"
 NOT_SHARED = (
@@ -32,7 +32,6 @@ class RolloutStep(enum.StrEnum):
 
     OFF = "off"
     DRY_RUN = "dry run"
-    SOME = "enforce for some clients"
     CANARY = "canary"
     ENFORCE = "enforce"
 
@@ -163,10 +162,8 @@ class Rollout:
         elif now_s - first_s < ENOUGH_S:
             self.problems.append("Less than a day of statistics: wait for the peaks that you know of.")
         if day.offered and day.over > MAX_OVER_RATIO * day.offered:
-            share = f"{day.over / day.offered:.1%}"
-            spared = f" on_limit: reuse would spare {day.would_reuse:,} of them." if day.would_reuse else ""
-            question = "Are these clients the ones you mean?"
-            self.problems.append(f"{share} of the requests are over a limit. {question}{spared}")
+            share = f"{day.over_share:.1%} of the requests are over a limit."
+            self.problems.append(f"{share} Are these clients the ones you mean?")
         if before.over and day.over > RISING_RATIO * before.over:
             rise = f"{day.over:,} requests over a limit, {before.over:,} the day before"
             self.problems.append(f"{rise}: find out why before you go on.")
@@ -182,5 +179,4 @@ def step_of(policies: PolicySet) -> RolloutStep:
         canary = policies.canary
         is_for_all = canary is None or (canary.percent >= 100 and not canary.instances)
         return RolloutStep.ENFORCE if is_for_all else RolloutStep.CANARY
-    sections = (*policies.clients.values(), *policies.plans.values(), *policies.grants.values())
-    return RolloutStep.SOME if any(each.mode is Mode.ENFORCE for each in sections) else RolloutStep.DRY_RUN
+    return RolloutStep.DRY_RUN

@@ -1,20 +1,18 @@
 """Records for programs: the JSON of the command line and of the admin page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import Tally
-from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.format import policy_text, utc_time
 
 Record = dict[str, Any]
 
-BOUNDS = ("offered", "denied", "at_least", "at_most")
 COUNTS = ("offered", "issued", "denied", "would_deny", "trusted", "retries", "reused", "would_reuse")
 OF_DENIAL = (
     *("decision_id", "client_id", "username", "scope", "grant_type"),
@@ -33,7 +31,7 @@ def usage_data(usage: LimitUsage) -> Record:
         "on_limit": usage.policy.on_limit.value,
         "limit": usage.policy.limit,
         "window_s": usage.policy.window.window_s,
-        "estimate": usage.estimate,
+        "estimate": float(usage.estimate),
         "used_ratio": usage.used_ratio,
         "remaining": usage.remaining,
         "retry_after_s": usage.retry_after_s,
@@ -75,18 +73,6 @@ def _end(override: Override) -> str | None:
 
 def tally_data(tally: Tally) -> Record:
     return {name: getattr(tally, name) for name in COUNTS}
-
-
-def effects_data(effects: Sequence[Effect]) -> Record:
-    return {
-        **{name: sum(getattr(effect, name) for effect in effects) for name in BOUNDS},
-        "subject_count": len(effects),
-        "affected_count": sum(effect.denied > 0 for effect in effects),
-    }
-
-
-def subject_data(effect: Effect) -> Record:
-    return {**effect.subject._asdict(), **{name: getattr(effect, name) for name in BOUNDS}}
 
 
 def origin_data(origin: Origin) -> Record:

@@ -13,6 +13,7 @@
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
@@ -37,21 +38,24 @@ class Suggestion:
     client_id: str | None  # the client that needs a limit of its own; None for all others
     limit: int
     window_s: int
-    safe_limit: int = 0  # of the well-behaved client or user with most requests below this limit
+    safe_limit: int | None = None  # of the well-behaved client or user with most requests below this limit
     safest: Subject | None = None  # that client or user
     offered: int = 0  # requests that the limit applies to
     denied: int = 0
-    denied_count: int = 0  # clients or users that it would have denied anything
+    spared: int | None = None  # of these, those that ``on_limit: reuse`` would have spared; None if not known
     well_behaved_denied: int = 0  # denied requests of well-behaved ones
     needless: int = 0  # needless requests of wasteful ones
     needless_denied: int = 0  # denied requests of wasteful ones
-    next_above: Subject | None = None  # wasteful client or user with the lowest peak above the limit
-    next_peak: int = 0  # its most requests in a window
 
     @property
     def stopped_ratio(self) -> float | None:
         """Share of the needless requests that are denied; None without any."""
         return min(1.0, self.needless_denied / self.needless) if self.needless else None
+
+    @property
+    def reuses(self) -> bool:
+        """True if ``on_limit: reuse`` would spare most denials."""
+        return bool(self.spared) and 2 * (self.spared or 0) >= self.denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,10 @@ def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_
         _mark_wasteful(profiles)
         if kind is not LimitKind.CLIENT_TOTAL:
             wasteful_clients.update(profile.subject.client_id for profile in profiles if profile.is_wasteful)
-            suggestions += _limits(kind, profiles, traffic.window_s)
+            suggestions += _limits(kind, profiles, traffic)
         elif calm := [each for each in profiles if each.subject.client_id not in wasteful_clients]:
             ceiling = _rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
-            suggestions.append(_with_evidence(kind, None, ceiling, profiles, traffic.window_s))
+            suggestions.append(_with_evidence(kind, None, ceiling, profiles, traffic))
     return Proposal(traffic, suggestions)
 
 
@@ -105,11 +109,12 @@ def configuration(proposal: Proposal) -> dict[str, object]:
         section = limits if one.client_id is None else clients.setdefault(one.client_id, {}).setdefault("limits", {})
         hours, rest_s = divmod(one.window_s, HOUR_S)
         window = f"{one.window_s // MINUTE_S}m" if rest_s else f"{hours}h"
-        section[one.kind.value] = [{"limit": one.limit, "window": window}]
+        more = {"on_limit": "reuse"} if one.reuses else {}
+        section[one.kind.value] = [{"limit": one.limit, "window": window, **more}]
     return {"limits": limits, "clients": clients} if clients else {"limits": limits}
 
 
-def proposal_data(proposal: Proposal) -> dict[str, object]:
+def proposal_data(proposal: Proposal) -> dict[str, Any]:
     traffic = proposal.traffic
     return {
         "window_s": traffic.window_s,
@@ -120,18 +125,16 @@ def proposal_data(proposal: Proposal) -> dict[str, object]:
         "basis": proposal.basis,
         "left_out_requests": traffic.left_out_count,
         "trusted_requests": traffic.trusted_count,
-        "suggestions": list(map(_suggestion_data, proposal.suggestions)),
+        "suggestions": [
+            {
+                **asdict(one),
+                "kind": one.kind.value,
+                "safest": one.safest and one.safest._asdict(),
+                "stopped_ratio": one.stopped_ratio,
+            }
+            for one in proposal.suggestions
+        ],
         "configuration": configuration(proposal),
-    }
-
-
-def _suggestion_data(one: Suggestion) -> dict[str, object]:
-    return {
-        **asdict(one),
-        "kind": one.kind.value,
-        "safest": one.safest and one.safest._asdict(),
-        "next_above": one.next_above and one.next_above._asdict(),
-        "stopped_ratio": one.stopped_ratio,
     }
 
 
@@ -150,14 +153,14 @@ def _wastes(offered: int, needed: int) -> bool:
     return offered >= MIN_REQUESTS and offered > WASTEFUL_RATIO * needed
 
 
-def _limits(kind: LimitKind, profiles: list[Profile], window_s: int) -> list[Suggestion]:
+def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[Suggestion]:
     """Return the limit of a kind for all clients, and those of clients that need their own."""
     if not profiles:
         return []
     calm = [profile for profile in profiles if not profile.is_wasteful]
     wasteful = [profile for profile in profiles if profile.is_wasteful]
     if not calm:
-        return [_with_evidence(kind, None, max(each.needed_in_window for each in profiles), profiles, window_s)]
+        return [_with_evidence(kind, None, max(each.needed_in_window for each in profiles), profiles, traffic)]
     safe_limits = Counter[str]()
     for profile in calm:
         client_id = profile.subject.client_id
@@ -173,7 +176,7 @@ def _limits(kind: LimitKind, profiles: list[Profile], window_s: int) -> list[Sug
         client_id = profile.subject.client_id
         groups[client_id if client_id in own else None].append(profile)
     return [
-        _with_evidence(kind, client_id, limit if client_id is None else own[client_id], group, window_s)
+        _with_evidence(kind, client_id, limit if client_id is None else own[client_id], group, traffic)
         for client_id, group in groups.items()
     ]
 
@@ -212,28 +215,27 @@ def _largest_that_stops(wasteful: list[Profile], *, at_most: int) -> int:
 
 
 def _with_evidence(
-    kind: LimitKind, client_id: str | None, limit: int, profiles: list[Profile], window_s: int
+    kind: LimitKind, client_id: str | None, limit: int, profiles: list[Profile], traffic: Traffic
 ) -> Suggestion:
     denied = {profile.subject: profile.denied(limit) for profile in profiles}
     wasteful = [profile for profile in profiles if profile.is_wasteful]
     calm = [profile for profile in profiles if not profile.is_wasteful]
     safest = max(calm, key=lambda each: each.safe_limit, default=None)
-    above = min((each for each in wasteful if each.peak > limit), key=lambda each: each.peak, default=None)
+    spared = [traffic.reuse.spared(subject.client_id, count) for subject, count in denied.items() if count]
+    known = [count for count in spared if count is not None]
     return Suggestion(
         kind,
         client_id,
         limit,
-        window_s,
-        safe_limit=safest.safe_limit if safest else 0,
+        traffic.window_s,
+        safe_limit=safest.safe_limit if safest else None,
         safest=safest.subject if safest else None,
         offered=sum(profile.offered for profile in profiles),
         denied=sum(denied.values()),
-        denied_count=sum(count > 0 for count in denied.values()),
+        spared=sum(known) if known and kind is LimitKind.CLIENT else None,
         well_behaved_denied=sum(denied[profile.subject] for profile in calm),
         needless=sum(profile.reusable for profile in wasteful),
         needless_denied=sum(denied[profile.subject] for profile in wasteful),
-        next_above=above.subject if above else None,
-        next_peak=above.peak if above else 0,
     )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.statistics import Tally
+from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.report.findings import ClientFinding, Fault
 
 
@@ -30,6 +30,12 @@ class Period:
         return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
 
 
+ANSWERS = {
+    "would_deny": "admitted while the limit was on trial",
+    "reused": "answered with the token that the client already had",
+    "denied": "rejected with status 429",
+}
+ENFORCED = "Where the limit is enforced, such requests are rejected with status 429."
 HELP = {
     Fault.REFRESHES_EARLY: "Use each access token until shortly before it expires (see expires_in), and refresh it "
     "only then.",
@@ -44,43 +50,44 @@ HELP = {
 }
 
 
-def observations(finding: ClientFinding, *, is_enforced: bool) -> list[str]:
-    """Return a sentence about each fault. ``is_enforced`` says whether the client's limits are enforced now."""
-    return [_observation(fault, finding, is_enforced=is_enforced) for fault in finding.faults]
+def observations(finding: ClientFinding) -> list[str]:
+    """Return a sentence about each fault."""
+    return [_observation(fault, finding) for fault in finding.faults]
 
 
-def _observation(fault: Fault, finding: ClientFinding, *, is_enforced: bool) -> str:
+def _observation(fault: Fault, finding: ClientFinding) -> str:
     tally = finding.total.tally()
+    per_user = f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
     match fault:
         case Fault.REFRESHES_EARLY:
-            return _per_user(finding, "mostly to refresh tokens that were still valid")
+            return f"{per_user} to refresh tokens that were still valid."
         case Fault.LOGS_IN_AGAIN:
-            return _per_user(finding, "mostly by new logins")
+            return f"{per_user} by new logins."
         case Fault.TOKEN_PER_CALL:
             return f"{_number(finding.tokens_per_hour or 0)} requests per hour for tokens without a user."
         case Fault.BURSTS:
-            busiest, average = _counted(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
+            busiest, average = counted(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
             return f"{busiest} in the busiest minute; the average is {average}."
         case Fault.IGNORES_RETRY_AFTER:
-            retries, denied = f"{tally.retries:,}", _counted(tally.denied, "denied request")
+            retries, denied = f"{tally.retries:,}", counted(tally.denied, "denied request")
             return f"{retries} of {denied} were sent before the time in Retry-After was over."
         case Fault.OVER_LIMIT:
-            return _over_limit(tally, is_enforced=is_enforced)
+            answers = [f"{count:,} {answer}" for name, answer in ANSWERS.items() if (count := getattr(tally, name))]
+            more = f" {ENFORCED}" if tally.would_deny else ""
+            return f"{counted(tally.over, 'request')} over the limit: {', '.join(answers)}.{more}"
 
 
-def letter_to(
-    finding: ClientFinding, period: Period, *, is_enforced: bool = False, error_uri: str | None = None
-) -> Letter:
+def letter_to(finding: ClientFinding, period: Period, *, error_uri: str | None = None) -> Letter:
     """Return the letter to the owner of a client."""
     name = visible_name(finding.client_id)
-    seen = "\n".join(f"- {text}" for text in observations(finding, is_enforced=is_enforced))
+    seen = "\n".join(f"- {text}" for text in observations(finding))
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
     excess = f", about {_number(finding.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
     excess = excess if finding.excess_ratio >= 2 else ""
     lifetime = lifetime_text(finding)
     valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
     parts = [
-        f"Hello,\n\nFrom {period}, your OAuth client {name} sent {_counted(finding.offered, 'request')} for access "
+        f"Hello,\n\nFrom {period}, your OAuth client {name} sent {counted(finding.offered, 'request')} for access "
         f"tokens to our token endpoint{excess}.{valid_for}",
         f"What we saw:\n{seen}" if seen else "We found no problem.",
         "What helps:\n" + "\n".join(f"- {text}" for text in advice) if seen else "",
@@ -109,32 +116,8 @@ def lifetime_text(finding: ClientFinding) -> str | None:
 def _lifetime(seconds: float) -> str:
     for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit_s and seconds % unit_s == 0:
-            return _counted(int(seconds // unit_s), unit)
-    return _counted(round(seconds), "second")
-
-
-def _per_user(finding: ClientFinding, purpose: str) -> str:
-    return f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, {purpose}."
-
-
-def _over_limit(tally: Tally, *, is_enforced: bool) -> str:
-    if tally.reused:
-        again = (
-            f"{_counted(tally.reused, 'request')} over the limit, answered with the token that the client already had"
-        )
-        return f"{again}, and {tally.denied:,} rejected with status 429." if tally.denied else f"{again}."
-    if not tally.would_deny:
-        return f"{_counted(tally.denied, 'request')} over the limit, rejected with status 429."
-    why = "before the limit was enforced" if is_enforced else "because the limit is not enforced yet"
-    admitted = f"{_counted(tally.would_deny, 'request')} over the limit, admitted {why}"
-    if tally.denied:
-        return f"{admitted}, and {tally.denied:,} rejected with status 429."
-    when = "Now such requests are" if is_enforced else "Once it is, such requests will be"
-    return f"{admitted}. {when} rejected with status 429."
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+            return counted(int(seconds // unit_s), unit)
+    return counted(round(seconds), "second")
 
 
 def _number(value: float) -> str:
@@ -142,18 +125,12 @@ def _number(value: float) -> str:
 
 
 def record_of(
-    finding: ClientFinding,
-    rank: int,
-    *,
-    period: Period,
-    is_enforced: bool = False,
-    error_uri: str | None = None,
-    page: str | None = None,
+    finding: ClientFinding, rank: int, *, period: Period, error_uri: str | None = None, page: str | None = None
 ) -> dict[str, object]:
     """Return a finding as a record, for programs and spreadsheets."""
     tally = finding.total.tally()
     busiest, busiest_s = finding.total.busiest
-    letter = letter_to(finding, period, is_enforced=is_enforced, error_uri=error_uri)
+    letter = letter_to(finding, period, error_uri=error_uri)
     return {
         "rank": rank,
         "client_id": finding.client_id,

@@ -151,7 +151,6 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("limit", "list", "--mongo-uri=mongodb://db/"), "--mongo-uri URI limit list"),
         (("status", "--colour"), "No such option '--colour'"),
         (("report", "--format", "pdf"), "'pdf' is not one of 'table', 'json', 'jsonl', 'csv', 'text'"),
-        (("report", "-o", "report.txt"), "-o needs --format text, csv, json or jsonl"),
         (("denials", "--from", "soon"), "'soon' is neither 14:05 nor such as 2026-12-01T14:05:00Z"),
         (("denials", "--from", "2026-12-01", "--to", "2026-11-01"), "--from is not before --to"),
         (("check-config",), "name either a FILE or --schema"),
@@ -167,7 +166,7 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("what-if",), "Missing option '--limit'"),
         (("what-if", "--limit", "10/second"), "needs a window of whole minutes"),
         (("what-if", "--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),
-        (("what-if", "--limit", "10/minute", "--last", "10s"), "is out of range"),
+        (("what-if", "--limit", "10/minute", "--last", "0s"), "is out of range"),
         (("limit", "set", "app", *WHY), "Missing option '--limit'"),
         (("reset", "app", "--client", "app"), "name CLIENT once, as an argument or with --client"),
         (("trust", "add", *WHY), "name a CLIENT"),
@@ -193,8 +192,6 @@ def test_wrong_usage_is_explained(words: tuple[str, ...], message: str) -> None:
     [
         ((*SET, "--limit", "0/minute"), 'limits.user[1]: got "0/minute", allowed: 1 to 2^53'),
         ((*SET, "--for", "soon"), "Invalid value for --for: allowed: seconds"),
-        ((*SET, "--until", "x"), "Invalid value for --until: allowed: a time with its zone"),
-        ((*SET, "--for", "1h", "--until", "2120-01-01T00:00:00Z"), "either --for or --until"),
     ],
 )
 def test_invalid_limit_or_end_changes_nothing(

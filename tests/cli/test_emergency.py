@@ -98,7 +98,7 @@ def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
     explanation = alone.ok("explain", "app")
     assert "forecast    unknown" in explanation
     assert "counters   not shared" in alone.ok("rollout")
-    assert ["client", "limits,", "for", "everybody", "enforce", "10", "1", "min", "unknown"] == (
+    assert ["client", "limits,", "for", "everybody", "enforce", "10", "1", "min", "–"] == (
         next(line for line in explanation.splitlines() if line.startswith("client  ") and "limits" in line).split()[:9]
     )
 

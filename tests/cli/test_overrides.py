@@ -47,9 +47,9 @@ def test_limits_are_set_and_removed_by_kind_and_for_everybody(terminal: Terminal
 
 
 def test_trust_is_added_listed_and_removed(terminal: Terminal, overrides: OverrideStore) -> None:
-    terminal.ok("trust", "add", "batch", "--until", "2120-01-01T00:00:00+02:00", *WHY)
+    terminal.ok("trust", "add", "batch", "--for", "1d", *WHY)
     assert [Target(OverrideKind.TRUSTED, "batch")] == [override.target for override in overrides.read()]
-    assert ["2119-12-31T22:00:00Z"] == [entry["until"] for entry in terminal.data("trust", "list")]
+    assert [("batch", "ann")] == [(entry["client_id"], entry["by"]) for entry in terminal.data("trust", "list")]
 
     terminal.ok("trust", "remove", "batch", *WHY)
     assert () == overrides.read()

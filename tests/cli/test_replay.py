@@ -106,7 +106,7 @@ def test_failed_and_other_requests_of_an_access_log_are_left_out_and_named(tmp_p
 
     assert ["requests  100", "path      /oauth/token"] == shown[1:3]
     assert "left out  200 answered with 401, 1 at another path" == shown[3]
-    assert "no request is over a limit" in shown[8]
+    assert "no request is over a limit" in shown[7]
     assert {"answered with 401": 200, "at another path": 1} == data["recording"]["left_out"]
 
     other = run_command("replay", str(path), *LIMITED, "--path", "/logo.png", "--limit", "30/minute").stdout

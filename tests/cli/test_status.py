@@ -93,16 +93,6 @@ def test_killed_instance_is_marked_late_in_80_columns(
     assert f"  {words}  " in text
 
 
-def test_status_ignores_the_emergency_switch_of_its_environment_with_a_warning(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
-    result = terminal.run("status", "--json")
-
-    assert ("enforce", "") == (json.loads(result.stdout)["mode"], result.stderr)
-    assert "OAUTH_RATELIMIT_MODE=off is set in the environment of this command" in terminal.run("status").stderr
-
-
 @pytest.mark.parametrize(
     ("words", "count"),
     [
@@ -153,6 +143,7 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "dry run > canary > [enforce]" in text
     assert "instances             1 instance" in text
     assert "Note: No statistics of the last day." in text
+    assert "reuse would spare     0 of 0\n" in text
     assert 'flask oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
     assert "Next, in spite of that:\n  flask oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")

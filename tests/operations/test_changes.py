@@ -7,14 +7,13 @@ import pytest
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.changes import (
     STAYS_OFF,
     checked_client_id,
     end_after,
-    end_at,
-    limit_overrides,
+    limit_override,
     storable_text,
     unaffected_by_mode,
 )
@@ -23,13 +22,10 @@ NOW_S = 1_790_000_000.0
 CONFIG: dict[str, Any] = {"mode": "enforce", "limits": {"user": ["5/hour"], "client_total": ["50/hour"]}}
 
 
-def template(client_id: str | None = "app") -> Override:
-    return Override(Target(OverrideKind.LIMIT, client_id, LimitKind.USER), "ann", "ticket 4711", NOW_S)
-
-
-def limits(kind: LimitKind, *texts: str) -> tuple[Policy, ...]:
-    (override,) = limit_overrides(load_config(CONFIG).policies, "app", {kind: list(texts)}, template=template())
-    assert (Target(OverrideKind.LIMIT, "app", kind), "ann") == (override.target, override.author)
+def limits(kind: LimitKind, *texts: str, on_limit: OnLimit | None = None) -> tuple[Policy, ...]:
+    template = Override(Target(OverrideKind.LIMIT, "app", kind), "ann", "ticket 4711", NOW_S)
+    override = limit_override(load_config(CONFIG).policies, template, texts, on_limit=on_limit)
+    assert (template.target, "ann") == (override.target, override.author)
     return override.policies
 
 
@@ -61,7 +57,7 @@ def test_limits_can_be_typed(texts: list[str], policies: tuple[Policy, ...]) -> 
         (["1/second", "none"], "allowed: none alone"),
         (["1/second", "2/second"], "several limits have the name"),
         (["{limit: 1, window: 1m, name: client_total}"], "give each a name of its own"),
-        (["1" * 1001], "allowed: up to 1000"),
+        (["1" * 1001], "characters of text such as"),
     ],
 )
 def test_invalid_limit_is_refused_with_its_place(texts: list[str], problem: str) -> None:
@@ -69,6 +65,17 @@ def test_invalid_limit_is_refused_with_its_place(texts: list[str], problem: str)
         limits(LimitKind.USER, *texts)
 
     assert problem in "\n".join(error.value.problems)
+
+
+def test_reuse_is_set_for_each_limit_of_a_client_and_refused_for_those_of_users() -> None:
+    found = limits(LimitKind.CLIENT, "5/second; 9/minute", "{limit: 99, window: 1h}", on_limit=OnLimit.REUSE)
+
+    assert [("client-1s", 5), ("client-60s", 9), ("client-3600s", 99)] == [(each.name, each.limit) for each in found]
+    assert {OnLimit.REUSE} == {each.on_limit for each in found}
+    with pytest.raises(ConfigError, match="a user's token is never given out again"):
+        limits(LimitKind.USER, "5/second", on_limit=OnLimit.REUSE)
+    with pytest.raises(ConfigError, match='got "many"'):
+        limits(LimitKind.CLIENT, "many", on_limit=OnLimit.REUSE)
 
 
 def test_all_invalid_limits_are_named_at_once() -> None:
@@ -88,9 +95,6 @@ def test_all_invalid_limits_are_named_at_once() -> None:
         (lambda: end_after("1e9d", now_s=NOW_S), "allowed: seconds"),
         (lambda: end_after("0s", now_s=NOW_S), "more than 0 s"),
         (lambda: end_after("4000d", now_s=NOW_S), "up to 10 years"),
-        (lambda: end_at("2020-01-01T00:00:00Z", now_s=NOW_S), "is in the past"),
-        (lambda: end_at("2120-01-01T00:00:00", now_s=NOW_S), "with its zone"),
-        (lambda: end_at("x", now_s=NOW_S), "with its zone"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(call: Any, message: str) -> None:
@@ -101,7 +105,6 @@ def test_what_cannot_be_stored_is_refused(call: Any, message: str) -> None:
 def test_typed_text_and_times_are_stored() -> None:
     assert "f?r alle" == storable_text(" f\udcfcr alle ")
     assert 7 * 86_400 == end_after("7d", now_s=NOW_S) - NOW_S
-    assert 7200 == end_at("2120-01-01T02:00:00Z", now_s=NOW_S) - end_at("2120-01-01T02:00:00+02:00", now_s=NOW_S)
 
 
 def mode_of(mode: str, client_id: str | None = None) -> Override:

@@ -26,16 +26,8 @@ CANARY = "mode: enforce, canary: {percent: 5}"
         ({"mode": "enforce", "canary": {"percent": 5}}, "canary", f"{FILE} mode: enforce, canary: {{percent: 20}}"),
         ({"mode": "enforce", "canary": {"percent": 20}}, "canary", f"{FILE} mode: enforce, canary: {{percent: 50}}"),
         ({"mode": "enforce", "canary": {"percent": 50}}, "canary", f"{FILE} mode: enforce, without canary"),
-        (
-            {"mode": "enforce", "canary": {"instances": ["a"]}},
-            "canary",
-            f"{FILE} {CANARY}",
-        ),
-        (
-            {"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}},
-            "enforce for some clients",
-            f"{FILE} {CANARY}",
-        ),
+        ({"mode": "enforce", "canary": {"instances": ["a"]}}, "canary", f"{FILE} {CANARY}"),
+        ({"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}}, "dry run", f"{FILE} {CANARY}"),
         ({"mode": "enforce", "canary": {"percent": 100}}, "enforce", None),
         ({"mode": "enforce"}, "enforce", None),
     ),
@@ -60,7 +52,7 @@ def record(context: OperatorContext, *, hours: int, over: int) -> None:
     shares = [
         ClientMinute(client_id, now_s - 60 - 3600 * hour, {OWN: tally})
         for hour in range(hours)
-        for client_id, tally in (("calm", Tally(1000)), ("wasteful", Tally(10, would_deny=over)))
+        for client_id, tally in (("calm", Tally(1000)), ("wasteful", Tally(10, would_deny=over, would_reuse=over // 2)))
     ]
     context.stores.statistics.put("one-0", shares, keep_s=5 * 86_400.0)
 
@@ -86,7 +78,8 @@ def test_quiet_day_with_healthy_instances_lets_the_next_step_follow(context_of: 
 
     assert ("dry run", True, [], 1) == (data["step"], data["may_go_on"], data["problems"], data["instance_count"])
     assert [{"client_id": "wasteful", "over": 48}] == data["last_day"]["clients"]
-    assert (24 * 1012, 0, 48) == tuple(data["last_day"][name] for name in ("requests", "denied", "would_deny"))
+    names = ("requests", "denied", "would_deny", "would_reuse")
+    assert (24 * 1012, 0, 48, 24) == tuple(data["last_day"][name] for name in names)
     assert ['mode set enforce --canary 5 --reason "canary"'] == data["next"]
 
 

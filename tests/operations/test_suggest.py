@@ -58,15 +58,29 @@ def test_limit_is_twice_what_is_safe_if_nobody_is_wasteful() -> None:
     assert (12, 24, 0, None) == (found.safe_limit, found.limit, found.denied, found.stopped_ratio)
 
 
-def test_evidence_names_the_next_wasteful_client() -> None:
+def test_proposal_has_its_evidence() -> None:
     proposal = suggest(traffic_of(calm=[5] * 7, wasteful=[1000] * 7))
     found: Any = proposal_data(proposal)["suggestions"]
-    shown = {name: found[0][name] for name in ("kind", "safest", "next_above", "well_behaved_denied", "denied_count")}
-    calm, wasteful = ({"client_id": name, "username": None} for name in ("calm", "wasteful"))
-    assert ["client", calm, wasteful, 0, 1] == list(shown.values())
-    assert (1000, True) == (found[0]["next_peak"], 0.95 <= found[0]["stopped_ratio"] <= 1)
+    shown = {name: found[0][name] for name in ("kind", "safest", "well_behaved_denied", "spared")}
+    assert ["client", {"client_id": "calm", "username": None}, 0, None] == list(shown.values())
+    assert 0.95 <= found[0]["stopped_ratio"] <= 1
     limits: Any = configuration(proposal)["limits"]
     assert [{"limit": found[0]["limit"], "window": "1h"}] == limits["client"]
+
+
+@pytest.mark.parametrize(("would_reuse", "proposed"), [(8, {"on_limit": "reuse"}), (2, {})])
+def test_reuse_is_proposed_where_it_would_have_spared_most_denials(would_reuse: int, proposed: dict[str, str]) -> None:
+    traffic = Traffic()
+    for minute in range(12 * 60):
+        tally = Tally(10, would_deny=10, would_reuse=would_reuse)
+        traffic.add_minute(ClientMinute("wasteful", BEGIN_S + 60 * minute, {OWN: tally}))
+    proposal = suggest(traffic)
+    (limit,) = proposal.suggestions
+    limits: Any = configuration(proposal)["limits"]
+
+    assert round(limit.denied * would_reuse / 10) == limit.spared
+    assert [{"limit": limit.limit, "window": "1h", **proposed}] == limits["client"]
+    assert load_config({"limits": limits})
 
 
 def test_large_well_behaved_client_gets_a_limit_of_its_own() -> None:
