@@ -15,7 +15,7 @@ from flask import Flask
 
 from oauth_ratelimit import ConfigError, Limiter, OAuthRateLimit, Settings, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.blueprint import READS
+from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
@@ -55,7 +55,7 @@ COMMANDS = (
     ("reset", "web-shop"),
     ("erase", "bob"),
 )
-PAGES = ("/metrics", "/health", *(f"/ratelimit/{path}" for path in READS))
+PAGES = ("/metrics", "/health", *(f"/ratelimit/part/{name}" for name in PARTS))
 
 
 def settings_of(uri: str) -> dict[str, Any]:

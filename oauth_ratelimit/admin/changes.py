@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.form import Body, read_overrides, read_target
 from oauth_ratelimit.config.errors import show
-from oauth_ratelimit.core.key import logged_name, storable_name
+from oauth_ratelimit.core.key import logged_name, storable_name, visible_name
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.operations.changes import checked_client_id, unaffected_by_mode
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, override_data, tally_data
+from oauth_ratelimit.operations.format import duration, utc_time
+from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.replay.impact import impact_of
 
@@ -40,11 +41,8 @@ def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
             impact = impact_of(context, overrides)
         finally:
             _computing.release()
-        return {
-            "overrides": list(map(override_data, overrides)),
-            "lines": [*impact.lines, *_notes(context, overrides[0])],
-            "proposal": impact.proposal,
-        }
+        lines = [*impact.lines, *_notes(context, overrides[0])]
+        return {"lines": list(map(visible_name, lines)), "proposal": impact.proposal}
 
     return cache.read(query)
 
@@ -59,7 +57,7 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
                 if override not in context.overrides:
                     context.stores.overrides.put(override)
                     _log_change(override.target, "set", operator=operator)
-        return {"overrides": list(map(override_data, applied)), "since_s": applied[0].made_at_s}
+        return {"since_s": applied[0].made_at_s}
 
     return _changed(cache, change)
 
@@ -78,9 +76,7 @@ def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
 
 
 def _changed(cache: ReadCache, change: Callable[[OperatorContext], Record]) -> Record:
-    answer = cache.read(
-        lambda context: {**change(context), "takes_effect_within_s": 2 * context.settings.sync.interval_s}
-    )
+    answer = cache.read(change)
     cache.clear()
     return answer
 
@@ -88,34 +84,47 @@ def _changed(cache: ReadCache, change: Callable[[OperatorContext], Record]) -> R
 CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": remove}
 
 
-def outcome(cache: ReadCache, params: Params) -> Record:
-    """Return the measured minutes of a client since a change, and whether it is still denied."""
-    client_id, since_text = checked_client_id(params.get("id", "")), params.get("since", "0")
+def panel(cache: ReadCache, params: Params) -> Record:
+    """Return the overrides of a client, or of everybody, and what followed a change that was made lately."""
+    client_id, since_text = params.get("id") or None, params.get("since") or "0"
+    if client_id is not None:
+        checked_client_id(client_id)
     if not re.fullmatch(r"[0-9]{1,10}(\.[0-9]+)?", since_text):
         raise ValueError(f"since: got {show(since_text)}, allowed: seconds since the epoch")
-    since_s = float(since_text)
 
     def query(context: OperatorContext) -> Record:
-        effect_s = since_s + 2 * context.settings.sync.interval_s
-        start_s = max(since_s, context.now_s - MAX_OUTCOME_S)
-        read = context.stores.statistics.minutes(
-            start_s - start_s % MINUTE_S, context.now_s, storable_name(client_id), parts=("by", "denials")
-        )
-        minutes = list(read)
-        denials = [
-            (each.last_s, policy) for minute in minutes for (policy, _), each in minute.denials.items() if each.denied
-        ]
-        last_s, policy = max(denials, default=(None, None))
+        since_s = float(since_text)
+        is_recent = since_s <= context.now_s < since_s + MAX_OUTCOME_S
         return {
             "now_s": context.now_s,
-            "is_written": context.now_s >= effect_s + WRITTEN_S,
-            "is_denied": last_s is not None and last_s > effect_s,
-            "last_s": last_s,
-            "policy": policy,
-            "minutes": [{"at_s": each.minute_s, **tally_data(each.tally())} for each in minutes],
+            "overrides": [each for each in context.overrides if each.target.client_id == client_id],
+            **(_outcome(context, client_id, since_s) if is_recent else {}),
         }
 
     return cache.read(query)
+
+
+def _outcome(context: OperatorContext, client_id: str | None, since_s: float) -> Record:
+    """Return the measured minutes of a client since a change, and whether it is still denied."""
+    delay_s = 2 * context.settings.sync.interval_s
+    if client_id is None:
+        return {"outcome": f"Applied. Takes effect on every instance within {duration(delay_s)}."}
+    start_s = since_s // MINUTE_S * MINUTE_S
+    stored = storable_name(client_id)
+    minutes = list(context.stores.statistics.minutes(start_s, context.now_s, stored, parts=("by", "denials")))
+    denials = [
+        (each.last_s, policy) for minute in minutes for (policy, _), each in minute.denials.items() if each.denied
+    ]
+    last_s, policy = max(denials, default=(0, ""))
+    if last_s > since_s + delay_s:
+        text = f"Still denied: last at {utc_time(last_s)} by {policy}."
+    elif context.now_s < since_s + delay_s + WRITTEN_S:
+        text = "Applied. Did it work? Instances write their numbers every ten seconds."
+    elif minutes:
+        text = "It works: no request was denied since the change took effect."
+    else:
+        text = "No requests since the change."
+    return {"outcome": text, "minutes": minutes}
 
 
 def _log_change(target: Target, action: str, *, operator: str) -> None:

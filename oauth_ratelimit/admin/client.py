@@ -3,8 +3,8 @@
 from datetime import tzinfo
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.form import current_values
 from oauth_ratelimit.admin.present import nearest_keys, nearest_text, read_case, read_minutes
+from oauth_ratelimit.admin.text import zone_of
 from oauth_ratelimit.admin.verdict import judge, source_text
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.grant_type import full_grant_type
@@ -55,7 +55,6 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     nearest = nearest_text(usages[0][0]) if usages else None
     verdict = judge(read_case(cache, client_id, is_unknown=suggestions is not None, nearest=nearest))
     kind, text = explanation.forecast()
-    rules, plan = context.policies.rules_of(client_id)
     return {
         "now_s": context.now_s,
         "client_id": client_id,
@@ -68,10 +67,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "explanation": explanation,
         "usages": usages,
         "forecast": (kind.value, text),
-        "current": current_values(context, client_id),
-        "plan": rules.plan,
-        "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),
-        "overrides": [each for each in context.overrides if each.target.client_id == client_id],
+        "plan": context.policies.rules_of(client_id)[0].plan,
     }
 
 
@@ -117,9 +113,9 @@ def users(cache: ReadCache, params: Params) -> Record:
     return {"now_s": now_s, "client_id": client_id, "rows": rows, "is_complete": is_complete}
 
 
-def client_day(cache: ReadCache, params: Params, zone: tzinfo) -> Record:
+def client_day(cache: ReadCache, params: Params) -> Record:
     """Return the recorded traffic of a client in the last day, and a letter to its owner with times in a zone."""
-    client_id = checked_client_id(params.get("id", ""))
+    client_id, zone = checked_client_id(params.get("id", "")), zone_of(params)
     return cache.read_cached(
         ("client-day", client_id, str(zone)), lambda context: _client_day(context, client_id, zone), ttl_s=DAY_TTL_S
     )

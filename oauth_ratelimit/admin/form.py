@@ -1,16 +1,16 @@
-"""The form of an override: its present values, and what an operator sent, with all errors at once."""
+"""The form of a change: its present values, and what an operator sent, with all errors at once."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.config.errors import Problems, show
-from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text, whole
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind
+from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Limits, OnLimit
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
@@ -20,11 +20,11 @@ from oauth_ratelimit.operations.changes import (
     limits_of,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import policy_text
-from oauth_ratelimit.operations.serialize import Record, override_data
+from oauth_ratelimit.operations.serialize import Record
 
 EXAMPLE = "; for example "  # a line of a configuration file, which would be wrong in a field
 REPEATED_S = 60.0  # the same form so soon afterwards is a second click
+REUSING = (LimitKind.CLIENT, LimitKind.CLIENT_TOTAL)  # kinds of limits that can give out a token again
 
 Body = Mapping[str, Any]
 
@@ -87,13 +87,15 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
     made = (operator, form.reason, context.now_s, form.end_s(context.now_s))
     targets = set()
     if form.kind is OverrideKind.LIMIT:
-        limits, present = form.field("limits") or {}, limits_of(context.policies, form.client_id)
-        targets = {Target(form.kind, form.client_id, kind) for kind in limits}
-        for kind, amounts in limits.items():
-            for name in amounts.keys() - {policy.name for policy in getattr(present, kind)}:
-                form.problems.add(f"limits.{kind}", f"got {show(name)}, allowed: the name of a limit that applies now")
+        is_reuse, present = body.get("on_limit") == OnLimit.REUSE, limits_of(context.policies, form.client_id)
+        limits = {} if is_reuse else form.field("limits") or {}
         template = Override(Target(form.kind, form.client_id, LimitKind.USER), *made)
-        found = amount_overrides(context.policies, form.client_id, limits, template)
+        for kind, by_name in limits.items():
+            for name in by_name.keys() - {policy.name for policy in getattr(present, kind)}:
+                form.problems.add(f"limits.{kind}", f"got {show(name)}, allowed: the name of a limit that applies now")
+        raised = amount_overrides(context.policies, form.client_id, limits, template)
+        found = _reuse_overrides(present, template) if is_reuse else raised
+        targets = {Target(form.kind, form.client_id, kind) for kind in (REUSING if is_reuse else limits)}
     elif form.kind is OverrideKind.MODE and body.get("mode") != Mode.DRY_RUN:
         form.problems.add("mode", f"got {show(body.get('mode'))}, allowed: dry-run; others by mode set in the terminal")
     form.raise_errors()
@@ -108,12 +110,29 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
         and (each.author, each.reason) == (operator, form.reason)
         and context.now_s - each.made_at_s < REPEATED_S
     ]
-    if known and (not found or (form.kind is not OverrideKind.LIMIT and known[0].mode is found[0].mode)):
+    if known and (not found or set(map(_value, known)) == set(map(_value, found))):
         return known
     if not found:
-        form.problems.add("limits", "enter another amount: these apply already")
+        other = "enter another amount: these apply already"
+        form.problems.add("limits", "none of them can give out a token again" if body.get("on_limit") else other)
         form.raise_errors()
     return found
+
+
+def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
+    """Return the overrides that answer requests without a user over a limit with the token that the client has."""
+    found = []
+    for kind in REUSING:
+        limits = getattr(present, kind)
+        if any(not each.count_denied for each in limits):
+            reused = tuple(each if each.count_denied else replace(each, on_limit=OnLimit.REUSE) for each in limits)
+            target = Target(OverrideKind.LIMIT, template.target.client_id, kind)
+            found.append(replace(template, target=target, policies=reused))
+    return found
+
+
+def _value(override: Override) -> object:
+    return override.target, override.mode, override.policies
 
 
 def read_target(body: Body) -> tuple[Target, str]:
@@ -124,31 +143,14 @@ def read_target(body: Body) -> tuple[Target, str]:
     return Target(form.kind, form.client_id, limit_kind), form.reason
 
 
-def current(cache: ReadCache, params: Params) -> Record:
-    """Return what applies now to a client, or to everybody, as the form holds it."""
+def amounts(cache: ReadCache, params: Params) -> Record:
+    """Return the limits that apply now to a client, or to everybody, at the token endpoint."""
     client_id = params.get("id") or None
     if client_id is not None:
         checked_client_id(client_id)
-    return cache.read(lambda context: {"now_s": context.now_s, **current_values(context, client_id)})
 
+    def query(context: OperatorContext) -> Record:
+        limits = limits_of(context.policies, client_id)
+        return {"now_s": context.now_s, "limits": {kind: getattr(limits, kind) for kind in LimitKind}}
 
-def current_values(context: OperatorContext, client_id: str | None) -> Record:
-    """Return mode, limits and overrides that a client has now, or everybody for None, at the token endpoint."""
-    policies, limits = context.policies, limits_of(context.policies, client_id)
-    return {
-        "client_id": client_id,
-        "mode": policies.mode if client_id is None else policies.matching(client_id).mode,
-        "trusted": client_id is not None and policies.trusts(client_id),
-        "limits": {
-            kind.value: {
-                "texts": list(map(policy_text, getattr(limits, kind))),
-                "amounts": {policy.name: policy.limit for policy in getattr(limits, kind)},
-                "rates": [
-                    rate_text(policy.limit, policy.window.window_s).partition("/")[2]
-                    for policy in getattr(limits, kind)
-                ],
-            }
-            for kind in LimitKind
-        },
-        "overrides": [override_data(each) for each in context.overrides if each.target.client_id == client_id],
-    }
+    return cache.read(query)

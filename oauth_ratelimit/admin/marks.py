@@ -10,7 +10,7 @@ from oauth_ratelimit.admin.verdict import Change
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.serialize import Record, entry_data, override_data
+from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
 TTL_S = 5.0
@@ -92,10 +92,7 @@ def overrides(cache: ReadCache, params: Params) -> Record:
 
     def query(context: OperatorContext) -> Record:
         history = context.stores.overrides.history()
-        return {
-            "overrides": list(map(override_data, context.overrides)),
-            "history": list(map(entry_data, reversed(history[-MAX_HISTORY:]))),
-            "history_count": len(history),
-        }
+        shown = history[-MAX_HISTORY:][::-1]
+        return {"now_s": context.now_s, "active": context.overrides, "history": shown, "history_count": len(history)}
 
     return cache.read(query)

@@ -98,10 +98,8 @@ class CsrfTokens:
         return hmac.new(self._key, f"{issued_s}\0{operator}".encode(), "sha256").hexdigest()
 
 
-def rejection_reason(request: Request, tokens: CsrfTokens | None, *, operator: str) -> str | None:
+def rejection_reason(request: Request, tokens: CsrfTokens, *, operator: str) -> str | None:
     """Return the reason to reject a change; None if it is acceptable."""
-    if tokens is None:
-        return NO_SECRET_KEY
     if request.mimetype != "application/json":
         return "A change must be application/json."
     if not _is_from_this_site(request):

@@ -1,17 +1,19 @@
 """Values as text for people, in the zone of the operator."""
 
 import re
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from markupsafe import Markup, escape
 
+from oauth_ratelimit.config.errors import show
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.operations.format import canary_text, counted, duration, origin_text, percent_text, policy_text
 
+MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -29,6 +31,9 @@ class Texts:
     rate = staticmethod(rate_text)
     policy = staticmethod(policy_text)
     origin = staticmethod(origin_text)
+    canary = staticmethod(canary_text)
+    change = staticmethod(lambda entry: visible_name(change_text(entry)))
+    override = staticmethod(lambda override: visible_name(override_text(override)))
 
     def __init__(self, zone: tzinfo, now_s: float) -> None:
         self._zone = zone
@@ -60,27 +65,41 @@ class Texts:
     def percent(share: float | None) -> str:
         return "–" if share is None else percent_text(share)
 
-    @staticmethod
-    def client(client_id: str) -> str:
-        return "all others" if client_id == OTHER_CLIENTS else visible_name(client_id)
 
-    @staticmethod
-    def canary(canary: Canary | None) -> str:
-        return canary_text(canary)
+def client_name(client_id: str) -> str:
+    """Return a client id with its invisible characters escaped."""
+    return "all others" if client_id == OTHER_CLIENTS else visible_name(client_id)
+
+
+def override_text(override: Override) -> str:
+    """Return an override in words."""
+    if override.mode is not None:
+        percent = override.canary_percent
+        return f"mode {override.mode.value}{'' if percent is None else f', {percent:g} % of the clients'}"
+    limits = ", ".join(map(policy_text, override.policies)) or "none"
+    return _target_text(override.target) + (f" {limits}" if override.target.limit_kind else "")
+
+
+def _target_text(target: Target) -> str:
+    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
 
 
 def change_text(entry: HistoryEntry) -> str:
     """Return an operator's change in words."""
-    target, override = entry.target, entry.override
-    owner = "everybody" if target.client_id is None else visible_name(target.client_id)
+    target = entry.target
     if isinstance(target, Counters):
-        return f"counters of {owner} set to zero"
-    what = target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
-    if override is None:
-        return f"override removed: {what} of {owner}"
-    if override.mode is not None:
-        share = "" if override.canary_percent is None else f", {override.canary_percent:g} % of the clients"
-        return f"mode {override.mode.value}{share} for {owner}"
-    if target.limit_kind is None:
-        return f"{owner} trusted"
-    return f"{what} of {owner}: {', '.join(map(policy_text, override.policies)) or 'none'}"
+        what = "counters set to zero"
+    elif entry.override is None:
+        what = f"override removed, {_target_text(target)}"
+    else:
+        what = override_text(entry.override)
+    return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
+
+
+def zone_of(params: Mapping[str, str]) -> tzinfo:
+    """Return the time zone that is some minutes ahead of UTC."""
+    offset = params.get("utc_offset") or "0"
+    if not re.fullmatch("-?[0-9]{1,3}", offset) or abs(int(offset)) > MAX_OFFSET_MIN:
+        allowed = f"minutes ahead of UTC from -{MAX_OFFSET_MIN} to {MAX_OFFSET_MIN}"
+        raise ValueError(f"utc_offset: got {show(offset)}, allowed: {allowed}")
+    return timezone(timedelta(minutes=int(offset))) if int(offset) else UTC

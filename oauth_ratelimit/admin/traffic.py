@@ -1,17 +1,21 @@
 """Requests over time: the charts, and the table of clients."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.marks import Mark, read_marks
+from oauth_ratelimit.admin.text import client_name
 from oauth_ratelimit.admin.verdict import RULE, severity
 from oauth_ratelimit.config.errors import show
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Tally
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.serialize import Record, json_safe
 
 SPANS_S = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 3600), "7d": (604_800, 3600)}
 """Length of a span and of its steps, in seconds."""
@@ -25,6 +29,9 @@ MAX_LINES = 5  # more lines cannot be told apart
 MAX_MARKS = 50
 MAX_DIGITS = 11  # of a time
 MAX_USES = 6  # limits whose use is drawn
+MAX_RATES = 3  # in the label of a limit that was changed
+COLOUR_COUNT = 7
+REST = "rest"  # colour of all clients without a line of their own
 PAGE_SIZE = 25
 USE_SPANS = ("15m", "1h", "6h")  # a client has a document for each minute, which are too many in a week
 
@@ -64,17 +71,13 @@ class Timeline:
 
         return line(found.total), [line(found.clients[storable_name(name)]) for name in client_ids]
 
-    def data(self, line: Line, client_id: str) -> Record:
-        """Return a line in requests per minute."""
-        minutes = [max(MINUTE_S, min(self.step_s, self.now_s - at_s)) / MINUTE_S for at_s in self.starts_s]
-        pairs = list(zip(line, minutes, strict=True))
-        return {
-            "client_id": client_id,
-            **{
-                outcome: [tally and getattr(tally, outcome) / count for tally, count in pairs]
-                for outcome in ("issued", "denied", "would_deny")
-            },
-        }
+    def per_minute(self, line: Line, outcome: str) -> list[float | None]:
+        """Return the requests per minute with an outcome."""
+        minutes = (max(MINUTE_S, min(self.step_s, self.now_s - at_s)) / MINUTE_S for at_s in self.starts_s)
+        return [
+            None if tally is None else getattr(tally, outcome) / count
+            for tally, count in zip(line, minutes, strict=True)
+        ]
 
 
 class SpanTraffic:
@@ -83,9 +86,8 @@ class SpanTraffic:
     Attributes:
         clients: Those with requests or peaks, the worst first.
         named: The clients without ``OTHER_CLIENTS``.
-        drawn: Those with a line of their own.
-        lines: Their lines.
-        total: The line of all clients.
+        colours: Colours of those with a line of their own.
+        lines: Name, colour and line of those, and of all others.
         is_complete: False while a part is not derived yet.
         fresh_s: Seconds for which an answer is kept.
         has_dry_run: True if a dry run would have denied a request.
@@ -97,11 +99,27 @@ class SpanTraffic:
         found = [client for client in totals.clients if client.all.offered or client.highest_use is not None]
         self.clients = sorted(found, key=lambda each: (severity(each), each.client_id))
         self.named = [client for client in self.clients if client.client_id != OTHER_CLIENTS]
-        self.drawn = self.named[:MAX_LINES]
-        self.total, self.lines = self.timeline.lines(context, [client.client_id for client in self.drawn])
+        drawn = [client.client_id for client in self.named[:MAX_LINES]]
+        total, lines = self.timeline.lines(context, drawn)
+        self.colours = colours(drawn)
+        self.lines = [(client_name(name), self.colours[name], line) for name, line in zip(drawn, lines, strict=True)]
+        self.rest_count = len(self.clients) - len(drawn)
+        if self.rest_count:
+            rest = [each and each - sum(filter(None, some), Tally()) for each, *some in zip(total, *lines, strict=True)]
+            self.lines.append((client_name(OTHER_CLIENTS), REST, rest))
         self.is_complete = totals.is_complete
         self.fresh_s = LARGE_TTL_S if len(self.clients) > MANY else span_ttl_s(span)
         self.has_dry_run = any(client.tally.would_deny or client.all.would_deny for client in self.named)
+
+
+def colours(client_ids: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each client: by its id, so that it keeps its colour while ranks change."""
+    found: dict[str, str] = {}
+    for client_id in sorted(client_ids):
+        first = zlib.crc32(client_id.encode("utf-8", "replace"))
+        names = (str((first + step) % COLOUR_COUNT + 1) for step in range(COLOUR_COUNT))
+        found[client_id] = next(name for name in names if name not in found.values())
+    return found
 
 
 def span_traffic(cache: ReadCache, span: str) -> SpanTraffic:
@@ -132,66 +150,90 @@ def moment(params: Params) -> int | None:
 
 
 def traffic(cache: ReadCache, params: Params) -> Record:
-    """Return requests per minute over time, of all clients or of one."""
+    """Return the charts, in requests per minute, of all clients or of one."""
     span = span_of(params, cache.app_limiter.now_s())
     client_id = params.get("id")
+    notes: list[str] = []
     if client_id is None:
-        content = _of_all(span_traffic(cache, span))
+        found = span_traffic(cache, span)
+        timeline, fresh_s, is_complete, charts = found.timeline, found.fresh_s, found.is_complete, _of_all(found)
+        notes += [f"{counted(found.rest_count, 'other client')} in grey."] if found.rest_count else []
     else:
-        chosen = checked_client_id(client_id)
-        content = cache.read_cached(
-            ("traffic", span, chosen), lambda context: _of_client(context, span, chosen), ttl_s=span_ttl_s(span)
+        chosen, fresh_s = checked_client_id(client_id), span_ttl_s(span)
+        timeline, is_complete, charts = cache.read_cached(
+            ("traffic", span, chosen), lambda context: _of_client(context, span, chosen), ttl_s=fresh_s
         )
-    since_s = content["times"][0]
+    since_s = timeline.starts_s[0]
     marks = [
         mark
         for mark in read_marks(cache)
-        if mark.text and mark.at_s >= since_s and _concerns(mark.client_id, client_id)
+        if mark.text and mark.at_s >= since_s and (client_id is None or mark.client_id in (None, client_id))
     ]
     at_s = moment(params)
     linked = [] if at_s is None else [Mark(at_s, "the moment of the link that was followed here")]
     shown = sorted([*marks[-MAX_MARKS:], *linked], key=lambda mark: mark.at_s)
-    return {**content, "marks": [{"at_s": mark.at_s, "text": mark.text} for mark in shown]}
+    content = {
+        "step_s": timeline.step_s,
+        "unit": "per minute" if timeline.step_s == MINUTE_S else "average per minute",
+        "times": list(timeline.starts_s),
+        "marks": [{"at_s": mark.at_s, "text": mark.text} for mark in shown],
+        "charts": charts,
+    }
+    notes += [] if is_complete else ["Older requests are still being read."]
+    return {"now_s": timeline.now_s, "fresh_s": fresh_s, "notes": notes, "content": json_safe(content)}
 
 
-def _concerns(of: str | None, client_id: str | None) -> bool:
-    return client_id is None or of in (None, client_id)
+def _drawn(label: str, colour: str, values: Sequence[float | None], style: str = "") -> Record:
+    return {"label": label, "colour": colour, "values": values, "style": style}
 
 
 def _of_all(found: SpanTraffic) -> Record:
-    timeline, rest_count = found.timeline, len(found.clients) - len(found.drawn)
-    rest = [
-        None if total is None else total - sum(filter(None, lines), Tally())
-        for total, *lines in zip(found.total, *found.lines, strict=True)
+    over = [
+        _drawn(f"{name}{words}", colour, values, style)
+        for name, colour, line in found.lines
+        for outcome, words, style in (
+            ("denied", "", ""),
+            ("reused", " (token again)", "dotted"),
+            ("would_deny", " (dry run)", "dashed"),
+        )
+        if any(values := found.timeline.per_minute(line, outcome))
     ]
-    return {
-        **_time_data(timeline, is_complete=found.is_complete),
-        "fresh_s": found.fresh_s,
-        "lines": [timeline.data(line, client.client_id) for client, line in zip(found.drawn, found.lines, strict=True)],
-        "rest": timeline.data(rest, OTHER_CLIENTS) if rest_count else None,
-        "rest_count": rest_count,
-    }
+    issued = [_drawn(name, colour, found.timeline.per_minute(line, "issued")) for name, colour, line in found.lines]
+    return {"denied": over, "issued": issued}
 
 
-def _of_client(context: OperatorContext, span: str, client_id: str) -> Record:
+def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Timeline, bool, Record]:
     timeline = Timeline(span, context.now_s)
     _, (line,) = timeline.lines(context, [client_id])
     minutes: Sequence[ClientMinute] = ()
     if span in USE_SPANS:
         since_s, stored = timeline.starts_s[0], storable_name(client_id)
         minutes = list(context.stores.statistics.minutes(since_s, context.now_s, stored, parts=("peaks", "denials")))
-    has_requests = any(tally and tally.offered for tally in line)
-    return {
-        **_time_data(timeline, is_complete=None not in line),
-        "fresh_s": span_ttl_s(span),
-        "lines": [timeline.data(line, client_id)] if has_requests else [],
-        "rest": None,
-        "uses": _uses(timeline, minutes, {policy.name for policy in context.policies.matching(client_id).limits.user}),
-    }
+    requests = [
+        _drawn(label, colour, values, style)
+        for outcome, label, colour, style in (
+            ("issued", "issued", "1", ""),
+            ("reused", "got their token again", "3", ""),
+            ("denied", "denied", "bad", ""),
+            ("would_deny", "would be denied (dry run)", "bad", "dashed"),
+            ("would_reuse", "over a limit, and reuse would spare them", "3", "dashed"),
+        )
+        if any(values := timeline.per_minute(line, outcome)) or outcome == "issued"
+    ]
+    uses = _highest_uses(timeline, minutes)
+    if timeline.step_s == MINUTE_S:
+        of_users = {policy.name for policy in context.policies.matching(client_id).limits.user}
+        requests += _limits_per_minute(uses, of_users)
+    charts = {"requests": requests if any(tally and tally.offered for tally in line) else [], "uses": list(_uses(uses))}
+    return timeline, None not in line, charts
 
 
-def _uses(timeline: Timeline, minutes: Sequence[ClientMinute], of_users: Set[str]) -> list[Record]:
-    """Return the highest use of each limit in each step, as a share, and the limit that applied then."""
+Use = tuple[float, int, int] | tuple[None, None, None]
+"""Highest use of a limit in a step, as a share, and the limit and window that applied then."""
+
+
+def _highest_uses(timeline: Timeline, minutes: Sequence[ClientMinute]) -> dict[str, list[Use]]:
+    """Return the highest use of each limit in each step."""
     uses: dict[str, dict[int, tuple[float, int, int]]] = {}
     for minute in minutes:
         at_s = minute.minute_s // timeline.step_s * timeline.step_s
@@ -200,21 +242,27 @@ def _uses(timeline: Timeline, minutes: Sequence[ClientMinute], of_users: Set[str
             share = max(peak.share, steps.get(at_s, (0.0, 0, 0))[0])
             steps[at_s] = (share, peak.limit, peak.window_s)
     highest = sorted(uses.items(), key=lambda item: -max(use[0] for use in item[1].values()))[:MAX_USES]
-    found = []
-    for policy, steps in highest:
-        shares, limits, windows = zip(*(steps.get(at_s, (None, None, None)) for at_s in timeline.starts_s), strict=True)
-        found.append({"policy": policy, "share": shares, "limit": limits, "window_s": windows})
-    return [{**use, "is_per_user": use["policy"] in of_users} for use in found]
+    return {policy: [steps.get(at_s, (None, None, None)) for at_s in timeline.starts_s] for policy, steps in highest}
 
 
-def _time_data(timeline: Timeline, *, is_complete: bool) -> Record:
-    return {
-        "now_s": timeline.now_s,
-        "step_s": timeline.step_s,
-        "unit": "per minute" if timeline.step_s == MINUTE_S else "average per minute",
-        "times": list(timeline.starts_s),
-        "is_complete": is_complete,
-    }
+def _limits_per_minute(uses: Mapping[str, Sequence[Use]], of_users: Set[str]) -> Iterator[Record]:
+    """Yield the limits that requests per minute can be compared with: another window only with its own use."""
+    for policy, steps in uses.items():
+        if policy not in of_users and any(window_s == MINUTE_S for _, _, window_s in steps):
+            yield _drawn(f"limit of {policy}", REST, [limit for _, limit, _ in steps], "stepped")
+
+
+def _uses(uses: Mapping[str, Sequence[Use]]) -> Iterator[Record]:
+    """Yield the use of each limit in percent; its label has the limit, and former ones."""
+    for number, (policy, steps) in enumerate(uses.items(), 1):
+        rates = [
+            rate_text(limit, window_s) for _, limit, window_s in steps if limit is not None and window_s is not None
+        ]
+        changed = [rate for at, rate in enumerate(rates) if not at or rate != rates[at - 1]]
+        shares = [share and share * 100 for share, _, _ in steps]
+        yield _drawn(f"{policy}: {' → '.join(changed[-MAX_RATES:])}", str(number), shares)
+    if uses:
+        yield _drawn("the limit", "bad", [100 for _ in next(iter(uses.values()))], "stepped")
 
 
 def choice(params: Params, name: str, allowed: Sequence[str], default: str) -> str:
@@ -248,6 +296,7 @@ def clients(cache: ReadCache, params: Params) -> Record:
         "now_s": found.timeline.now_s,
         "is_complete": found.is_complete,
         "rows": [(client, policies.matching(client.client_id)) for client in shown],
+        "colours": found.colours,
         "first": (page - 1) * PAGE_SIZE + 1,
         "total": len(matching),
         "page": page,

@@ -131,7 +131,13 @@ def _active(case: Case, run: Run) -> Verdict:
     compared = [part for part in (_of_limit(case, run), _of_usual(case)) if part]
     lead = f"{word} since {begun} by {_limits_text(run)}{': ' if compared else ''}{', '.join(compared)}."
     others = [_others_text(case, run)] if case.is_alone else []
-    more = (_share_text(case, run), *others, _changes_text(case, run), *_conclusion(case, run))
+    more = (
+        _share_text(case, run),
+        *_reuse_texts(case, run),
+        *others,
+        _changes_text(case, run),
+        *_conclusion(case, run),
+    )
     return Verdict("denied" if run.is_real else "dry-run", (lead, *more))
 
 
@@ -156,6 +162,10 @@ def _quiet(case: Case) -> Verdict:
         return Verdict("near", (f"At its limit now: {text}. The next request over it is denied.",))
     if not any(tally.offered for minute in case.minutes for tally in minute.tallies.values()):
         return Verdict("idle", ("No requests are recorded in the last hour.",))
+    total = sum((minute.tally() for minute in case.minutes), Tally())
+    if total.reused:
+        of = f"{total.reused:,} of {counted(total.offered, 'request')} in the last hour were"
+        return Verdict("near", (f"Over its limit, and not denied: {of} answered with the token it already had.",))
     peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
     if not peaks:
         return Verdict("ok", (f"Within its limits. {_requests_text(case)}",))
@@ -269,6 +279,14 @@ def _share_text(case: Case, run: Run) -> str:
     if over >= offered:
         return f"In the last minute all {counted(over, 'request')} {would}."
     return f"In the last minute {over:,} of {counted(offered, 'request')} {would}."
+
+
+def _reuse_texts(case: Case, run: Run) -> list[str]:
+    since = [minute for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s]
+    total = sum((tally for minute in since for tally in minute.tallies.values()), Tally())
+    if not total.would_reuse:
+        return []
+    return [f"Reuse would have spared {percent_text(total.would_reuse / (total.denied + total.would_deny))} of these."]
 
 
 def _others_text(case: Case, run: Run) -> str:

@@ -1,7 +1,7 @@
 """Impact of a change of mode, trust or limits before it is made: sentences for the terminal and the admin page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from oauth_ratelimit.config.notation import rate_text
@@ -10,9 +10,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
-from oauth_ratelimit.operations.changes import amount_overrides
+from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration
+from oauth_ratelimit.operations.format import counted, duration, percent_text
 from oauth_ratelimit.replay.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
 
 HOUR_S = 3600.0
@@ -48,9 +48,32 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
         return Impact([UNCHANGED])
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))
+    if all(_only_reuses(before, override) for override in overrides):
+        return Impact([_spared(context, target.client_id)])
     if target.client_id is None:
         return Impact(list(_of_limits(context, after)))
     return client_impact(_forecaster(context, target.client_id, after), target.client_id, before, after)
+
+
+def _only_reuses(before: PolicySet, override: Override) -> bool:
+    """Return True if an override changes nothing of the limits but ``on_limit``."""
+    if override.target.limit_kind is None:
+        return False
+    present = getattr(limits_of(before, override.target.client_id), override.target.limit_kind)
+    one, other = ([replace(each, on_limit=OnLimit.DENY) for each in limits] for limits in (present, override.policies))
+    return one == other
+
+
+def _spared(context: OperatorContext, client_id: str | None) -> str:
+    tally = sum(_tallies(context, client_id, HOUR_S).values(), NO_REQUESTS)
+    over = tally.denied + tally.would_deny + tally.reused
+    if not over:
+        return NOBODY
+    reused = f" {tally.reused:,} got it again already." if tally.reused else ""
+    return (
+        f"In the last hour reuse would have spared {percent_text((tally.would_reuse + tally.reused) / over)} of "
+        f"{counted(over, 'denial')}: the client had a token that was still valid.{reused}"
+    )
 
 
 def _forecaster(context: OperatorContext, client_id: str, after: PolicySet) -> Forecaster:

@@ -1,5 +1,6 @@
 """An application with the admin page, and what its tests store."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +17,13 @@ from werkzeug.test import TestResponse
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import READ_CACHE
+from oauth_ratelimit.core.overrides import HistoryEntry
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.mongod import free_port
-from tests.support.apps import protected_app
+from tests.support.apps import app_limiter_of, protected_app
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
@@ -45,19 +47,29 @@ class Page:
         headers = {"X-Ratelimit-User": quote(params.pop("user", ""))}
         return self.browser.get(f"/ratelimit/{path}", query_string=params or None, headers=headers, buffered=True)
 
-    def query(self, name: str, **params: str) -> Any:
-        """Return the answer of the API."""
-        response = self.get(f"api/{name}", **params)
-        assert (200, "application/json") == (response.status_code, response.mimetype), response.text
-        return response.json
-
-    def part(self, name: str, *, fresh: bool = False, **params: str) -> str:
-        """Return the text of a part of a page, without markup; ``fresh`` without kept answers."""
+    def html(self, name: str, *, fresh: bool = False, **params: str) -> str:
+        """Return a part of a page; ``fresh`` without kept answers."""
         if fresh:
             self.app.extensions.pop(READ_CACHE, None)
         response = self.get(f"part/{name}", **params)
-        assert (200, name) == (response.status_code, response.headers.get("X-Ratelimit-Part")), response.text
-        return re.sub(r"\s+([.,:?])(?=\s|$)", r"\1", " ".join(unescape(re.sub(r"<[^>]*>", " ", response.text)).split()))
+        assert 200 == response.status_code and f'data-part="{name}"' in response.text, response.text
+        return response.text
+
+    def traffic(self, **params: str) -> Any:
+        """Return what the charts show."""
+        found = re.search(r"data-content='([^']*)'", self.html("traffic", **params))
+        assert found
+        return json.loads(found[1])
+
+    def history(self) -> list[HistoryEntry]:
+        """Return the operators' changes."""
+        context = app_limiter_of(self.app).context()
+        return context.stores.overrides.history() if context else []
+
+    def part(self, name: str, *, fresh: bool = False, **params: str) -> str:
+        """Return the text of a part of a page, without markup; ``fresh`` without kept answers."""
+        text = unescape(re.sub(r"<[^>]*>", " ", self.html(name, fresh=fresh, **params)))
+        return re.sub(r"\s+([.,:?])(?=\s|$)", r"\1", " ".join(text.split()))
 
     def token(self) -> str:
         """Return the CSRF token in a page."""

@@ -1,5 +1,6 @@
 """Changes: preview, apply, remove, and what followed."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.admin import changes
+from oauth_ratelimit.admin.text import override_text
+from oauth_ratelimit.core.overrides import Target
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, record
 
+REUSE = {"kind": "limit", "client_id": "app", "on_limit": "reuse", "reason": "ticket 4711"}
 TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
 
 
@@ -37,7 +41,7 @@ def test_preview_names_the_tier_that_denies_next_and_what_would_be_enough(
     assert "This does not help." in one["lines"][1]
     assert "client-3600s from" in one["lines"][1]
     assert "This helps." in enough["lines"][1]
-    assert [] == page.query("overrides")["history"]
+    assert [] == page.history()
 
 
 def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:
@@ -47,6 +51,19 @@ def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_u
         assert "This helps. With this change: none denied in the next 1 h 10 min." == lines[1]
     everybody = page.send("preview", DRY_RUN).json["lines"]
     assert "In the last hour this would have spared 900 of 1,000 requests, of 1 of 1 client:" == everybody[0]
+
+
+def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Page, mongo_uri: str) -> None:
+    (source, tally), *_ = storm(1).tallies.items()
+    record(mongo_uri, [replace(storm(ago), tallies={source: replace(tally, would_reuse=81)}) for ago in range(1, 11)])
+    expected = (
+        "In the last hour reuse would have spared 90 % of 900 denials: the client had a token that was still valid."
+    )
+
+    assert [expected] == page.send("preview", REUSE).json["lines"]
+    page.send("apply", REUSE)
+    assert "client limit client: 10/hour reuse" in page.part("panel", id="app")
+    assert ["This applies already, so nothing changes."] == page.send("preview", REUSE).json["lines"]
 
 
 def test_preview_says_what_a_change_leaves_as_it_is(open_page: Callable[..., Page], mongo_uri: str) -> None:
@@ -74,24 +91,26 @@ def test_a_second_preview_waits_for_no_other_one(page: Page, mongo_uri: str, mon
 
 
 @pytest.mark.parametrize(
-    "form", [LIMIT, {"kind": "trusted", "client_id": "app", "reason": "x"}, DRY_RUN], ids=["limit", "trust", "dry run"]
+    "form",
+    [LIMIT, {"kind": "trusted", "client_id": "app", "reason": "x"}, DRY_RUN, REUSE],
+    ids=["limit", "trust", "dry run", "reuse"],
 )
 def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: dict[str, Any]) -> None:
     answers = [page.send("apply", form) for _ in range(3)]
 
     assert [200] * 3 == [each.status_code for each in answers]
-    assert 1 == len(page.query("overrides")["history"])
+    assert len(page.history()) == len({entry.target for entry in page.history()})
 
 
 def test_numbers_after_a_change_say_whether_it_worked(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [storm(1), replace(storm(0), denials={})])
     now_s = time.time()
-    before = page.query("outcome", id="app", since=f"{now_s - 400:.1f}")
-    after = page.query("outcome", id="app", since=f"{now_s - 59 + 60 - now_s % 60:.1f}")
+    before = page.part("panel", id="app", since=f"{now_s - 400:.1f}")
+    after = page.part("panel", id="app", since=f"{now_s // 60 * 60:.1f}")
 
-    assert (True, "client", True) == (before["is_denied"], before["policy"], before["is_written"])
-    assert (False, None) == (after["is_denied"], after["policy"])
-    assert [90, 90] == [row["denied"] for row in before["minutes"]]
+    assert re.search(r"Still denied: last at .* by client\. .* 100 90 0 .* 100 90 0", before)
+    assert re.search(r"(It works: no request was denied|Did it work\?).* 100 90 0$", after)
+    assert "Still denied" not in page.part("panel", id="app", since=f"{now_s - 700:.1f}"), "that was long ago"
 
 
 def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None:
@@ -114,29 +133,28 @@ def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (LIMIT, ("limit", "user", ["user: 2/hour"], None)),
-        ({"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}, ("mode", None, [], "dry-run")),
-        ({"kind": "trusted", "client_id": "mobile-*", "reason": "x"}, ("trusted", None, [], None)),
+        (LIMIT, "user limit user: 2/hour"),
+        ({"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}, "mode dry-run"),
+        ({"kind": "trusted", "client_id": "mobile-*", "reason": "x"}, "trusted"),
     ],
     ids=["limit", "mode", "trust"],
 )
 def test_override_is_applied_and_removed_under_the_operators_name(
-    page: Page, body: dict[str, Any], expected: tuple[Any, ...]
+    page: Page, body: dict[str, Any], expected: str
 ) -> None:
     with capture_logs() as logs:
         assert 200 == page.send("apply", body).status_code
-        (found,) = page.query("overrides")["overrides"]
-        target = {name: found[name] for name in ("kind", "client_id", "limit_kind")}
+        (found,) = page.history()
+        assert isinstance(found.target, Target) and found.override
+        target = {name: getattr(found.target, name) for name in ("kind", "client_id", "limit_kind")}
         assert page.send("remove", {**target, "reason": "done"}).json["is_removed"]
         assert not page.send("remove", {**target, "reason": "done"}).json["is_removed"]
 
-    assert expected == (found["kind"], found["limit_kind"], found["limits"], found["mode"])
-    assert "ann" == found["by"]
-    data = page.query("overrides")
-    assert ([], [("unset", "ann", "done"), ("set", "ann", body["reason"])]) == (
-        data["overrides"],
-        [(entry["action"], entry["by"], entry["reason"]) for entry in data["history"]],
-    )
+    assert expected == override_text(found.override)
+    assert [("set", "ann", body["reason"]), ("unset", "ann", "done")] == [
+        (entry.action, entry.author, entry.reason) for entry in page.history()
+    ]
+    assert "No overrides: the configuration applies." in page.part("overrides")
     changes = [entry for entry in logs if entry["event"] == "override_changed"]
     assert [("ann", "set"), ("ann", "unset")] == [(entry["operator"], entry["action"]) for entry in changes]
 
@@ -146,14 +164,18 @@ def test_form_has_the_present_amounts_and_changes_nothing_else_of_a_limit(
 ) -> None:
     limits = ["1/hour", {"name": "fine", "limit": 9, "window": 60, "frames": 60, "estimator": "strict"}]
     page = open_page(store={"uri": mongo_uri}, clients={"app": {"mode": "dry-run", "limits": {"user": limits}}})
-    everybody, app = page.query("current"), page.query("current", id="app")
+    everybody, app = page.part("amounts"), page.part("amounts", id="app")
     page.send("apply", {**LIMIT, "limits": {"user": {"fine": 12}}})
-    changed = page.query("current", id="app")
+    changed = page.part("amounts", id="app")
 
-    assert ("enforce", {"user": 5}) == (everybody["mode"], everybody["limits"]["user"]["amounts"])
-    assert ("dry-run", ["hour", "minute"]) == (app["mode"], app["limits"]["user"]["rates"])
-    assert {**app["limits"]["user"]["amounts"], "fine": 12} == changed["limits"]["user"]["amounts"]
-    assert [("limit", "user")] == [(each["kind"], each["limit_kind"]) for each in changed["overrides"]]
+    assert "user per hour, now 5" in everybody
+    assert "per hour, now 1 " in app and "fine per minute, now 9" in app
+    assert app.replace("now 9", "now 12") == changed
+    (entry,) = page.history()
+    assert entry.override and ("strict", 60) == (
+        entry.override.policies[1].estimator,
+        entry.override.policies[1].window.frame_count,
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,4 +204,4 @@ def test_invalid_change_is_explained_and_not_stored(page: Page, body: Any, words
         response = page.send(name, body)
         assert (400, "input") == (response.status_code, response.json["problem"]["kind"]), response.text
         assert words in response.json["problem"]["text"]
-    assert [] == page.query("overrides")["history"]
+    assert [] == page.history()

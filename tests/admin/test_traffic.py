@@ -16,13 +16,11 @@ def test_traffic_has_requests_by_client_and_minute(page: Page, mongo_uri: str) -
     record(
         mongo_uri, [minute(3, allowed=7, denied=2, would_deny=1), minute(2, allowed=5), minute(2, "other", trusted=9)]
     )
-    lines = {line["client_id"]: line for line in page.query("traffic", span="15m")["lines"]}
+    charts = page.traffic(span="15m")["charts"]
+    issued, over = ({line["label"]: line["values"][-4:] for line in charts[name]} for name in ("issued", "denied"))
 
-    assert ([8.0, 5.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]) == (
-        lines["app"]["issued"][-4:],
-        lines["app"]["denied"][-4:],
-    )
-    assert [0.0, 9.0, 0.0, 0.0] == lines["other"]["issued"][-4:]
+    assert {"app": [8.0, 5.0, 0.0, 0.0], "other": [0.0, 9.0, 0.0, 0.0]} == issued
+    assert {"app": [2.0, 0.0, 0.0, 0.0], "app (dry run)": [1.0, 0.0, 0.0, 0.0]} == over
 
 
 def test_use_of_a_limit_is_that_of_its_time(page: Page, mongo_uri: str) -> None:
@@ -31,27 +29,31 @@ def test_use_of_a_limit_is_that_of_its_time(page: Page, mongo_uri: str) -> None:
         replace(minute(ago, allowed=5), peaks={"user": Peak(0.5, 5, limit, 60)}) for ago, limit in ((3, 10), (2, 20))
     )
     record(mongo_uri, [before, after])
-    (use,) = page.query("traffic", span="15m", id="app")["uses"]
+    charts = page.traffic(span="15m", id="app")["charts"]
 
-    assert (use["policy"], use["limit"][-4:]) == ("user", [10, 20, None, None])
-    assert use["is_per_user"]
+    assert [("user: 10/minute → 20/minute", [50.0, 50.0, None, None]), ("the limit", [100] * 4)] == [
+        (line["label"], line["values"][-4:]) for line in charts["uses"]
+    ]
+    assert ["issued"] == [line["label"] for line in charts["requests"]], "a limit per user is none of the client's"
 
 
 def test_most_denied_then_busiest_clients_have_lines_of_their_own(page: Page, mongo_uri: str) -> None:
     busy = [minute(2, f"busy-{number}", allowed=100 + number) for number in range(8)]
     record(mongo_uri, [*busy, minute(2, "small-and-denied", denied=1), minute(2, "", allowed=3)])
-    data = page.query("traffic", span="15m")
+    *lines, rest = page.traffic(span="15m")["charts"]["issued"]
 
-    assert ["small-and-denied", "busy-7", "busy-6", "busy-5", "busy-4"] == [line["client_id"] for line in data["lines"]]
-    assert (5, 100 + 101 + 102 + 103 + 3) == (data["rest_count"], sum(data["rest"]["issued"]))
+    assert ["small-and-denied", "busy-7", "busy-6", "busy-5", "busy-4"] == [line["label"] for line in lines]
+    assert 5 == len({line["colour"] for line in lines} - {"rest"})
+    assert ("all others", 100 + 101 + 102 + 103 + 3) == (rest["label"], sum(rest["values"]))
+    assert "5 other clients in grey." in page.part("traffic", span="15m")
 
 
 def test_client_with_a_shortened_stored_id_has_traffic(page: Page, mongo_uri: str) -> None:
     name = "a" * 600
     record(mongo_uri, [minute(3, storable_name(name), allowed=30)])
-    (line,) = page.query("traffic", span="15m", id=name)["lines"]
+    (line,) = page.traffic(span="15m", id=name)["charts"]["requests"]
 
-    assert (name, 30.0) == (line["client_id"], sum(line["issued"]))
+    assert 30.0 == sum(line["values"])
     assert "Token requests 30" in page.part("day", id=name)
 
 
@@ -60,18 +62,14 @@ def test_changes_by_operators_are_marked_in_time(page: Page, mongo_uri: str) -> 
         page.send("apply", body)
     page.send("remove", {"kind": "limit", "client_id": "app", "limit_kind": "user", "reason": "done"})
     marks, other = (
-        [
-            mark["text"]
-            for mark in page.query("traffic", span="15m", **params)["marks"]
-            if "configuration" not in mark["text"]
-        ]
+        [mark["text"] for mark in page.traffic(span="15m", **params)["marks"] if "configuration" not in mark["text"]]
         for params in ({}, {"id": "other"})
     )
 
     assert [
-        "user limit of app: user: 2/hour (ann)",
+        "user limit user: 2/hour for app (ann)",
         "mode dry-run for everybody (ann)",
-        "override removed: user limit of app (ann)",
+        "override removed, user limit for app (ann)",
     ] == [text for text in marks if "started" not in text]
     assert ["mode dry-run for everybody (ann)"] == [text for text in other if "started" not in text]
 
@@ -84,26 +82,26 @@ def test_end_of_an_override_is_marked_unless_it_was_removed_before(page: Page, m
             target = Target(OverrideKind.TRUSTED, client_id)
             store.put(Override(target, "ann", "x", now_s - 600, until_s=now_s - 300))
         store.remove(target, author="ann", reason="done", at_s=now_s - 500)
-    texts = [mark["text"] for mark in page.query("traffic", span="15m")["marks"]]
+    texts = [mark["text"] for mark in page.traffic(span="15m")["marks"]]
 
-    assert "override ended: ended trusted" in texts
-    assert "override ended: removed trusted" not in texts
+    assert "override ended: trusted for ended" in texts
+    assert "override ended: trusted for removed" not in texts
 
 
 def test_long_spans_have_hourly_averages(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(ago, allowed=60) for ago in range(120, 240)])
-    data = page.query("traffic", span="1d")
+    data = page.traffic(span="1d")
 
     assert ("average per minute", 3600, 24) == (data["unit"], data["step_s"], len(data["times"]))
-    assert 60.0 in data["lines"][0]["issued"]
-    assert "per minute" == page.query("traffic", span="1h")["unit"]
+    assert 60.0 in data["charts"]["issued"][0]["values"]
+    assert "per minute" == page.traffic(span="1h")["unit"]
 
 
 def test_link_of_an_alert_shows_its_moment_and_limit(page: Page, mongo_uri: str) -> None:
     """By default in the shortest span that holds it."""
     record(mongo_uri, [minute(3, allowed=30)])
     at_s = int(time.time()) - 7200
-    data = page.query("traffic", at=str(at_s))
+    data = page.traffic(at=str(at_s))
     assert (300, at_s) == (data["step_s"], data["marks"][0]["at_s"])
     assert 'aria-current="true">6 hours' in page.get("", at=str(at_s)).text
     assert '<tr class="chosen">' in page.get("part/limits", id="app", user="alice", limit="user").text
@@ -112,4 +110,4 @@ def test_link_of_an_alert_shows_its_moment_and_limit(page: Page, mongo_uri: str)
 def test_hour_that_is_running_is_in_a_long_span(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(0, denied=60)])
 
-    assert page.query("traffic", span="1d")["lines"][0]["denied"][-1] > 0
+    assert page.traffic(span="1d")["charts"]["denied"][0]["values"][-1] > 0

@@ -26,6 +26,8 @@ def minute(
     limit: int = 6000,
     window_s: int = 3600,
     share: float = 0.2,
+    reused: int = 0,
+    would_reuse: int = 0,
 ) -> ClientMinute:
     """Return a minute of the client, so many minutes ago."""
     start_s = int(NOW_S // 60 - ago) * 60
@@ -33,7 +35,7 @@ def minute(
     return ClientMinute(
         "batch-jobs",
         start_s,
-        {Source(kind, grant): Tally(allowed, denied, would_deny)},
+        {Source(kind, grant): Tally(allowed, denied, would_deny, reused=reused, would_reuse=would_reuse)},
         {policy: Peak(share, share * limit, limit, window_s)},
         denials={(policy, grant): over} if denied or would_deny else {},
     )
@@ -79,6 +81,13 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(of_minutes(denied=9, limit=40, window_s=5)), "(40/5 s)", "6,000/h"),
         (storm(of_minutes(denied=9, kind="user", grant="password")), "password", "client_credentials"),
         (storm(of_minutes(denied=2, allowed=60)), "times its usual", "times the limit"),
+        (storm(of_minutes(denied=100, would_reuse=93)), "Reuse would have spared 93 % of these.", "no reuse"),
+        (storm(of_minutes(denied=100)), "requests were denied", "Reuse"),
+        (
+            storm([minute(1, allowed=27, reused=93)]),
+            "93 of 120 requests in the last hour were answered with the",
+            "Near",
+        ),
         (storm(totals=frozenset()), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
         (storm(usual=None), "6 times the limit.", "usual"),

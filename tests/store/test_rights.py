@@ -14,7 +14,7 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.admin.blueprint import READS
+from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
 from oauth_ratelimit.core.key import Key
@@ -228,7 +228,7 @@ def test_admin_page_needs_the_documented_addition_to_change_something(
     role = documented_roles()["oauthRateLimit"]
     page = open_page(store={"uri": guarded.grant("paged", *role)})
     asked = {"id": "app", "decision": "0123456789abcdef"}
-    answers = {path: page.get(path, **asked).text for path in READS}
+    answers = {name: page.get(f"part/{name}", **asked).text for name in PARTS}
     assert {} == {path: answer for path, answer in answers.items() if "problem" in answer}
     change = {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "ticket 4711"}
     refused = page.send("apply", change)

@@ -1,197 +1,151 @@
-// Line chart over time with a legend, the values at the cursor, and a table of the same numbers. The pointer or arrow keys move the cursor.
+// Line charts over time with a legend, the values at the cursor, and a table of the same numbers. The pointer or arrow keys move the cursor.
 
 import uPlot from "./vendor/uPlot.min.js";
 import { make } from "./dom.js";
-import { axisLabels, clientName, counted, dateInZone, dateTime, number, visible } from "./format.js";
+import { axisLabels, dateInZone, dateTime, number } from "./format.js";
 
 const HEIGHT = 270;
 const MARKS = 5; // changes in the legend
 const FONT = "12px system-ui, sans-serif";
+const DASHES = { dashed: [6, 4], dotted: [2, 3], stepped: [2, 3] };
 
 document.head.append(make("link", { rel: "stylesheet", href: new URL("./vendor/uPlot.min.css", import.meta.url).href }));
 
+const charts = new Map();
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colourOf = (line) => colour(line.colour === "bad" ? "--bad" : `--series-${line.colour}`);
 
-// The present minute is not complete and would look like a drop. It is drawn only if all others are empty. A longer step has an average.
-function withoutPresentMinute(content) {
-  const { times, lines, step } = content;
-  if (step > 60 || !lines.some((line) => line.values.slice(0, -1).some(Boolean))) return content;
-  return { ...content, times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })) };
+// Draws all charts of the page. content: { times: seconds, step_s, unit, marks: [{ at_s, text }],
+// charts: by id: [{ label, colour, style: "dashed", "dotted", "stepped" or "", values }] }
+export function showCharts(content) {
+  for (const element of document.querySelectorAll(".chart")) {
+    if (!charts.has(element)) charts.set(element, new Chart(element));
+    charts.get(element).show(content, content.charts[element.id]);
+  }
 }
 
-// Lets the cursors of charts move together.
-export function link(...charts) {
-  for (const chart of charts) chart.peers = charts.filter((other) => other !== chart);
-}
-
-export class Chart {
-  // name: what the values count; empty: text without data; hasMarks: names the marks in the legend
-  constructor(element, { name, empty, hasMarks = true }) {
-    this.name = name;
-    this.empty = empty;
-    this.hasMarks = hasMarks;
-    this.peers = [];
+class Chart {
+  // data-name: what the values count; data-empty: text without data; data-unit: other than requests; data-marks: names the marks in the legend
+  constructor(element) {
+    this.options = element.dataset;
     this.plot = null;
-    this.restored = null; // time of the cursor before the last redraw
-    this.content = null;
-    this.isFollowing = false;
-    this.area = make("div", { className: "plot", tabIndex: 0, role: "img", "aria-label": name }, make("p", { className: "blank" }, "Reading …"));
+    this.look = ""; // of the lines in the plot
+    this.area = make("div", { className: "plot", tabIndex: 0, role: "img" });
     this.tip = make("div", { className: "tip", hidden: true, "aria-hidden": "true" });
     this.legend = make("ul", { className: "legend" });
-    this.marks = make("ul", { className: "legend marks" });
-    this.numbers = make("table", {});
+    this.named = make("ul", { className: "legend marks" });
+    this.numbers = make("table");
     this.details = make("details", { className: "as-table" }, make("summary", {}, "Show as a table"),
-      make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${name}, as a table` }, this.numbers));
-    element.replaceChildren(make("div", { className: "frame" }, this.area, this.tip), this.legend, this.marks, this.details);
+      make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${this.options.name}, as a table` }, this.numbers));
+    element.replaceChildren(make("div", { className: "frame" }, this.area, this.tip), this.legend, this.named, this.details);
     new ResizeObserver(() => this.#resize()).observe(this.area);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw({ isNew: true }));
     this.area.addEventListener("keydown", (event) => this.#onKey(event));
-    this.area.addEventListener("blur", () => this.#hideCursor());
+    this.area.addEventListener("blur", () => this.#moveTo(null));
     this.details.addEventListener("toggle", () => this.#fillTable());
   }
 
-  // times: seconds; step: seconds; unit: for the axis; lines: [{ name, label, colour, dashed, values, note }];
-  // marks: [{ at_s, text }]
-  show(content) {
-    this.content = withoutPresentMinute({ marks: [], ...content });
-    this.#redraw();
+  // The present minute is not complete and would look like a drop. It is drawn only if all others are empty. A longer step has an average.
+  show({ times, step_s: stepS, unit, marks }, lines) {
+    const isCut = stepS <= 60 && lines.some((line) => line.values.slice(0, -1).some(Boolean));
+    const end = isCut ? -1 : undefined;
+    this.times = times.slice(0, end);
+    this.lines = lines.map((line) => ({ ...line, values: line.values.slice(0, end) }));
+    this.unit = this.options.unit || `requests, ${unit}`;
+    this.marks = lines.length ? marks.filter((mark) => mark.at_s >= times[0] && mark.at_s <= this.times.at(-1)) : [];
+    this.#draw();
     this.#fillLegend();
     this.#fillTable();
-    const total = this.content.lines.map((line) => `${labelOf(line)}: at most ${number(Math.max(0, ...line.values))}`);
-    this.area.setAttribute("aria-label", `${this.name}, ${this.content.unit}. ${total.join("; ") || this.empty}`);
+    const total = this.lines.map((line) => `${line.label}: at most ${number(Math.max(0, ...line.values))}`);
+    this.area.setAttribute("aria-label", `${this.options.name}, ${this.unit}. ${total.join("; ") || this.options.empty}`);
   }
 
-  #top() {
-    return Math.max(0, ...this.content.lines.flatMap((line) => line.values.filter(Number.isFinite)));
-  }
-
-  #redraw() {
-    if (!this.content) return;
-    const index = this.plot ? this.plot.cursor.idx : null;
-    const moment = index === null || index === undefined ? null : this.plot.data[0][index];
-    if (this.plot) this.plot.destroy();
-    const { times, lines } = this.content;
+  // Other numbers keep the plot with its cursor; other lines need a new one.
+  #draw({ isNew = false } = {}) {
+    const look = JSON.stringify([this.unit, this.lines.map(({ label, colour: name, style }) => [label, name, style])]);
+    const data = [this.times, ...this.lines.map((line) => line.values)];
+    this.details.hidden = !this.lines.length;
+    if (this.plot && look === this.look && !isNew) return this.plot.setData(data);
+    this.look = look;
+    this.plot?.destroy();
     this.plot = null;
     this.tip.hidden = true;
-    this.restored = moment;
-    this.details.hidden = !lines.length;
-    this.area.replaceChildren(...(lines.length ? [] : [make("p", { className: "blank" }, this.empty)]));
-    if (lines.length) this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.area);
+    this.area.replaceChildren(...this.lines.length ? [] : [make("p", { className: "blank" }, this.options.empty)]);
+    if (this.lines.length) this.plot = new uPlot(this.#options(), data, this.area);
   }
 
   #options() {
-    const { lines, unit } = this.content;
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: FONT };
+    const top = () => Math.max(0, ...this.lines.flatMap((line) => line.values.filter(Number.isFinite))) || 1;
     return {
       width: Math.max(220, this.area.clientWidth),
       height: HEIGHT,
       legend: { show: false },
       padding: [14, 22, 0, 0],
       tzDate: (seconds) => dateInZone(uPlot.tzDate, seconds),
-      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: { x: { time: true }, y: { range: () => [0, (this.#top() || 1) * 1.12] } },
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 }, sync: { key: "time", scales: ["x", null] } },
+      scales: { x: { time: true }, y: { range: () => [0, top() * 1.12] } },
       axes: [
         { ...axis, space: 62, size: 42, values: (plot, ticks, index, space, step) => axisLabels(ticks, step) },
         {
-          ...axis, label: unit, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
+          ...axis, label: this.unit, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
           size: (plot, values) => 10 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)),
-          values: (plot, ticks) => ticks.map((tick) => number(tick)),
+          values: (plot, ticks) => ticks.map(number),
         },
       ],
-      series: [{}, ...lines.map((line) => ({
-        stroke: colour(variable(line.colour)),
+      series: [{}, ...this.lines.map((line) => ({
+        stroke: colourOf(line),
         width: 2,
-        dash: line.isStepped ? [2, 3] : line.dashed ? [6, 4] : undefined,
-        paths: line.isStepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
+        dash: DASHES[line.style],
+        paths: line.style === "stepped" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
         points: { show: false },
         spanGaps: true,
       }))],
-      hooks: { draw: [(plot) => this.#drawMarks(plot)], setCursor: [(plot) => this.#onCursor(plot)], ready: [(plot) => this.#restoreCursor(plot)] },
+      hooks: { draw: [(plot) => this.#drawMarks(plot)], setCursor: [(plot) => this.#showTip(plot)] },
     };
   }
 
   // A line at each change, with a triangle above the plot where it covers nothing. The legend has the texts.
-  #drawMarks(plot) {
-    const { ctx, bbox } = plot;
+  #drawMarks({ ctx, bbox: { top, height }, valToPos }) {
     const size = 5 * devicePixelRatio;
-    for (const mark of this.#shownMarks()) {
-      const x = plot.valToPos(mark.at_s, "x", true);
-      this.#stroke(plot, [x, bbox.top], [x, bbox.top + bbox.height], { name: "--dim", dash: [1, 3] });
-      ctx.fillStyle = colour("--dim");
-      ctx.beginPath();
-      ctx.moveTo(x - size, bbox.top - 2 * size);
-      ctx.lineTo(x + size, bbox.top - 2 * size);
-      ctx.lineTo(x, bbox.top - size / 2);
-      ctx.fill();
-    }
-  }
-
-  #shownMarks() {
-    const { times, marks } = this.content;
-    return marks.filter((mark) => mark.at_s >= times[0] && mark.at_s <= times.at(-1));
-  }
-
-  #stroke(plot, from, to, { name, dash }) {
-    const { ctx } = plot;
     ctx.save();
-    ctx.strokeStyle = colour(name);
+    ctx.strokeStyle = ctx.fillStyle = colour("--dim");
     ctx.lineWidth = 1.5 * devicePixelRatio;
-    ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
-    ctx.beginPath();
-    ctx.moveTo(...from);
-    ctx.lineTo(...to);
-    ctx.stroke();
+    ctx.setLineDash([devicePixelRatio, 3 * devicePixelRatio]);
+    for (const mark of this.marks) {
+      const x = valToPos(mark.at_s, "x", true);
+      ctx.stroke(new Path2D(`M ${x} ${top} v ${height}`));
+      ctx.fill(new Path2D(`M ${x - size} ${top - 2 * size} h ${2 * size} L ${x} ${top - size / 2} Z`));
+    }
     ctx.restore();
   }
 
   #fillLegend() {
-    const { lines } = this.content;
-    const entries = lines.map((line) => make("li", {}, make("i", { className: `stroke${line.isStepped ? " limit" : line.dashed ? " dashed" : ""} s${line.colour}` }), labelOf(line)));
-    this.legend.replaceChildren(...entries);
-    const marks = this.hasMarks && lines.length ? this.#shownMarks() : [];
-    const rest = marks.length > MARKS ? [make("li", {}, `▾ ${counted(marks.length - MARKS, "earlier change")}: see Instances and the history of overrides`)] : [];
-    this.marks.replaceChildren(...rest, ...marks.slice(-MARKS).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${visible(mark.text)}`)));
+    this.legend.replaceChildren(...this.lines.map((line) => make("li", {}, make("i", { className: `stroke ${line.style} s${line.colour}` }), line.label)));
+    if (!("marks" in this.options)) return;
+    const more = this.marks.length - MARKS;
+    const rest = more > 0 ? [make("li", {}, `▾ ${more} earlier: see Instances and the history of overrides`)] : [];
+    this.named.replaceChildren(...rest, ...this.marks.slice(-MARKS).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${mark.text}`)));
   }
 
   #fillTable() {
-    if (!this.details.open || !this.content) return;
-    const { times, lines } = this.content;
-    const head = make("tr", {}, make("th", { scope: "col" }, "from"), lines.map((line) => make("th", { scope: "col", className: "number" }, labelOf(line))));
-    const rows = times.map((time, index) => make("tr", {}, make("th", { scope: "row" }, dateTime(time)), lines.map((line) => make("td", { className: "number" }, number(line.values[index])))));
+    if (!this.details.open) return;
+    const head = make("tr", {}, make("th", { scope: "col" }, "from"), this.lines.map((line) => make("th", { scope: "col", className: "number" }, line.label)));
+    const rows = this.times.map((time, index) => make("tr", {}, make("th", { scope: "row" }, dateTime(time)), this.lines.map((line) => make("td", { className: "number" }, number(line.values[index])))));
     this.numbers.replaceChildren(make("thead", {}, head), make("tbody", {}, rows.reverse()));
   }
 
-  #onCursor(plot) {
+  #showTip(plot) {
     const index = plot.cursor.idx;
-    const isOff = index === null || index === undefined || plot.cursor.left < 0;
-    if (isOff) this.tip.hidden = true;
-    else this.#showTip(plot, index);
-    if (this.isFollowing) return;
-    for (const peer of this.peers) peer.follow(isOff ? null : this.content.times[index]);
-  }
-
-  // Moves the cursor to a time, or hides it.
-  follow(time) {
-    if (!this.plot) return;
-    this.isFollowing = true;
-    if (time === null) this.#hideCursor();
-    else this.#moveTo(time);
-    this.isFollowing = false;
-  }
-
-  #showTip(plot, index) {
-    const { times, lines } = this.content;
-    const rows = lines.map((line) => ({ line, value: line.values[index] })).filter(({ value }) => value).sort((one, other) => other.value - one.value);
+    this.tip.hidden = index === null || plot.cursor.left < 0;
+    if (this.tip.hidden) return;
+    const rows = this.lines.filter((line) => line.values[index]).sort((one, other) => other.values[index] - one.values[index]);
     this.tip.replaceChildren(
-      make("strong", {}, dateTime(times[index])),
-      ...rows.map(({ line, value }) => make(
-        "div", {}, make("i", { className: `swatch s${line.colour}` }),
-        make("span", { className: "what" }, labelOf(line)), make("span", { className: "value" }, number(value)),
-      )),
+      make("strong", {}, dateTime(this.times[index])),
+      ...rows.map((line) => make("div", {}, make("i", { className: `swatch s${line.colour}` }), make("span", { className: "what" }, line.label), make("span", { className: "value" }, number(line.values[index])))),
       rows.length ? "" : "no requests",
     );
-    this.tip.hidden = false;
-    const left = plot.valToPos(times[index], "x") + plot.bbox.left / devicePixelRatio;
+    const left = plot.valToPos(this.times[index], "x") + plot.bbox.left / devicePixelRatio;
     const isRight = left > this.area.clientWidth / 2;
     this.tip.style.left = isRight ? "auto" : `${left + 14}px`;
     this.tip.style.right = isRight ? `${this.area.clientWidth - left + 14}px` : "auto";
@@ -199,35 +153,21 @@ export class Chart {
 
   #onKey(event) {
     if (!this.plot) return;
-    const last = this.content.times.length - 1;
+    const last = this.times.length - 1;
     const now = this.plot.cursor.idx ?? last;
     const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];
-    if (event.key === "Escape") this.#hideCursor();
+    if (event.key === "Escape") this.#moveTo(null);
     if (next === undefined) return;
     event.preventDefault();
-    this.#moveTo(this.content.times[Math.min(last, Math.max(0, next))]);
+    this.#moveTo(this.times[Math.min(last, Math.max(0, next))]);
   }
 
-  // A chart is drawn after its constructor has returned.
-  #restoreCursor(plot) {
-    if (this.restored !== null) plot.setCursor({ left: plot.valToPos(this.restored, "x"), top: 10 });
-  }
-
+  // Moves the cursors of all charts to a time, or hides them.
   #moveTo(time) {
-    this.plot.setCursor({ left: this.plot.valToPos(time, "x"), top: 10 });
-  }
-
-  #hideCursor() {
-    if (this.plot) this.plot.setCursor({ left: -10, top: -10 });
+    this.plot?.setCursor({ left: time === null ? -10 : this.plot.valToPos(time, "x"), top: time === null ? -10 : 10 }, true, true);
   }
 
   #resize() {
-    if (this.plot && Math.abs(this.plot.width - this.area.clientWidth) > 1) {
-      this.plot.setSize({ width: Math.max(220, this.area.clientWidth), height: HEIGHT });
-    }
+    if (this.plot && Math.abs(this.plot.width - this.area.clientWidth) > 1) this.plot.setSize({ width: Math.max(220, this.area.clientWidth), height: HEIGHT });
   }
 }
-
-const variable = (name) => (name === "bad" ? "--bad" : `--series-${name}`);
-const labelOf = (line) => line.label || `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}`;
-

@@ -1,11 +1,9 @@
-// Values as text for people: numbers, durations, times, names.
+// Numbers and times as text for people.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const DAY_S = 86_400;
 const ZONE_KEY = "oauth-ratelimit-zone";
-
-export const OTHERS = ""; // client id of requests that statistics do not attribute to a client
 
 let formats = {};
 let isUtc = true;
@@ -41,27 +39,9 @@ export function number(value) {
   return Math.abs(value) < 100 && !Number.isInteger(value) ? fine.format(value) : whole.format(value);
 }
 
-// "1 instance", "2 instances"
-export function counted(value, word) {
-  return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
-}
-
-export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "never"; // JSON has no infinity
-  const total = Math.ceil(seconds);
-  for (const [size, unit, restSize, rest] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
-    if (total >= size) {
-      const more = Math.floor((total % size) / restSize);
-      return `${Math.floor(total / size)} ${unit}${more ? ` ${more} ${rest}` : ""}`;
-    }
-  }
-  return `${total} s`;
-}
-
-// "22 Nov 17:28:03 UTC", with the year unless it is the current one. Takes a text or seconds since the epoch.
-export function dateTime(at) {
-  if (at === null || at === undefined || at === "") return "–";
-  const when = new Date(typeof at === "number" ? at * 1000 : at);
+// "22 Nov 17:28:03 UTC", with the year unless it is the current one.
+export function dateTime(seconds) {
+  const when = new Date(seconds * 1000);
   const year = formats.year.format(when);
   return `${formats.day.format(when)}${year === formats.year.format(new Date()) ? "" : ` ${year}`} ${formats.second.format(when)}`;
 }
@@ -83,12 +63,3 @@ function zoneName() {
 }
 
 export const dateInZone = (plotDate, seconds) => (isUtc ? plotDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000));
-
-// Escapes control characters and direction marks. Clients choose their own names.
-export function visible(name) {
-  return name.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
-}
-
-export function clientName(id) {
-  return id === OTHERS ? "all others" : visible(id);
-}

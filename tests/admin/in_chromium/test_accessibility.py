@@ -120,7 +120,7 @@ def test_client_is_trusted_and_no_longer_with_the_keyboard(browser: Browser, url
     wait_until(lambda: browser.run("return document.activeElement.id") == "panel-outcome", "the result has the focus")
     browser.press(Keys.SHIFT, Keys.TAB)
     browser.refresh()
-    browser.run("return fetch(document.body.dataset.root + 'api/current?id=partner-bank').then((sent) => sent.text())")
+    browser.run("return fetch(document.body.dataset.root + 'part/panel?id=partner-bank').then((sent) => sent.text())")
     assert browser.run("return document.activeElement.matches('#panel-undo button')"), "the button keeps the focus"
     browser.press(Keys.ENTER)
     wait_until(lambda: "trusted" not in browser.text("#panel-undo"), "the configuration applies again")

@@ -49,7 +49,7 @@ def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clie
     wait_until(lambda: counted() == expected, "all are counted")
     row = browser.cells("#clients")["batch-jobs"]
     assert int(row["would be denied"]) > 0, "in a dry run some would be denied"
-    swatch = browser.one("#clients tr[data-key='batch-jobs'] .swatch").get_attribute("class") or ""
+    swatch = browser.one("#clients td:has(a[href$='id=batch-jobs']) .swatch").get_attribute("class") or ""
     series = f"--series-{swatch.rpartition(' s')[2]}"
     for chart in ("#issued", "#denied"):
         # Of one minute there is a point, and no line before the next one.

@@ -1,3 +1,0 @@
-import { showParts } from "./server.js";
-
-showParts();
