@@ -1,5 +1,8 @@
 """The demo's server with a guard, and requests from several addresses."""
 
+import hmac
+import json
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +38,14 @@ HOME, ELSEWHERE = "5.6.7.8", "9.8.7.6"  # public addresses: any other may be a p
 
 def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
     return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
+
+
+def jwt(claims: dict[str, Any], secret: str) -> str:
+    """Return claims that are signed with a secret."""
+    parts = [json.dumps(part).encode() for part in ({"alg": "HS256"}, claims)]
+    text = ".".join(urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+    signature = urlsafe_b64encode(hmac.digest(secret.encode(), text.encode(), "sha256")).decode().rstrip("=")
+    return f"{text}.{signature}"
 
 
 @dataclass(frozen=True)
