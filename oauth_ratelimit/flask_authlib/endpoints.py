@@ -11,13 +11,14 @@ secret, is not counted, because anybody could use up its quota.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flask import current_app, request
+from flask import request
 
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, username_of
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, username_of
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
-    current_environ,
+    current_app_limiter,
+    current_response,
     keep_state,
     kept_state,
     new_state,
@@ -54,9 +55,8 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
     Endpoints of Authlib's server have a name of its own besides Flask's. The caller is looked for only where there are
     limits: that may query a database. A token that is validated to issue another one is no use of an endpoint.
     """
-    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
-    environ, token = current_environ(), TOKEN_STATE.get()
-    if app_limiter is None or environ is None or (token is not None and token.environ is environ):
+    app_limiter, token = current_app_limiter(), TOKEN_STATE.get()
+    if app_limiter is None or (token is not None and token.response is current_response()):
         return
     policies = app_limiter.settings.policies
     if not policies.endpoints or policies.mode is Mode.OFF:

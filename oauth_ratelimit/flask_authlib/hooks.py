@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from flask import after_this_request, current_app, has_request_context
+from flask import after_this_request
 
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, limit_client
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
@@ -25,6 +25,7 @@ from oauth_ratelimit.flask_authlib.failed_auth import (
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
     RequestState,
+    current_app_limiter,
     current_state,
     keep_state,
     kept_state,
@@ -92,7 +93,7 @@ class RateLimitMixin:
             asked = None
             is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
             if is_reusable and not state.is_decided and state.grant is not None:
-                asked = TokenRequest(self, state.grant, state.environ, args, kwargs)
+                asked = TokenRequest(self, state.grant, state.response, args, kwargs)
             state.limit(client, user, grant_type, asked)
             if state.reuse is not None:
                 generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
@@ -122,7 +123,7 @@ class RateLimitMixin:
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
         """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
         state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
-        app_limiter = _current_limiter() if state is None else state.app_limiter
+        app_limiter = current_app_limiter() if state is None else state.app_limiter
         if app_limiter is None or not app_limiter.settings.is_guarded:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:
@@ -174,10 +175,6 @@ def has_grant(servers: Iterable[Any], grant_type: str) -> bool:
     """Return True if a grant type is registered with one of an application's servers."""
     grants = (grant for server in servers for grant, _ in getattr(server, "_token_grants", ()))
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant in grants)
-
-
-def _current_limiter() -> AppLimiter | None:
-    return current_app.extensions.get(EXTENSION) if has_request_context() else None
 
 
 def _open_late() -> RequestState | None:

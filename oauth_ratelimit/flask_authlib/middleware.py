@@ -4,31 +4,57 @@ Response objects check and copy each header, which would nearly double the cost 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY, STATES_KEY
 from oauth_ratelimit.flask_authlib.responses import Headers
-from oauth_ratelimit.flask_authlib.token_reuse import REUSES_KEY, TokenReuse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from oauth_ratelimit.flask_authlib.request_state import RequestState
+    from oauth_ratelimit.flask_authlib.token_reuse import TokenReuse
+
+RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
+
+
+@dataclass(slots=True, eq=False)
+class ResponseState:
+    """What decisions leave for the response to their HTTP request.
+
+    Attributes:
+        is_awaited: True if the middleware sees the response.
+        quota_headers: Headers to add.
+        reuses: Tokens that are given out again, or kept once the response is a 200.
+        states: Those of the request's decisions, by application and endpoint.
+    """
+
+    is_awaited: bool
+    quota_headers: Headers = field(default_factory=list)
+    reuses: "list[TokenReuse]" = field(default_factory=list)
+    states: "dict[tuple[object, str | None], RequestState]" = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
+        self.is_awaited = False
+        for reuse in self.reuses:
+            reuse.release()
+        for state in self.states.values():
+            state.close()
+        self.states.clear()
+
 
 def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
-    """Return a WSGI application (PEP 3333) that adds the headers collected in the environment to its responses."""
+    """Return a WSGI application (PEP 3333) that adds the headers of its decisions to its responses."""
 
     def respond(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        quota_headers: Headers = []
-        outer = environ.get(QUOTA_KEY)
-        environ[QUOTA_KEY] = quota_headers  # an application inside another has a list of its own
-        reuses: list[TokenReuse] = []
-        outer_reuses = environ.get(REUSES_KEY)
-        environ[REUSES_KEY] = reuses
+        outer = environ.get(RESPONSE_KEY)
+        state = environ[RESPONSE_KEY] = ResponseState(is_awaited=True)  # an application inside another has its own
 
         def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
-            headers = [*headers, *quota_headers]
-            for reuse in reuses:
+            for reuse in state.reuses:
                 reuse.finish(status)
+            headers = [*headers, *state.quota_headers]
             if exc_info is None:  # not every middleware accepts the third argument
                 return start_response(status, headers)
             return start_response(status, headers, exc_info)
@@ -36,15 +62,8 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
         try:
             return wsgi_app(environ, start)
         finally:
-            environ[REUSES_KEY] = outer_reuses
-            for reuse in reuses:
-                reuse.release()
-            if outer is None:
-                # The grant refers to the environment, and a denial's traceback to the state: with either of them, only
-                # the garbage collector could free the request.
-                for state in environ.pop(STATES_KEY, {}).values():
-                    state.close()
-            else:
-                environ[QUOTA_KEY] = outer
+            state.close()
+            if outer is not None:
+                environ[RESPONSE_KEY] = outer
 
     return respond

@@ -8,16 +8,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from flask import current_app, request
+from flask import current_app, has_request_context, request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited
+from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
+from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.token_reuse import TokenRequest, TokenReuse
 from oauth_ratelimit.guard import Guess
-
-STATES_KEY = "oauth_ratelimit.states"  # in the WSGI environment, because two requests may share flask.g
-QUOTA_KEY = "oauth_ratelimit.quota"  # in the WSGI environment: the headers that the middleware adds to the response
 
 
 @dataclass(slots=True)
@@ -25,9 +23,8 @@ class RequestState:
     """Facts of one token or one endpoint, which is decided only once, even if its grant calls several hooks."""
 
     app_limiter: AppLimiter
-    environ: dict[str, Any]  # of WSGI
+    response: ResponseState
     is_authorize: bool  # at the authorization endpoint, where a denial goes to the redirect URI
-    quota_headers: Headers  # added to the response by the middleware
     grant: Any = None  # of a token request, or chosen by the application at the authorization endpoint
     client: Any = None  # None before the decision
     is_decided: bool = False
@@ -60,7 +57,7 @@ class RequestState:
         """Decide, and pass the quota headers of the last decision to the middleware, none if that is a denial."""
         headers, self.denial, self.reuse = self.app_limiter.check(client, username, grant_type, endpoint, asked)
         if not self.is_authorize:  # a browser receives that response, not the client
-            self.quota_headers[:] = headers
+            self.response.quota_headers = headers
 
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
@@ -71,13 +68,22 @@ class RequestState:
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
 
 
-def current_environ() -> dict[str, Any] | None:
-    """Return the WSGI environment of the current request, None outside of one."""
-    try:
-        environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
-    except RuntimeError:
+def current_app_limiter() -> AppLimiter | None:
+    """Return the limiter of the current request's application, None if it is not limited, or outside of a request."""
+    if not has_request_context():
         return None
-    return environ
+    app = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # attributes of proxies are slow
+    limiter: AppLimiter | None = app.extensions.get(EXTENSION)
+    return limiter
+
+
+def current_response() -> ResponseState:
+    """Return the state of the response to the current request. A context without the middleware has one of its own."""
+    environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    state: ResponseState | None = environ.get(RESPONSE_KEY)
+    if state is None:
+        state = environ[RESPONSE_KEY] = ResponseState(is_awaited=False)
+    return state
 
 
 def current_state() -> RequestState | None:
@@ -87,22 +93,18 @@ def current_state() -> RequestState | None:
 
 def kept_state(endpoint: str | None) -> RequestState | None:
     """Return the state that the current request has kept for an endpoint (None: for a token), None without one."""
-    environ = current_environ()
-    states = None if environ is None else environ.get(STATES_KEY)
-    return None if states is None else states.get((current_app.extensions.get(EXTENSION), endpoint))
+    app_limiter = current_app_limiter()
+    return None if app_limiter is None else current_response().states.get((app_limiter, endpoint))
 
 
 def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
     """Return a state for the current request, None if the application does not limit it."""
-    environ = current_environ()
-    if environ is None:
-        return None
-    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+    app_limiter = current_app_limiter()
     if app_limiter is None or (is_authorize and not app_limiter.authorize_endpoint):
         return None
-    return RequestState(app_limiter, environ, is_authorize, environ.setdefault(QUOTA_KEY, []), grant)
+    return RequestState(app_limiter, current_response(), is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:
     """Keep a state until the end of its HTTP request. An application inside another one has states of its own."""
-    state.environ.setdefault(STATES_KEY, {})[state.app_limiter, endpoint] = state
+    state.response.states[state.app_limiter, endpoint] = state

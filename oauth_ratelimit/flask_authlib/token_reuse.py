@@ -20,10 +20,10 @@ from oauth_ratelimit.core.decision import Answer, Decision
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
 
-REUSES_KEY = "oauth_ratelimit.reuses"  # in the WSGI environment: what ends with the response
 METHODS = frozenset({"client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt"})
 CREDENTIALS = frozenset({"client_secret", "client_assertion"})  # parameters that may differ
 FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
@@ -46,7 +46,7 @@ class TokenRequest(NamedTuple):
 
     server: Any
     grant: Any
-    environ: dict[str, Any]
+    response: ResponseState
     options: tuple[Any, ...]  # arguments of ``generate_token`` after the user
     named_options: Mapping[str, Any]
 
@@ -199,7 +199,7 @@ class Reuser:
         reuse = TokenReuse(cache, scope, found, deny)
         if reuses:
             decision.answer = Answer.REUSED if reuse.is_reused else Answer.ISSUED
-        asked.environ[REUSES_KEY].append(reuse)
+        asked.response.reuses.append(reuse)
         return reuse
 
     def _find(self, cache: TokenCache, client_id: str, digest: bytes) -> dict[str, Any] | Issue | None:
@@ -230,15 +230,15 @@ class Reuser:
         options = (*asked.options, *asked.named_options.values())
         extra = "" if self._key_of is None else self._key_of(client)
         if (
-            asked.environ.get(REUSES_KEY) is None
-            or http_request.environ is not asked.environ
+            not asked.response.is_awaited
+            or http_request.environ.get(RESPONSE_KEY) is not asked.response
             or asked.grant.request.client is not client
             or method not in METHODS
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
             or not all(isinstance(value, SIMPLE) for value in options)
-            or any(_is_binding(name) and value not in UNBOUND for name, value in asked.environ.items())
+            or any(_is_binding(name) and value not in UNBOUND for name, value in http_request.environ.items())
         ):
             return None
         parts = (
