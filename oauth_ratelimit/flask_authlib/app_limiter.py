@@ -17,7 +17,7 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited, quota_headers
+from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.flask_authlib.token_reuse import Reuser, TokenRequest, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
@@ -161,7 +161,7 @@ class AppLimiter:
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
         asked: TokenRequest | None = None,
-    ) -> tuple[Headers, RateLimited | None, TokenReuse | None]:
+    ) -> tuple[QuotaHeaders, RateLimited | None, TokenReuse | None]:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
         Args:
@@ -172,7 +172,7 @@ class AppLimiter:
             that is given out again or may be kept.
         """
         if self.is_switched_off:
-            return [], None, None
+            return (), None, None
         settings = self._live.current
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
@@ -205,10 +205,10 @@ class AppLimiter:
                     self.log_failure("observer_failed", exc)
             if decision.allowed or reuse is not None:
                 return quota_headers(decision, settings.denial.headers, partition), None, reuse
-            return [], RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition), None
+            return (), RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition), None
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)
-            return [], None, None
+            return (), None, None
 
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles."""

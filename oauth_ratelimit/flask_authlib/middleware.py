@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.responses import Headers
+from oauth_ratelimit.flask_authlib.responses import Headers, QuotaHeaders
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -30,13 +30,12 @@ class ResponseState:
     """
 
     is_awaited: bool
-    quota_headers: Headers = field(default_factory=list)
+    quota_headers: QuotaHeaders = ()
     reuses: "list[TokenReuse]" = field(default_factory=list)
     states: "dict[tuple[object, str | None], RequestState]" = field(default_factory=dict)
 
     def close(self) -> None:
         """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
-        self.is_awaited = False
         for reuse in self.reuses:
             reuse.release()
         for state in self.states.values():
@@ -62,7 +61,9 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
         try:
             return wsgi_app(environ, start)
         finally:
-            state.close()
+            state.is_awaited = False
+            if state.reuses or state.states:
+                state.close()
             if outer is not None:
                 environ[RESPONSE_KEY] = outer
 

@@ -1,9 +1,9 @@
 """The answer to a decision: a 429 that explains itself, and quota headers in several families."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from authlib.oauth2 import OAuth2Error
 
@@ -18,6 +18,7 @@ MAX_FIELD_INTEGER = 10**15 - 1  # the largest integer of a structured field (RFC
 
 Header = tuple[str, str]
 Headers = list[Header]
+QuotaHeaders = tuple[Header, ...]
 
 _NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # characters that a structured field's string escapes or cannot hold
 
@@ -78,7 +79,7 @@ class RateLimited(OAuth2Error, RateLimitError):
         ]
 
 
-def quota_headers(decision: Decision, families: Collection[str], partition: str | None = None) -> Headers:
+def quota_headers(decision: Decision, families: tuple[str, ...], partition: str | None = None) -> QuotaHeaders:
     """Return the headers that describe a client's quota under the policies that are enforced for this request.
 
     None in a dry run, outside a canary's share and for a trusted client: a client that paces itself by headers would
@@ -92,32 +93,60 @@ def quota_headers(decision: Decision, families: Collection[str], partition: str 
     """
     quota = decision.enforced_quota() if families else None
     if quota is None:
-        return []
+        return ()
     policy, is_total, remaining, more_after_s, reset_after_s = quota
     at_least = 0 if decision.allowed else 1  # of seconds
-    headers: Headers = []
+    return _rendered(
+        families,
+        decision.tiers or tiers_of((policy,), Mode.ENFORCE),
+        policy.name,
+        remaining,
+        whole_seconds(more_after_s, at_least=at_least),
+        whole_seconds(reset_after_s, at_least=at_least),
+        None if is_total else partition,
+    )
+
+
+@lru_cache(maxsize=1000)
+def _rendered(
+    families: tuple[str, ...],
+    tiers: tuple[Tier, ...],
+    name: str,
+    remaining: int,
+    more_after_s: int,
+    reset_after_s: int,
+    partition: str | None,
+) -> QuotaHeaders:
+    """Return the headers of one policy and its numbers, which are the same for many clients."""
+    fixed = _fixed(tiers)
+    headers: QuotaHeaders = ()
     if "ietf" in families:
-        names, policies = _policies(decision.tiers or tiers_of((policy,), Mode.ENFORCE))
-        left = remaining if remaining <= MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
-        pk = f";pk=:{partition}:" if partition and not is_total else ""
-        limit = f"{names[policy.name]};r={left};t={whole_seconds(more_after_s, at_least=at_least)}{pk}"
-        headers += policies, ("RateLimit", limit)
+        pk = f";pk=:{partition}:" if partition else ""
+        left = min(remaining, MAX_FIELD_INTEGER)
+        headers = (fixed.policies, ("RateLimit", f"{fixed.names[name]};r={left};t={more_after_s}{pk}"))
     if "x-ratelimit" in families:
         headers += (
-            ("X-RateLimit-Limit", f"{policy.limit}"),
+            fixed.limits[name],
             ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least=at_least)}"),
+            ("X-RateLimit-Reset", f"{reset_after_s}"),
         )
     return headers
 
 
+class _Fixed(NamedTuple):
+    names: Mapping[str, str]  # of the enforced policies, as strings of structured fields
+    policies: Header
+    limits: Mapping[str, Header]
+
+
 @lru_cache(maxsize=1000)
-def _policies(tiers: tuple[Tier, ...]) -> tuple[Mapping[str, str], Header]:
-    """Return the names of the enforced policies as a structured field's strings, and the header with all of them."""
+def _fixed(tiers: tuple[Tier, ...]) -> _Fixed:
+    """Return what is the same in each answer under these policies."""
     enforced = [tier.policy for tier in tiers if tier.is_enforced]
     names = {policy.name: f'"{_NOT_IN_A_STRING.sub("?", policy.name)}"' for policy in enforced}
     items = [
         f"{names[policy.name]};q={min(policy.limit, MAX_FIELD_INTEGER)};w={policy.window.window_s}"
         for policy in enforced
     ]
-    return names, ("RateLimit-Policy", ", ".join(items))
+    limits = {policy.name: ("X-RateLimit-Limit", f"{policy.limit}") for policy in enforced}
+    return _Fixed(names, ("RateLimit-Policy", ", ".join(items)), limits)
