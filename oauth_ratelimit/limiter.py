@@ -128,11 +128,15 @@ class Limiter:
             rules = client.rules_for(grant_type) if client.grant_rules else client.rules
             if rules.exempt is not None:
                 return rules.exempt
-            can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
             key = client.keys.get(pseudonym) or self._clients.key_of(client, pseudonym, now_s)
-            decision = client.decide(key, rules, now_s, cost, can_reuse=can_reuse)
+            counted = client.admit_surely(key, now_s, cost) if key else ()
+            if not counted:
+                can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
+                decision = client.decide(key, rules, now_s, cost, can_reuse)
         finally:
             client.lock.release()
+        if counted:
+            return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
         if decision.denial is not None and not decision.is_repeat and decision.action != "reuse":
             self._report(client, key, decision, grant_type)
         return decision

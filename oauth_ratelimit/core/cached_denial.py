@@ -34,11 +34,9 @@ class CachedDenial:
 
     def repeat(self, now_s: float, hits: int) -> Decision | None:
         """Return the decision about another request, None if this denial does not hold for it."""
-        period = self.suppression
-        if period is None or hits != self.hits or not self.first.now_s <= now_s < self.until_s:
-            return None
-        if now_s >= period.until_s:
+        first, period = self.first, self.suppression
+        if period is None or hits != self.hits or not first.now_s <= now_s < self.until_s or now_s >= period.until_s:
             return None
         period.last_at_s = now_s
         period.suppressed_count += 1
-        return self.first.repeat(now_s)
+        return Decision(first.client_mode, now_s, first.tiers, first.counted, first.denial, True)

@@ -2,13 +2,13 @@
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
-from oauth_ratelimit.core.tier import Tier, enforced_places
+from oauth_ratelimit.core.tier import Content, Tier, enforced_places
 
 NEAR_LIMIT_SHARE = 5  # less than a fifth of the quota is left
 
@@ -30,10 +30,6 @@ class Answer(enum.StrEnum):
 
     REUSABLE = "reusable"
     """That of the limits, although a token was issued before that fits."""
-
-
-Counted = tuple[float, int, Sequence[int]]
-"""Content of a window: the estimate, the hits that count in full, and the hits of past frames."""
 
 
 class Quota(NamedTuple):
@@ -101,8 +97,7 @@ class Decision:
         tiers: The policies that were checked, with their modes.
         counted: Content of the window of each, this request included if it was counted.
         denial: The denial; None if the request is within all limits.
-        resets_after_s: Seconds until the whole quota of each is back; without them, those after a hit that was counted.
-        is_repeat: True if an earlier denial of the same key was repeated.
+        is_repeat: True if an earlier denial of the same key was repeated. ``counted`` is of that one.
         trusted: True if the client is trusted, so that no limit was checked or counted.
         can_reuse: True for a request over a limit whose grant and user allow that its client gets a token again.
         answer: The answer if it is not what the limits alone say.
@@ -111,9 +106,8 @@ class Decision:
     client_mode: Mode
     now_s: float = 0.0
     tiers: tuple[Tier, ...] = ()
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[Content, ...] = ()
     denial: LimitDenial | None = None
-    resets_after_s: tuple[float, ...] = ()
     is_repeat: bool = False
     trusted: bool = False
     can_reuse: bool = False
@@ -148,7 +142,7 @@ class Decision:
             return Described(None, self.client_mode, 0, 0)
         index = 0 if len(self.tiers) == 1 else min(range(len(self.tiers)), key=self._room)
         tier = self.tiers[index]
-        return Described(tier.policy, tier.mode, int(tier.limit - self.counted[index][0]), index)
+        return Described(tier.policy, tier.mode, int(self._room(index)), index)
 
     @property
     def mode(self) -> Mode:
@@ -186,7 +180,10 @@ class Decision:
         """Seconds until the whole quota is back if nothing else happens."""
         if self.denial is not None:
             return self.denial.reset_after_s + self.denial.at_s - self.now_s
-        return self._reset_after_s(self.described.place) if self.tiers else 0.0
+        if not self.tiers:
+            return 0.0
+        place = self.described.place
+        return self.tiers[place].reset_after_s(self.counted[place], self._counted_s)
 
     @property
     def retry_after_s(self) -> float:
@@ -222,33 +219,28 @@ class Decision:
         if not places:
             return None
         nearest = places[0] if len(places) == 1 else min(places, key=self._room)
-        tier, counted, now_s = tiers[nearest], self.counted[nearest], self.now_s
-        left_s = tier.frame_end_after(now_s) - now_s
-        reset_after_s = self.resets_after_s[nearest] if self.resets_after_s else left_s + tier.window_s
-        more_after_s = tier.more_after_s(left_s, *counted)
-        return Quota(tier.policy, tier.is_total, int(tier.limit - counted[0]), more_after_s, reset_after_s)
+        tier, content, at_s = tiers[nearest], self.counted[nearest], self._counted_s
+        reset_after_s, more_after_s = tier.reset_after_s(content, at_s), tier.more_after_s(content, at_s)
+        return Quota(tier.policy, tier.is_total, int(self._room(nearest)), more_after_s, reset_after_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """Return the checked policies, each with the hits in its window."""
-        return [(tier.policy, estimate) for tier, (estimate, _, _) in zip(self.tiers, self.counted, strict=True)]
+        checked = zip(self.tiers, self.counted, strict=True)
+        return [(tier.policy, tier.estimate(content, self._counted_s)) for tier, content in checked]
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""
         denial = self.denial and replace(self.denial, mode=Mode.DRY_RUN, is_enforced=False)
-        return Decision(Mode.DRY_RUN, self.now_s, self.tiers, self.counted, denial, self.resets_after_s)
+        return Decision(Mode.DRY_RUN, self.now_s, self.tiers, self.counted, denial)
 
-    def repeat(self, now_s: float) -> "Decision":
-        """Return the decision about another request that this denial covers."""
-        return Decision(self.client_mode, now_s, self.tiers, self.counted, self.denial, self.resets_after_s, True)
+    @property
+    def _counted_s(self) -> float:
+        """Time that ``counted`` is of: that of the first request, if this one repeats a denial."""
+        return self.now_s if self.denial is None else self.denial.at_s
 
     def _room(self, index: int) -> float:
-        return self.tiers[index].limit - self.counted[index][0]
-
-    def _reset_after_s(self, index: int) -> float:
-        if self.resets_after_s:
-            return self.resets_after_s[index]
         tier = self.tiers[index]
-        return tier.frame_end_after(self.now_s) + tier.window_s - self.now_s
+        return tier.limit - tier.estimate(self.counted[index], self._counted_s)
 
     def __repr__(self) -> str:
         return (

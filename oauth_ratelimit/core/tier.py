@@ -7,9 +7,13 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OnLimit, Policy
-from oauth_ratelimit.core.window import Estimator, retry_after_s
+from oauth_ratelimit.core.window import Estimator, estimate_hits, reset_after_s, retry_after_s
 
 URGENT_RATIO = 1 / 200  # of a limit; docs/accuracy.md compares other values
+
+
+Content = tuple[int, int, Sequence[int], float]
+"""Content of a window: ``full`` and ``edge`` of ``core.window``, the hits of past frames, the end of the frame."""
 
 
 class Series(NamedTuple):
@@ -90,13 +94,28 @@ class Tier:
             end_s = self._frame_end_s = float(self.policy.window.frame_start_s(now_s) + self.frame_s)
         return end_s
 
-    def more_after_s(self, left_s: float, estimate: float, full: int, past: Sequence[int]) -> float:
-        """Return the seconds until the limit has room for one more hit, if nothing else happens; infinity for no hits.
+    def left_s(self, frame_end_s: float, now_s: float) -> float:
+        """Return the seconds until a frame ends: a whole frame if the clock stepped back before its start."""
+        return min(frame_end_s - now_s, float(self.frame_s))
 
-        Args:
-            left_s: Seconds until the frame ends.
-            estimate, full, past: Content of the window, see ``core.window``.
-        """
+    def estimate(self, content: Content, now_s: float) -> float:
+        """Return the hits that the window holds. ``now_s`` lies in the frame."""
+        full, edge, _, frame_end_s = content
+        return estimate_hits(full, edge, self.left_s(frame_end_s, now_s), self.frame_s) if edge else full
+
+    def reset_after_s(self, content: Content, now_s: float) -> float:
+        """Return the seconds until nothing counts any more."""
+        full, _, past, frame_end_s = content
+        return reset_after_s(self.current(full, past), past, self.policy.window, left_s=frame_end_s - now_s)
+
+    def current(self, full: int, past: Sequence[int]) -> int:
+        """Return the hits of the current frame."""
+        return full - self.policy.estimator.weigh(0, past, self.frame_count)[0]
+
+    def more_after_s(self, content: Content, now_s: float) -> float:
+        """Return the seconds until there is room for one more hit, if nothing else happens; infinity for no hits."""
+        full, _, past, frame_end_s = content
+        left_s, estimate = self.left_s(frame_end_s, now_s), self.estimate(content, now_s)
         room = math.ceil(estimate) - 1
         if self.is_sliding:  # most requests need no loop: the hits that fade out first are those of the oldest frame
             if full <= room:
@@ -104,9 +123,8 @@ class Tier:
             oldest = past[-1] if past else full
             if estimate == full and oldest:
                 return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
-        estimator = self.policy.estimator
-        current = full - estimator.weigh(0, past, self.frame_count)[0]
-        return retry_after_s(current, past, self.policy.window, estimator, room=room, left_s=left_s)
+        window, estimator = self.policy.window, self.policy.estimator
+        return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
 
 
 @lru_cache(maxsize=1000)

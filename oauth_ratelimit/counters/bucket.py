@@ -6,9 +6,8 @@ from itertools import repeat
 from operator import add
 from typing import Any
 
-from oauth_ratelimit.core.decision import Counted
-from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s
+from oauth_ratelimit.core.tier import Content, Tier
+from oauth_ratelimit.core.window import age, pack, retry_after_s
 
 AHEAD_S = 5  # frames that start up to this much later count now: they come from an instance whose clock is ahead
 NO_ALERT = 2**60  # far above any limit
@@ -30,12 +29,11 @@ class Bucket:
         frame_end_s: End of the current frame, seconds since the epoch; a whole number.
         full, edge: The two numbers of an estimate, see ``core.window``.
         past: Hits of the frames before the current one, newest first.
-        base: ``full`` without the hits of the current frame.
         not_fresh: The part of ``full`` that needs no flush. The rest are hits of the current frame that none has taken.
         alert: The value of ``full`` at which the key becomes urgent.
     """
 
-    __slots__ = ("alert", "base", "edge", "frame_end_s", "full", "not_fresh", "past", "tier")
+    __slots__ = ("alert", "edge", "frame_end_s", "full", "not_fresh", "past", "tier")
 
     def __init__(self, tier: Tier, now_s: float) -> None:
         self.tier = tier
@@ -43,17 +41,16 @@ class Bucket:
         self.full = 0
         self.edge = 0
         self.past: Sequence[int] = b""
-        self.base = 0
         self.not_fresh = 0
         self.alert = NO_ALERT
 
     def values(self) -> tuple[Any, ...]:
         """Return all that changes, for ``restore``."""
-        return self.frame_end_s, self.full, self.edge, self.past, self.base, self.not_fresh, self.alert
+        return self.frame_end_s, self.full, self.edge, self.past, self.not_fresh, self.alert
 
     def restore(self, values: tuple[Any, ...]) -> None:
         """Go back to former values."""
-        self.frame_end_s, self.full, self.edge, self.past, self.base, self.not_fresh, self.alert = values
+        self.frame_end_s, self.full, self.edge, self.past, self.not_fresh, self.alert = values
 
     def is_current(self, now_s: float) -> bool:
         """Return whether ``now_s`` lies in the current frame."""
@@ -81,7 +78,6 @@ class Bucket:
         """Compute the numbers of the estimate, and move the alert with them."""
         before = self.full
         self.full, self.edge = self.tier.policy.estimator.weigh(current, self.past, self.tier.frame_count)
-        self.base = self.full - current
         self.not_fresh = self.full - fresh
         if self.alert != NO_ALERT:  # the sum would be a new object in every key
             self.alert += self.full - before
@@ -94,40 +90,37 @@ class Bucket:
     @property
     def current(self) -> int:
         """Hits of the current frame."""
-        return self.full - self.base
+        return self.tier.current(self.full, self.past)
 
     @property
     def fresh(self) -> int:
         """Hits of the current frame that no flush has taken."""
         return self.full - self.not_fresh
 
-    def _left_s(self, now_s: float) -> float:
-        """Return the seconds until the frame ends: a whole frame if the clock stepped back before its start."""
-        return min(self.frame_end_s - now_s, float(self.tier.frame_s))
+    @property
+    def content(self) -> Content:
+        """Content of the window."""
+        return self.full, self.edge, self.past, self.frame_end_s
 
     def estimate(self, now_s: float) -> float:
         """Return the hits that the window holds. ``now_s`` lies in the current frame."""
-        return estimate_hits(self.full, self.edge, self._left_s(now_s), self.tier.frame_s) if self.edge else self.full
+        return self.tier.estimate(self.content, now_s)
 
-    def fits(self, now_s: float, cost: int) -> bool:
-        """Return whether hits are surely within the limit, whatever fades out, and do not reach the alert.
+    def count_surely(self, now_s: float, cost: int) -> Content | None:
+        """Count hits that are surely within the limit, whatever fades out, and do not reach the alert.
 
-        False if it takes an estimate to say, or if the frame has ended.
+        Counts nothing and returns None if it takes an estimate to say, or if the frame has ended.
         """
         full, limit = self.full + cost, self.tier.limit
-        return now_s < self.frame_end_s and full < self.alert and full <= limit and full + self.edge <= limit
+        if full < self.alert and full <= limit and full + self.edge <= limit and now_s < self.frame_end_s:
+            return self.count(cost)
+        return None
 
-    def content(self, now_s: float) -> Counted:
-        """Return the content of the window. ``now_s`` lies in the current frame."""
-        return self.estimate(now_s), self.full, self.past
-
-    def count(self, now_s: float, cost: int) -> Counted:
+    def count(self, cost: int) -> Content:
         """Count hits in the current frame, and return the content of the window."""
         self.full = full = self.full + cost
-        if self.edge or self.tier.edge_per_hit:
-            self.edge += cost * self.tier.edge_per_hit
-            return estimate_hits(full, self.edge, self._left_s(now_s), self.tier.frame_s), full, self.past
-        return full, full, self.past
+        self.edge = edge = self.edge + cost * self.tier.edge_per_hit
+        return full, edge, self.past, self.frame_end_s
 
     def denies(self, now_s: float, cost: int) -> bool:
         """Return whether the limit does not admit hits."""
@@ -141,9 +134,9 @@ class Bucket:
 
     def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""
-        window, left_s = self.tier.policy.window, self._left_s(now_s)
+        window, left_s = self.tier.policy.window, self.tier.left_s(self.frame_end_s, now_s)
         current, past = self.current, self.past
-        early_s = self._early_s(now_s)
+        early_s = max(0.0, self.frame_start_s - now_s)  # until the frame begins, after the clock stepped back
         beyond_s = later_s - early_s
         if beyond_s > 0.0:
             frames = int((now_s + later_s - self.frame_start_s) // window.frame_s)
@@ -156,12 +149,7 @@ class Bucket:
 
     def reset_after_s(self, now_s: float) -> float:
         """Return the seconds until nothing counts any more."""
-        waiting_s = reset_after_s(self.current, self.past, self.tier.policy.window, left_s=self._left_s(now_s))
-        return self._early_s(now_s) + waiting_s if waiting_s else 0.0
-
-    def _early_s(self, now_s: float) -> float:
-        """Return the seconds until the current frame begins: above 0.0 after the clock stepped back."""
-        return max(0.0, self.frame_start_s - now_s)
+        return self.tier.reset_after_s(self.content, now_s)
 
     def watch(self, now_s: float, *, writer_count: int) -> None:
         """Set the alert to the hits that this instance may count before it flushes.

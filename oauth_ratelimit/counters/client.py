@@ -10,7 +10,7 @@ from oauth_ratelimit.core.cached_denial import CachedDenial
 from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits
-from oauth_ratelimit.core.tier import Tier, extend_horizons
+from oauth_ratelimit.core.tier import Content, Tier, extend_horizons
 from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.due_queue import Due, DueQueue
@@ -149,59 +149,50 @@ class ClientState:
         self.keys[username] = key
         return key
 
-    def decide(
-        self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, *, can_reuse: bool = False
-    ) -> Decision:
-        """Decide about a request, and count it where it counts.
+    def admit_surely(self, key: KeyState, now_s: float, cost: int) -> tuple[Content, ...]:
+        """Count a request that is surely within its limits and makes no key urgent.
 
-        Most requests are surely within all limits, or repeat a denial; all others are decided by the estimates.
+        Returns what its windows hold then; nothing if it takes ``decide`` to say, also if a key is to be queued first.
+        """
+        total = self.total
+        if not key.is_dirty or key in self.denials or (total is not None and not total.is_dirty):
+            return ()
+        buckets = key.buckets() if total is None else key.buckets() + total.buckets()
+        counted: tuple[Content, ...] = ()
+        for bucket in buckets:
+            content = bucket.count_surely(now_s, cost)
+            if content is None:
+                _count(buckets[: len(counted)], -cost)  # taken back
+                return ()
+            counted += (content,)
+        return counted
+
+    def decide(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool) -> Decision:
+        """Decide about a request by the estimates, and count it where it counts; or repeat a denial.
 
         Args:
             key: The key; None if it has no limits of its own.
             rules: The rules for its grant type.
             can_reuse: Whether its client may get a token again.
         """
-        decision = None
-        if self.denials and (holder := key or self.total) in self.denials:
+        holder = key or self.total
+        if holder is not None and holder in self.denials and cost == 1 and rules is self.rules:
             cached = self.denials[holder]
-            if cost == 1 and rules is self.rules and not (can_reuse and cached.reuses):
-                decision = cached.repeat(now_s, self._hits(key))
-                self._mark_dirty(holder)
-        elif key is not None and key.is_dirty:  # any other has to be queued first
-            decision = self._admit_surely(key, rules, now_s, cost)
-        decision = decision or self._decide_by_estimates(key, rules, now_s, cost, can_reuse)
-        if can_reuse and decision.denial is not None:
-            decision.can_reuse = True
-        return decision
-
-    def _admit_surely(self, key: KeyState, rules: ClientRules, now_s: float, cost: int) -> Decision | None:
-        """Admit and count a request that is surely within its limits and makes no key urgent, else return None."""
-        buckets = key.buckets
-        if self.total is not None:
-            if not self.total.is_dirty:
-                return None
-            buckets += self.total.buckets
-        for bucket in buckets:
-            if not bucket.fits(now_s, cost):
-                return None
-        counted = tuple([bucket.count(now_s, cost) for bucket in buckets])
-        return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
-
-    def _decide_by_estimates(
-        self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool
-    ) -> Decision:
+            if not (can_reuse and cached.reuses) and (repeated := cached.repeat(now_s, self._hits(key))):
+                if not holder.is_dirty:
+                    self._mark_dirty(holder)
+                return repeated
         buckets = self._current_buckets(key, now_s)
-        tiers = rules.tiers_of(key)
         for bucket in buckets:
             if bucket.denies(now_s, cost):
                 return self._deny(key, rules, buckets, now_s, cost, can_reuse)
-        counted = tuple([bucket.count(now_s, cost) for bucket in buckets])
+        counted = _count(buckets, cost)
         for each in (key, self.total):
             if each is not None:
                 self.denials.pop(each, None)
                 if not each.is_urgent and each.has_reached_alert:
                     self.queue.add_urgent(each)
-        return Decision(rules.mode, now_s, tiers, counted)
+        return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
 
     def _current_buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
         """Return the buckets that a request concerns, in the frames of ``now_s``, and queue their keys."""
@@ -212,7 +203,7 @@ class ClientState:
             return ()
         self._mark_dirty(key)
         key.advance(now_s)
-        return key.buckets
+        return key.buckets()
 
     def _mark_dirty(self, key: KeyState | None) -> None:
         if key is not None and not key.is_dirty:
@@ -222,7 +213,7 @@ class ClientState:
 
     def _hits(self, key: KeyState | None) -> int:
         """Return a number that changes with every hit of the keys that a request concerns."""
-        return (key.hits if key else 0) + (self.total.hits if self.total else 0)
+        return (key.hits() if key else 0) + (self.total.hits() if self.total else 0)
 
     def _deny(
         self,
@@ -246,11 +237,12 @@ class ClientState:
         if can_reuse and _reuses(over):
             counting = []
         for bucket in counting:
-            bucket.count(now_s, cost)
+            bucket.count(cost)
         denial = _describe(checked, over, now_s=now_s, cost=cost)
         for bucket in admitting:  # afterwards, or it would describe the denial of the next request
-            bucket.count(now_s, cost)
-        decision = _uncounted(rules, tiers, buckets, now_s, denial)
+            bucket.count(cost)
+        decision = Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
+        decision.can_reuse = can_reuse
         holder = key or self.total
         if holder is not None and cost == 1 and rules is self.rules and not counting and not admitting:
             until_s = now_s + denial.retry_after_s - ROUNDING_S
@@ -263,7 +255,7 @@ class ClientState:
         checked = list(zip(tiers, buckets, strict=True))
         over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
         denial = _describe(checked, over, now_s=now_s, cost=cost) if over else None
-        return _uncounted(rules, tiers, buckets, now_s, denial)
+        return Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
 
     def count(self, key: KeyState, now_s: float) -> None:
         """Count a request that was admitted before. If a dry run denies it, other dry runs do not count it, either."""
@@ -271,7 +263,7 @@ class ClientState:
         is_over = any(bucket.denies(now_s, 1) for bucket in buckets if not bucket.tier.is_enforced)
         for bucket in buckets:
             if not is_over or bucket.tier.is_enforced or bucket.tier.count_denied:
-                bucket.count(now_s, 1)
+                bucket.count(1)
         if key.has_reached_alert:
             self.queue.add_urgent(key)
 
@@ -312,17 +304,11 @@ class ClientState:
         return True
 
 
-def _uncounted(
-    rules: ClientRules,
-    tiers: tuple[Tier, ...],
-    buckets: Sequence[Bucket],
-    now_s: float,
-    denial: LimitDenial | None,
-) -> Decision:
-    """Return the decision about a request that was not counted everywhere."""
-    counted = tuple(bucket.content(now_s) for bucket in buckets)
-    resets_after_s = tuple(bucket.reset_after_s(now_s) for bucket in buckets)
-    return Decision(rules.mode, now_s, tiers, counted, denial, resets_after_s)
+def _count(buckets: Sequence[Bucket], cost: int) -> tuple[Content, ...]:
+    counted: tuple[Content, ...] = ()
+    for bucket in buckets:
+        counted += (bucket.count(cost),)
+    return counted
 
 
 def _reuses(over: Sequence[Tier]) -> bool:

@@ -122,7 +122,7 @@ class KeyState:
         self.requested_s = now_s
         self.read_s = now_s
         if client.sharing.is_shared:
-            for bucket in self.buckets:
+            for bucket in self.buckets():
                 bucket.watch_unread(writer_count=client.sharing.max_writer_count)
 
     @property
@@ -135,14 +135,13 @@ class KeyState:
         """True if the key counts all users of the client together."""
         return self.scope != self.client.scope
 
-    @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The bucket of each tier, the widest window first."""
-        return (self.first, *self.others)
+        """Return the bucket of each tier, the widest window first."""
+        return (self.first, *self.others) if self.others else (self.first,)
 
     def advance(self, now_s: float) -> None:
         """Move on to the frames that ``now_s`` lies in. Hits of frames that have ended wait for the next flush."""
-        for bucket in self.buckets:
+        for bucket in self.buckets():
             if not bucket.is_current(now_s):
                 with AllOrNothing(self):
                     start_s, fresh = bucket.turn(now_s)
@@ -153,9 +152,8 @@ class KeyState:
         # The frame is there already if the clock stepped back into it.
         self.fresh_past = merged(self.fresh_past, {series: {start_s: hits}})
 
-    @property
     def hits(self) -> int:
-        """Hits that count in full, over all tiers. It changes with every hit."""
+        """Return the hits that count in full, over all tiers: a number that changes with every hit."""
         hits = self.first.full
         for bucket in self.others:
             hits += bucket.full
@@ -164,16 +162,16 @@ class KeyState:
     @property
     def has_reached_alert(self) -> bool:
         """True if a bucket has reached its alert."""
-        return any(bucket.full >= bucket.alert for bucket in self.buckets)
+        return any(bucket.full >= bucket.alert for bucket in self.buckets())
 
     @property
     def is_urgent_when_new(self) -> bool:
         """True if an unread key's alert is so low that a cycle would come too late: its first hit makes it urgent."""
-        return any(bucket.alert < FEW_HITS for bucket in self.buckets)
+        return any(bucket.alert < FEW_HITS for bucket in self.buckets())
 
     def has_used(self, ratio: float, *, longer_than_s: float = 0.0) -> bool:
         """Return whether this share of a limit with a longer window is used up. Approximate: it needs no lock."""
-        for bucket in self.buckets:  # several times per key and cycle, so without a generator
+        for bucket in self.buckets():  # several times per key and cycle, so without a generator
             if bucket.full + bucket.edge >= ratio * bucket.tier.limit and bucket.tier.window_s > longer_than_s:
                 return True
         return False
@@ -188,7 +186,7 @@ class KeyState:
         """True if only ``FAR_RATIO`` of a limit would be used up if every instance had counted as much as this one."""
         writer_count = self.expected_writer_count
         return not self.has_used(FAR_RATIO / writer_count) and all(
-            bucket.tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count for bucket in self.buckets
+            bucket.tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count for bucket in self.buckets()
         )
 
     @property
@@ -205,11 +203,11 @@ class KeyState:
         """Seconds for which hits may wait to be sent, 0.0 unless the document is known and the key is far."""
         if self.version is None or self.unsent or self.attempt or not self.is_far:
             return 0.0
-        return min(bucket.tier.window_s for bucket in self.buckets) / WAITS_PER_WINDOW
+        return min(bucket.tier.window_s for bucket in self.buckets()) / WAITS_PER_WINDOW
 
     def gather(self) -> None:
         """Move the fresh hits of the current frames to ``fresh_past``."""
-        for bucket in self.buckets:
+        for bucket in self.buckets():
             fresh = bucket.take_fresh()
             if fresh and bucket.tier.sends:
                 self._put_aside(bucket.tier.series, bucket.frame_start_s, fresh)
@@ -222,7 +220,7 @@ class KeyState:
         """Return the hits that were counted here and that the store has not acknowledged. The client's lock is held."""
         fresh = {
             bucket.tier.series: {bucket.frame_start_s: bucket.fresh}
-            for bucket in self.buckets
+            for bucket in self.buckets()
             if bucket.tier.sends and bucket.fresh
         }
         return merged(fresh, *self._set_aside())
@@ -240,7 +238,7 @@ class KeyState:
         sources = (hits, *self._set_aside())
         new_hits = 0
         with AllOrNothing(self):
-            for bucket in self.buckets:
+            for bucket in self.buckets():
                 before = bucket.full
                 bucket.load(*(source.get(bucket.tier.series, NO_FRAMES) for source in sources if source))
                 new_hits = max(new_hits, bucket.full - before)
@@ -250,7 +248,7 @@ class KeyState:
     def watch(self, now_s: float) -> None:
         """Set the alerts. The frames are those of ``now_s``."""
         if self.client.sharing.is_shared:
-            for bucket in self.buckets:
+            for bucket in self.buckets():
                 bucket.watch(now_s, writer_count=self.expected_writer_count)
 
     def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
@@ -261,13 +259,13 @@ class KeyState:
         self.advance(now_s)
         self.gather()
         former: dict[Series, Bucket] = {}
-        for bucket in self.buckets:
+        for bucket in self.buckets():
             former.setdefault(bucket.tier.series, bucket)  # the widest window comes first
         self.first, *others = (Bucket(tier, now_s) for tier in tiers)
         self.others = tuple(others)
         self.client.denials.pop(self, None)
         is_incomplete = False
-        for bucket in self.buckets:
+        for bucket in self.buckets():
             before = former.get(bucket.tier.series)
             if before is None:
                 bucket.load(*(hits.get(bucket.tier.series, NO_FRAMES) for hits in self._set_aside() if hits))
@@ -282,18 +280,18 @@ class KeyState:
     def room(self, now_s: float, *, used_ratio: float) -> float:
         """Return the hits that are left of the limit with least left, ``inf`` if no limit is used up to this share."""
         self.advance(now_s)
-        used = [(bucket.tier.limit, bucket.estimate(now_s)) for bucket in self.buckets]
+        used = [(bucket.tier.limit, bucket.estimate(now_s)) for bucket in self.buckets()]
         is_used = any(estimate >= used_ratio * limit for limit, estimate in used)
         return min(limit - estimate for limit, estimate in used) if is_used else inf
 
     def is_empty(self, now_s: float) -> bool:
         """Return whether no window holds a hit."""
         self.advance(now_s)
-        return not any(bucket.full or bucket.edge for bucket in self.buckets)
+        return not any(bucket.full or bucket.edge for bucket in self.buckets())
 
     def request_count(self, hits: Hits) -> int:
         """Return the number of requests in hits. A request is in the hits of every tier but those on trial."""
-        series = {bucket.tier.series for bucket in self.buckets}
+        series = {bucket.tier.series for bucket in self.buckets()}
         counts = [(name in series, sum(frames.values())) for name, frames in hits.items()]
         return sum(max((count for own, count in counts if own is is_own), default=0) for is_own in (True, False))
 
@@ -341,7 +339,7 @@ class AllOrNothing:
     def __init__(self, key: KeyState) -> None:
         self._key = key
         self._hits = key.fresh_past, key.unsent, key.attempt
-        self._buckets = [(bucket, bucket.values()) for bucket in key.buckets]
+        self._buckets = [(bucket, bucket.values()) for bucket in key.buckets()]
 
     def __enter__(self) -> None:
         """Nothing was changed yet."""

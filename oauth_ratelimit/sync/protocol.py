@@ -79,7 +79,7 @@ def _horizons(state: KeyState) -> dict[Series, int]:
     """Return the horizons of the tiers, and of the series with hits to be sent."""
     former = state.client.former_horizons
     horizons: dict[Series, int] = {}
-    for bucket in state.buckets:
+    for bucket in state.buckets():
         series = bucket.tier.series
         longest_s = max(bucket.tier.horizon_s, former.get(series, 0), horizons.get(series, 0))
         horizons[series] = min(longest_s, MAX_HORIZON_S)
@@ -112,7 +112,7 @@ def commit(state: KeyState, change: Change, now_s: float) -> Mapping[str, int]:
 
 def _over_admitted(state: KeyState, hits: Hits, now_s: float) -> dict[str, int]:
     over = {}
-    for bucket in state.buckets:
+    for bucket in state.buckets():
         tier = bucket.tier
         excess = bucket.estimate(now_s) - bucket.fresh - tier.limit
         if excess > 0 and not tier.count_denied:
@@ -172,7 +172,7 @@ def must_read(state: KeyState, now_s: float) -> bool:
 
     The reading finds parts to remove, and the hits of a series that is new here.
     """
-    shortest_s = min(bucket.tier.window_s for bucket in state.buckets)
+    shortest_s = min(bucket.tier.window_s for bucket in state.buckets())
     least_s = 2 * LONE_READ_GAP_S if state.is_far else LONE_READ_GAP_S
     gap_s = min(max(shortest_s / 2, least_s), 2 * state.client.horizon_s)
     return now_s - state.read_s > gap_s and not state.is_idle(now_s)

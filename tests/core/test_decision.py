@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from oauth_ratelimit.core.decision import Counted, Decision, LimitDenial, whole_seconds
+from oauth_ratelimit.core.decision import Decision, LimitDenial, whole_seconds
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.core.window import Window
 
 NOW_S = 1_200_000_000.0  # a minute begins
@@ -18,9 +18,9 @@ ENFORCED, ENFORCED_WIDE = Tier(POLICY, Mode.ENFORCE), Tier(WIDE, Mode.ENFORCE)
 TRIED = Tier(WIDE, Mode.DRY_RUN)
 
 
-def content(estimate: float) -> Counted:
-    """Return what a window holds if a hit of the past fades out."""
-    return estimate, int(estimate), bytes([0] * 9 + [1])
+def content(full: int, policy: Policy = POLICY, *, edge: int = 0) -> Content:
+    """Return what a window holds in the frame that begins now, with hits of the past that fade out."""
+    return full, edge, bytes([0] * 9 + [edge]), NOW_S + policy.window.frame_s
 
 
 def quota_of(decision: Decision) -> tuple[Policy, bool, int, float]:
@@ -35,7 +35,7 @@ def figures(decision: Decision) -> tuple[str | None, int, float]:
 
 def test_admission_describes_its_policy_as_of_the_request() -> None:
     """What is left is rounded in favour of the limit."""
-    decision = Decision(Mode.ENFORCE, NOW_S + 1.5, (ENFORCED,), (content(5.5),))
+    decision = Decision(Mode.ENFORCE, NOW_S + 1.5, (ENFORCED,), (content(4, edge=2),))
     assert (True, False, Mode.ENFORCE, 10, 60) == (
         decision.allowed,
         decision.would_deny,
@@ -52,8 +52,8 @@ def test_admission_describes_its_policy_as_of_the_request() -> None:
 @pytest.mark.parametrize("tiers", [(ENFORCED, ENFORCED_WIDE), (ENFORCED_WIDE, ENFORCED)])
 def test_admission_by_several_tiers_describes_the_one_with_least_left(tiers: tuple[Tier, ...]) -> None:
     """The order of the tiers does not matter, and the use of each is known."""
-    used = {POLICY: 4.0, WIDE: 7.0}
-    decision = Decision(Mode.ENFORCE, NOW_S, tiers, tuple(content(used[tier.policy]) for tier in tiers))
+    used = {POLICY: 4, WIDE: 7}
+    decision = Decision(Mode.ENFORCE, NOW_S, tiers, tuple(content(used[tier.policy], tier.policy) for tier in tiers))
     assert ("wide", 5, 660.0) == figures(decision)
     assert (WIDE, False, 5, 660.0) == quota_of(decision)
     assert used == dict(decision.used_hits())
@@ -61,12 +61,13 @@ def test_admission_by_several_tiers_describes_the_one_with_least_left(tiers: tup
 
 @pytest.mark.parametrize(
     ("mode", "allowed", "quota"),
-    [(Mode.ENFORCE, False, (WIDE, False, 0, 30.75)), (Mode.DRY_RUN, True, (POLICY, False, 6, 65.5))],
+    [(Mode.ENFORCE, False, (WIDE, False, 0, 30.75)), (Mode.DRY_RUN, True, (POLICY, False, 6, 66.0))],
 )
 def test_denial_has_the_figures_of_its_limit(mode: Mode, allowed: bool, quota: tuple[Policy, bool, int, float]) -> None:
     """Its delays count from the first request, and a dry run is admitted all the same."""
     denial = LimitDenial(WIDE, mode, mode is Mode.ENFORCE, 0, NOW_S, retry_after_s=31.25, reset_after_s=61.0)
-    decision = Decision(Mode.ENFORCE, NOW_S + 0.5, (Tier(WIDE, mode), ENFORCED), (content(12.0), content(4.0)), denial)
+    counted = content(12, WIDE), content(4)
+    decision = Decision(Mode.ENFORCE, NOW_S + 0.5, (Tier(WIDE, mode), ENFORCED), counted, denial)
     assert (allowed, True, mode, 30.75) == (
         decision.allowed,
         decision.would_deny,
@@ -80,7 +81,7 @@ def test_denial_has_the_figures_of_its_limit(mode: Mode, allowed: bool, quota: t
 def test_decision_is_freed_without_the_garbage_collector() -> None:
     """There is one for each request, and a collection looks at all keys."""
     gc.collect()
-    decision = Decision(Mode.ENFORCE, NOW_S, (ENFORCED,), (content(4.0),))
+    decision = Decision(Mode.ENFORCE, NOW_S, (ENFORCED,), (content(4),))
     assert ("user", 6, 66.0) == figures(decision)
     del decision
     assert not gc.collect()

@@ -9,13 +9,9 @@ from oauth_ratelimit.core.window import Window
 POLICY = Policy("client", 120, Window.of(60))
 
 
-def an_admission(
-    policy: Policy = POLICY, *, remaining: int = 50, reset_after_s: float = 66.0, mode: Mode = Mode.ENFORCE
-) -> Decision:
-    """Return the decision about a request that a policy admits."""
-    used = policy.limit - remaining
-    counted = ((float(used), used, b""),)
-    return Decision(mode, tiers=(Tier(policy, mode),), counted=counted, resets_after_s=(reset_after_s,))
+def an_admission(policy: Policy = POLICY, *, remaining: int = 50, mode: Mode = Mode.ENFORCE) -> Decision:
+    """Return the decision about a request that a policy admits at the start of a frame."""
+    return Decision(mode, 0.0, (Tier(policy, mode),), ((policy.limit - remaining, 0, b"", policy.window.frame_s),))
 
 
 def a_denial(
@@ -29,7 +25,7 @@ def a_denial(
     """Return the decision about a request that a policy denies, or would deny in a dry run."""
     denial = LimitDenial(policy, mode, mode is Mode.ENFORCE, 0, 0.0, retry_after_s, reset_after_s, decision_id)
     tiers = (Tier(policy, mode),)
-    return Decision(mode, 0.0, tiers, ((float(policy.limit), policy.limit, b""),), denial, (reset_after_s,))
+    return Decision(mode, 0.0, tiers, ((policy.limit, 0, b"", policy.window.frame_s),), denial)
 
 
 ALLOWED = an_admission()
