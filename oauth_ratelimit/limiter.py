@@ -8,11 +8,11 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
-from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.client import ClientState
 from oauth_ratelimit.counters.due_queue import DueQueue
-from oauth_ratelimit.counters.key import Counts, KeyState, SharingState
+from oauth_ratelimit.counters.key import KeyState, SharingState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
@@ -227,13 +227,6 @@ class Limiter:
                 with state.client.lock:
                     return state.in_flight() or None
         return None
-
-    def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
-        """Return the hits of a key that this instance knows: the global snapshot, and its own hits in flight."""
-        pseudonym = self.pseudonym_of(username)
-        with self._clients.locked(client_id, endpoint=endpoint) as client:
-            state = client.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
-            return state.counts(self._clock()) if state else Counts(0, 0)
 
     def sync(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one sync cycle now: flush in-flight hits, then pull the totals.

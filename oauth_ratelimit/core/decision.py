@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
-from oauth_ratelimit.core.tier import Content, Tier, enforced_places
+from oauth_ratelimit.core.tier import Content, Tier
 
 NEAR_LIMIT_SHARE = 5  # less than a fifth of the quota is left
 
@@ -140,7 +140,7 @@ class Decision:
             return Described(self.denial.policy, self.denial.mode, self.denial.remaining, 0)
         if not self.tiers:
             return Described(None, self.client_mode, 0, 0)
-        index = 0 if len(self.tiers) == 1 else min(range(len(self.tiers)), key=self._room)
+        index = min(range(len(self.tiers)), key=self._room)
         tier = self.tiers[index]
         return Described(tier.policy, tier.mode, int(self._room(index)), index)
 
@@ -215,10 +215,10 @@ class Decision:
         if denial is not None and denial.is_enforced:
             is_total = any(tier.is_total for tier in tiers if tier.policy is denial.policy)
             return Quota(denial.policy, is_total, denial.remaining, self.retry_after_s, self.retry_after_s)
-        places = enforced_places(tiers)
+        places = [place for place, tier in enumerate(tiers) if tier.is_enforced]
         if not places:
             return None
-        nearest = places[0] if len(places) == 1 else min(places, key=self._room)
+        nearest = min(places, key=self._room)
         tier, content, at_s = tiers[nearest], self.counted[nearest], self._counted_s
         reset_after_s, more_after_s = tier.reset_after_s(content, at_s), tier.more_after_s(content, at_s)
         return Quota(tier.policy, tier.is_total, int(self._room(nearest)), more_after_s, reset_after_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from operator import add, attrgetter, sub
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge_into
@@ -60,21 +61,14 @@ class Tally:
         return self.trusted * 2 > self.offered
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            self.allowed + other.allowed,
-            self.denied + other.denied,
-            self.would_deny + other.would_deny,
-            self.trusted + other.trusted,
-            self.retries + other.retries,
-            self.reused + other.reused,
-            self.would_reuse + other.would_reuse,
-        )
+        return Tally(*map(add, _counts_of(self), _counts_of(other)))
 
     def __sub__(self, other: "Tally") -> "Tally":
-        return Tally(*(getattr(self, name) - getattr(other, name) for name in COUNTS))
+        return Tally(*map(sub, _counts_of(self), _counts_of(other)))
 
 
 COUNTS = tuple(count.name for count in fields(Tally))
+_counts_of = attrgetter(*COUNTS)
 NO_REQUESTS = Tally()
 
 

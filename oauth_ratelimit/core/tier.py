@@ -39,26 +39,6 @@ class Tier:
         is_total: True if it counts all users of a client together.
     """
 
-    __slots__ = (
-        "_frame_end_s",
-        "count_denied",
-        "edge_per_hit",
-        "frame_count",
-        "frame_s",
-        "horizon_s",
-        "is_enforced",
-        "is_sliding",
-        "is_total",
-        "limit",
-        "mode",
-        "policy",
-        "reuses",
-        "sends",
-        "series",
-        "urgent_hits",
-        "window_s",
-    )
-
     def __init__(
         self,
         policy: Policy,
@@ -125,12 +105,6 @@ class Tier:
                 return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
         window, estimator = self.policy.window, self.policy.estimator
         return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
-
-
-@lru_cache(maxsize=1000)
-def enforced_places(tiers: tuple[Tier, ...]) -> tuple[int, ...]:
-    """Return the places of the tiers that are enforced."""
-    return tuple(place for place, tier in enumerate(tiers) if tier.is_enforced)
 
 
 @lru_cache(maxsize=1000)

@@ -181,13 +181,6 @@ class Bucket:
         self.past = pack(past)
         self._set_counts(current, fresh=fresh)
 
-    def frames(self) -> dict[int, int]:
-        """Return the hits of every known frame, by frame start."""
-        start_s = self.frame_start_s
-        hits = {start_s: self.current}
-        hits.update((start_s - back * self.tier.frame_s, count) for back, count in enumerate(self.past, start=1))
-        return hits
-
     def continue_from(self, former: "Bucket") -> None:
         """Copy the counts of a bucket of the same series without fresh hits."""
         self.frame_end_s = former.frame_end_s

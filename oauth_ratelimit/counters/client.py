@@ -38,7 +38,6 @@ class ClientState:
         former_horizons: The same by series, as far as former tiers had it: their hits may still be to be sent.
         denials: The denials to repeat, by key. Few keys have one, so it is not in the key.
         lock: Guards the counters of all keys, and ``denials``.
-        rules: The rules for requests.
         grant_rules: Rules by grant type, where one differs from the others in its modes alone.
         keys: Counters by username, None for grants without a user.
         former: Counters that no request has asked for since the policies last changed.
@@ -46,27 +45,6 @@ class ClientState:
         known_total: The same, also if they are not limited any more. It is used again if the limit comes back.
         is_gone: Whether the registry has dropped this state, so that no key may be added.
     """
-
-    __slots__ = (
-        "client_id",
-        "configured_id",
-        "denials",
-        "endpoint",
-        "former",
-        "former_horizons",
-        "grant_rules",
-        "grant_type",
-        "horizon_s",
-        "is_gone",
-        "keys",
-        "known_total",
-        "lock",
-        "queue",
-        "rules",
-        "scope",
-        "sharing",
-        "total",
-    )
 
     def __init__(
         self,
@@ -236,11 +214,9 @@ class ClientState:
         counting = [bucket for bucket in buckets if bucket.tier.count_denied and bucket not in admitting]
         if can_reuse and _reuses(over):
             counting = []
-        for bucket in counting:
-            bucket.count(cost)
+        _count(counting, cost)
         denial = _describe(checked, over, now_s=now_s, cost=cost)
-        for bucket in admitting:  # afterwards, or it would describe the denial of the next request
-            bucket.count(cost)
+        _count(admitting, cost)  # afterwards, or it would describe the denial of the next request
         decision = Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
         decision.can_reuse = can_reuse
         holder = key or self.total
@@ -282,11 +258,6 @@ class ClientState:
         self.keys.pop(key.username, None)
         self.former.pop(key.username, None)
         return True
-
-    def erase(self, key: KeyState) -> bool:
-        """Drop a key with all its hits, and return whether it counted towards the number of keys."""
-        key.discard()
-        return self.forget(key)
 
     def all_keys(self) -> list[KeyState]:
         """Return all keys, those of former policies included."""

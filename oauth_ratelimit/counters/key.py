@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series, Tier
@@ -33,18 +33,6 @@ class SharingState:
 
     is_shared: bool = True
     max_writer_count: int = 1
-
-
-class Counts(NamedTuple):
-    """Hits of a key, as an instance knows them.
-
-    Attributes:
-        shared_hits: The global snapshot, ``g``.
-        in_flight_hits: Counted here and not acknowledged by the store, ``i``.
-    """
-
-    shared_hits: int
-    in_flight_hits: int
 
 
 class KeyState:
@@ -224,13 +212,6 @@ class KeyState:
             if bucket.tier.sends and bucket.fresh
         }
         return merged(fresh, *self._set_aside())
-
-    def counts(self, now_s: float) -> Counts:
-        """Return the shared hits in the frames of the widest window, and all in flight. The client's lock is held."""
-        self.advance(now_s)
-        known, own = self.first.frames(), self.in_flight()
-        counted = sum(hits for start_s, hits in own.get(self.first.tier.series, NO_FRAMES).items() if start_s in known)
-        return Counts(max(0, sum(known.values()) - counted), self.request_count(own))
 
     def load(self, hits: Hits, now_s: float) -> int:
         """Replace the counts by those of a document and what it lacks, and return how many hits were new here."""

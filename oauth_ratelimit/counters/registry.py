@@ -214,9 +214,8 @@ class ClientRegistry:
         for key in yield_between(self.all_keys()):
             if _is_erased(key, marks):
                 with key.client.lock:
-                    is_dropped = key.client.erase(key)
-                with self._lock:
-                    self._key_count -= is_dropped
+                    key.discard()
+                self.forget(key)
 
     def sweep(self, now_s: float) -> None:
         """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""

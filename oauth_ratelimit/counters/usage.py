@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
@@ -86,16 +86,13 @@ class UsageReader:
         if tiers is None:
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
-            found = self._matching(key)
+            endpoint, grant_type, _ = scope_of(key.scope)
+            found = self._policies.matching(key.client_id, endpoint=endpoint, grant_type=grant_type)
             limits = () if found.trusted else getattr(found.limits, kind.value)
             grants = self._policies.by_grant(key.client_id).values() if found.scope is None else ()
             by_grant = tuple((getattr(own.limits, kind.value), own.mode) for own in grants)
             tiers = self._cache[client] = tiers_of(limits, found.mode, by_grant=by_grant)
         return tiers
-
-    def _matching(self, key: Key) -> ClientPolicies:
-        endpoint, grant_type, _ = scope_of(key.scope)
-        return self._policies.matching(key.client_id, endpoint=endpoint, grant_type=grant_type)
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
