@@ -12,7 +12,6 @@ from flask.cli import NoAppException, ScriptInfo
 from oauth_ratelimit.config import Settings, StoreSettings, load_config
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import configured_settings
@@ -80,8 +79,7 @@ class CliContext(OperatorContext):
         """The global mode as text; what is known of it if the configuration is invalid."""
         if self.mode is not None:
             return self.mode
-        is_overridden = any(override.target == Target(OverrideKind.MODE, None) for override in self.overrides)
-        return UNLESS_OFF.format(mode=self.policies.mode) if is_overridden else UNKNOWN_MODE
+        return UNLESS_OFF.format(mode=self.policies.mode) if self.origins.of_mode("").override else UNKNOWN_MODE
 
     def _load(self) -> Settings:
         try:

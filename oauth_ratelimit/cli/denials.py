@@ -16,10 +16,9 @@ from oauth_ratelimit.store.mongo.denials import of_client, of_user
 DEFAULT_S = 3600.0  # without --from
 DAY = timedelta(days=1)
 NO_DENIALS = (
-    "No denial is recorded in that time. A dry run denies nobody (see what-if), and instances send records every ten "
-    "seconds."
+    "No denial is recorded in that time. A dry run denies nobody (see what-if), events.keep_denials: 0 records none, "
+    "and instances send records every ten seconds."
 )
-KEEPS_NONE = "events.keep_denials is 0, so denials are not recorded."
 MORE = "Only the last {count}. More: -n, or a shorter time."
 COLUMNS = [
     Column("UTC", lambda denial: denial["first_at"][5:-1].replace("T", " ")),
@@ -108,8 +107,7 @@ def denials_command(
     )
     if form == "table":
         click.secho(f"Denials from {utc_time(since_s)} to {utc_time(until_s)}", bold=True)
-    keeps_none = context.invalid is None and not context.settings.events.keep_denials_s
-    print_records(form, list(map(denial_data, found[:count])), COLUMNS, empty=KEEPS_NONE if keeps_none else NO_DENIALS)
+    print_records(form, list(map(denial_data, found[:count])), COLUMNS, empty=NO_DENIALS)
     if len(found) > count:
         click.secho(MORE.format(count=count), fg="yellow", err=True)
     if not found:

@@ -7,7 +7,6 @@ from oauth_ratelimit.cli.options import explained, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     Column,
     Number,
-    limit_text,
     next_text,
     print_facts,
     print_hint,
@@ -21,8 +20,8 @@ from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import counted, duration, origin_text
-from oauth_ratelimit.operations.serialize import Record, denial_data, usage_data
+from oauth_ratelimit.operations.format import duration, origin_text
+from oauth_ratelimit.operations.serialize import denial_data
 
 NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
@@ -39,11 +38,6 @@ LIMIT_COLUMNS = [
     Number("left", "remaining"),
     Number("next in", next_text),
     Number("reset in", lambda limit: limit["reset_after_s"] and duration(limit["reset_after_s"])),
-]
-OTHER_COLUMNS = [
-    Column("user", "username"),
-    Column("limit", limit_text),
-    Number("hits", "estimate"),
 ]
 NO_LIMIT = "No limit applies."
 NO_LIMIT_WITHOUT_USER = (
@@ -93,27 +87,20 @@ def explain_command(
             f"'{visible(endpoint)}', allowed: {visible(', '.join(endpoints))}", param_hint="--endpoint"
         )
     explanation = LimitExplanation(context, client, username=user, grant_type=grant_type, endpoint=endpoint)
-    data = {**explanation.data(), "others": list(map(usage_data, explanation.other_users()))}
     hint = unknown_client_hint(context, client)
     if as_json:
-        print_json({**data, "hint": hint})
+        print_json({**explanation.data(), "hint": hint})
     else:
-        _print_explanation(explanation, data)
+        _print_explanation(explanation)
         print_hint(hint)
-    if grant_type is not None:
-        print_hint(_unknown_grant_hint(context, grant_type))
-
-
-def _unknown_grant_hint(context: CliContext, grant_type: str) -> str | None:
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.grants}
-    if grant_type in known:
-        return None
-    name = visible(grant_type)
-    return f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}"
+    if grant_type is not None and grant_type not in known:
+        name = visible(grant_type)
+        print_hint(f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}")
 
 
-def _print_explanation(explanation: LimitExplanation, data: Record) -> None:
-    trust, forecast, count = explanation.trust_origin, data["forecast"], data["instance_count"]
+def _print_explanation(explanation: LimitExplanation) -> None:
+    data, trust = explanation.data(), explanation.trust_origin
     print_facts(
         [
             ("client", data["client_id"]),
@@ -123,17 +110,13 @@ def _print_explanation(explanation: LimitExplanation, data: Record) -> None:
             ("mode", data["mode"]),
             ("mode from", origin_text(explanation.mode_origin)),
             ("canary", explanation.canary),
-            ("forecast", forecast["text"] if forecast else "unknown"),
-            ("sent by", f"{counted(count, 'instance')} lately" if explanation.context.is_shared else "unknown"),
+            ("forecast", data["forecast"]["text"] if data["forecast"] else "unknown"),
         ]
     )
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
     print_table(LIMIT_COLUMNS, limits, empty=NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT)
-    if data["others"]:
-        click.echo()
-        print_table(OTHER_COLUMNS, data["others"], title="Other users of the client's total")
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:

@@ -119,23 +119,30 @@ operator_option = click.option(
 
 
 def name_argument(
-    name: str, parse: Callable[[str], str] = str, *, is_required: bool = False
+    name: str, parse: Callable[[str], str] = str, *, is_required: bool = False, everybody: str = ""
 ) -> Callable[[Function], Function]:
-    """Add CLIENT or USER as an argument, and for the same value the option ``--client`` or ``--user``."""
+    """Add CLIENT or USER as an argument, and for the same value the option ``--client`` or ``--user``.
+
+    ``everybody`` is the help of the option that takes its place.
+    """
     word, as_option = name.upper(), f"{name}_option"
 
     def either(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         given = [each for each in (value, ctx.params.pop(as_option)) if each is not None]
         if len(given) > 1:
             raise click.UsageError(f"name {word} once, as an argument or with --{name}")
+        if everybody and bool(given) == ctx.params.pop("everybody"):
+            raise click.UsageError(f"name either a {word} or --everybody")
         if is_required and not given:
             raise click.UsageError(f"name a {word}")
         return parse(given[0]) if given else None
 
     def add(command: Function) -> Function:
         words = f"{word}, instead of the argument."
-        option = click.option(f"--{name}", as_option, metavar=word, is_eager=True, help=words)
-        return click.argument(name, required=False, callback=either)(option(command))
+        command = click.option(f"--{name}", as_option, metavar=word, is_eager=True, help=words)(command)
+        if everybody:
+            command = click.option("--everybody", is_flag=True, is_eager=True, help=everybody)(command)
+        return click.argument(name, required=False, callback=either)(command)
 
     return add
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, Function, pass_context
+from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import (
     client_id,
     confirm,
@@ -87,18 +87,11 @@ def limit(context: CliContext) -> None:
     context.allow_invalid_config()
 
 
-def _client_or_everybody(command: Function) -> Function:
-    everybody = click.option("--everybody", is_flag=True, help="The defaults instead of one CLIENT.")
-    return name_argument("client", client_id)(everybody(command))
-
-
-def _check_client_or_everybody(client: str | None, everybody: bool) -> None:
-    if (client is None) != everybody:
-        raise click.UsageError("name either a CLIENT or --everybody")
+client_or_everybody = name_argument("client", client_id, everybody="The defaults instead of one CLIENT.")
 
 
 @limit.command("set")
-@_client_or_everybody
+@client_or_everybody
 @click.option("--limit", "limits", required=True, multiple=True, metavar="LIMIT", help="New limit; several make tiers.")
 @kind_option("The limits to replace. The other kinds stay as they are.", required=True)
 @click.option(
@@ -111,7 +104,6 @@ def set_limit(
     context: CliContext,
     /,
     client: str | None,
-    everybody: bool,
     limits: Sequence[str],
     kind: str,
     on_limit: str | None,
@@ -128,7 +120,6 @@ def set_limit(
       limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
       limit set --everybody --limit 9000/minute --kind client --reason "sale"
     """
-    _check_client_or_everybody(client, everybody)
     template = override_of(context, Target(OverrideKind.LIMIT, client, LimitKind(kind)), options)
     policies = context.policies
     try:
@@ -143,11 +134,11 @@ def set_limit(
 
 
 @limit.command("unset")
-@_client_or_everybody
+@client_or_everybody
 @kind_option("Only this kind.  [default: all]")
 @operator_and_reason
 @pass_context
-def unset_limit(context: CliContext, /, client: str | None, everybody: bool, kind: str | None, **options: Any) -> None:
+def unset_limit(context: CliContext, /, client: str | None, kind: str | None, **options: Any) -> None:
     """Remove overridden limits of a CLIENT: the configuration applies again.
 
     Exits with 1 if there is no such override.
@@ -157,7 +148,6 @@ def unset_limit(context: CliContext, /, client: str | None, everybody: bool, kin
       limit unset partner-app --kind user --reason "migration is over"
       limit unset --everybody --reason "sale is over"
     """
-    _check_client_or_everybody(client, everybody)
     targets = [Target(OverrideKind.LIMIT, client, each) for each in LimitKind if kind in (None, each)]
     remove(context, targets, **options)
 

@@ -122,12 +122,18 @@ class RecordingFacts:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what the file does not hold."""
-        count, paths = self.source.address_count, self.source.paths
-        notes = [ADDRESSES.format(requests=counted(count, "request"))] if count else []
-        if paths and not self.source.row_count:
-            notes.append(NO_TOKEN_PATH.format(paths=_named(paths)))
-        return notes if self.source.user_count or not self.source.row_count else [*notes, NO_USERS]
+        """Sentences about what is left out, and about what the file does not hold."""
+        source, late_count = self.source, self.rows.late_count
+        found = (
+            (source.bad_count, f"{counted(source.bad_count, 'line')} not understood and not counted"),
+            (late_count, f"{counted(late_count, 'row')} too late to be sorted"),
+            (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
+            (not source.row_count, f"{self.path}: no requests"),
+            (source.address_count, ADDRESSES.format(requests=counted(source.address_count, "request"))),
+            (source.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.paths))),
+            (source.row_count and not source.user_count, NO_USERS),
+        )
+        return [text for is_so, text in found if is_so]
 
     def data(self) -> Record:
         source, rows = self.source, self.rows
@@ -138,15 +144,12 @@ class RecordingFacts:
             "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
             "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
             "is_spread": bool(rows.is_spread),
-            "user_requests": source.user_count,
-            "address_count": source.address_count,
             "paths": dict(source.paths.most_common(MAX_NAMED)) if source.row_count else {},
             "left_out_lines": source.left_out.total(),
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
             "problems": [problem._asdict() for problem in source.problems],
-            "late_rows": rows.late_count,
-            "is_cut_short": source.is_cut_short,
+            "notes": self.notes,
         }
 
     def table(self) -> list[tuple[str, Value]]:
@@ -163,19 +166,10 @@ class RecordingFacts:
         return facts
 
     def print_problems(self) -> None:
-        source = self.source
-        for problem in source.problems:
+        for problem in self.source.problems:
             click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
-        if source.bad_count:
-            click.secho(f"{counted(source.bad_count, 'line')} not understood and not counted", fg="yellow", err=True)
-        if self.rows.late_count:
-            click.secho(f"{counted(self.rows.late_count, 'row')} too late to be sorted", fg="yellow", err=True)
-        if source.is_cut_short:
-            click.secho("the file is truncated: it could not be decompressed to its end", fg="yellow", err=True)
-        if not source.row_count:
-            click.secho(f"{visible(self.path)}: no requests", fg="red", err=True)
         for note in self.notes:
-            click.secho(note, fg="yellow", err=True)
+            click.secho(visible(note), fg="yellow", err=True)
 
 
 def _named(counts: Counter[str]) -> str:

@@ -11,7 +11,6 @@ from oauth_ratelimit.cli.options import json_option, kind_option, rate
 from oauth_ratelimit.cli.output import Column, Number, print_facts, print_json, print_table
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
@@ -85,14 +84,15 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
         with opened(recording) as again:
             outcomes.append(replay(settings, again.rows.batches(), instance_count=instance_count, clients=over))
     mode, has_requests = settings.policies.mode, facts.source.row_count > 0
-    data = {**facts.data(), "limits_from": origin, "mode": mode, "notes": facts.notes, **_denials_data(outcomes)}
+    data = {**facts.data(), "limits_from": origin, "mode": mode, **_denials_data(outcomes)}
     if options["as_json"]:
         print_json(data)
     else:
         facts.print_problems()
         trusted = [("trusted", f"{count:,} of them")] if (count := outcomes[0].trusted) else []
-        answer = [("answer", _answer(mode, outcomes[0]))] if has_requests else []
-        print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), *answer])
+        over, clients = data["replays"][0]["over"], counted(data["replays"][0]["client_count"], "client")
+        answer = f"denies {data['replays'][0]['denied']:,} of {counted(over, 'request')} over a limit, of {clients}"
+        print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), ("answer", answer)])
         for title, columns, records in (
             ("By instances", INSTANCE_COLUMNS, data["replays"]),
             ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),
@@ -149,14 +149,3 @@ def _denials_data(replays: list[Outcomes]) -> Record:
             for (client_id, user), count in first.over_users.most_common(RECORDS)
         ],
     }
-
-
-def _answer(mode: Mode, first: Outcomes) -> str:
-    if mode is Mode.OFF:
-        return "nothing is denied: the mode is off"
-    if not first.over_count:
-        return "no request is over a limit"
-    over = f"{counted(first.over_count, 'request')} over a limit, of {counted(len(first.over_clients), 'client')}"
-    if first.denied == first.over_count:
-        return f"denies {over}"
-    return f"denies {first.denied:,}; would deny {over}, if all of it were enforced"

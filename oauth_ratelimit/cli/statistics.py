@@ -24,7 +24,6 @@ from oauth_ratelimit.cli.output import (
     STATISTICS_LAG,
     Column,
     Number,
-    Value,
     print_facts,
     print_json,
     print_records,
@@ -59,12 +58,9 @@ EXCLUDED = "Not included: {requests} of clients that the statistics count togeth
 
 TRUSTED = "{requests} left out: trusted clients have no limit"
 NO_TRUST = "No configuration, so trusted clients are proposed limits, too."
-ENOUGH_DAYS = 7
-FEW_DAYS = "Only {basis}: a week or more shows how much the days differ. Fit again when there is more."
-TOO_LITTLE = "Too little traffic, only {basis}: do not enforce these limits. Fit again after a week."
 TRY_IT = "# Try it: replay, what-if, or a dry run."
 NO_REQUESTS = "No requests, so there is nothing to propose limits from."
-DO_NOT_ENFORCE = "# From {basis}: too little to enforce."
+DO_NOT_ENFORCE = "# From {basis}: too little to enforce. Fit again after a week."
 SUGGEST_COLUMNS = [
     Column("kind", "kind"),
     Column("client", "client_id"),
@@ -279,15 +275,13 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     if options["as_json"]:
         print_json({**data, "recording": facts and facts.data()})
         return
-    trusted: list[tuple[str, Value]] = [("trusted", TRUSTED.format(requests=counted(traffic.trusted_count, "request")))]
     if facts is None:
         click.echo(f"{HEAVIEST_ONLY} {STATISTICS_LAG}", err=True)
     else:
         facts.print_problems()
-    read = [*(facts.table() if facts else []), *(trusted if traffic.trusted_count else [])]
-    if read:
-        print_facts(read)
-        click.echo()
+        print_facts(facts.table())
+    if traffic.trusted_count:
+        click.echo(TRUSTED.format(requests=counted(traffic.trusted_count, "request")))
     if not proposal.suggestions:
         click.echo(NO_REQUESTS)
         return
@@ -296,10 +290,6 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
         SUGGEST_COLUMNS, data["suggestions"], title=f"Proposed limits in {duration(traffic.window_s)}, from {basis}"
     )
     click.echo()
-    if not proposal.is_enough:
-        click.secho(TOO_LITTLE.format(basis=basis), fg="red", err=True)
-    elif traffic.day_count < ENOUGH_DAYS:
-        click.secho(FEW_DAYS.format(basis=basis), fg="yellow", err=True)
     if traffic.left_out_count:
         click.secho(EXCLUDED.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
     click.echo(TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=basis))

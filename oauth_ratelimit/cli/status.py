@@ -106,11 +106,8 @@ def status_command(context: CliContext, form: str) -> None:
         click.echo()
     whole = {**data, "mode": mode, "file_mode": file and mode_text(file)}
     print_records(form, data["instances"], INSTANCE_COLUMNS, whole=whole, empty=NO_INSTANCES)
-    if form == "table":
-        _print_warnings(context, status)
-
-
-def _print_warnings(context: CliContext, status: Status) -> None:
+    if form != "table":
+        return
     for beat in status.rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_invalid_since_s or 0.0)
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
@@ -118,9 +115,9 @@ def _print_warnings(context: CliContext, status: Status) -> None:
         found = status.files.items()
         files = [f"{visible(digest) or 'unreadable'} on {counted(count, 'instance')}" for digest, count in found]
         click.secho(DIFFERENT_FILES.format(files=", ".join(files)), fg="yellow")
-    others = sum(beat.mode != context.mode for beat in status.heartbeats)
-    if others and context.mode is not None:
-        click.secho(OTHER_MODES.format(mode=context.mode, instances=counted(others, "instance")), fg="yellow")
+    others = sum(beat.mode != mode for beat in status.heartbeats)
+    if others and mode is not None:
+        click.secho(OTHER_MODES.format(mode=mode, instances=counted(others, "instance")), fg="yellow")
 
 
 @click.command()

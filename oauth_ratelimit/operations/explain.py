@@ -1,7 +1,6 @@
 """Explanation of a decision: everything that decides about one client and user at one endpoint."""
 
 import enum
-import heapq
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -17,9 +16,7 @@ from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 
-MAX_OTHERS = 5
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
-MAX_READ = 20_000  # documents, about a second
 
 
 class Forecast(enum.StrEnum):
@@ -81,26 +78,6 @@ class LimitExplanation:
             return Forecast.DENIED, f"denied: {reason}"
         return Forecast.WOULD_BE_DENIED, f"admitted, would be denied: {reason}"
 
-    def instance_count(self) -> int:
-        """Return the number of instances that have sent hits since the start of the oldest frame."""
-        names: set[str] = set()
-        for snapshot in self._snapshots.values():
-            oldest_s = min((at_s for frames in snapshot.hits.values() for at_s in frames), default=self.context.now_s)
-            names.update(name for name, at_s in snapshot.seen.items() if at_s >= oldest_s)
-        return len(names)
-
-    def other_users(self) -> list[LimitUsage]:
-        """Return the other users that consume the client's total, busiest first."""
-        if not self.matched.limits.client_total or not self.context.is_shared:
-            return []
-        own_keys = set(self.keys.values())
-        reader = UsageReader(self.context.policies)
-        widest: list[LimitUsage] = []
-        for key, snapshot in self.context.stores.documents.of_client(storable_name(self.client_id), at_most=MAX_READ):
-            if key not in own_keys and key.scope == self.matched.scope:
-                widest += reader.of(key, snapshot, self.context.now_s)[:1]  # the widest window comes first
-        return heapq.nlargest(MAX_OTHERS, (usage for usage in widest if usage.estimate > 0), key=attrgetter("estimate"))
-
     @property
     def mode_origin(self) -> Origin:
         return self.context.origins.of_mode(self.client_id, **self._request)
@@ -124,7 +101,7 @@ class LimitExplanation:
         return "no effect: the client has a mode of its own" if is_inside else "outside: dry run"
 
     def data(self) -> Record:
-        """Return the explanation as a record, without ``other_users``."""
+        """Return the explanation as a record."""
         kind, text = self.forecast()
         trust = self.trust_origin
         is_shared = self.context.is_shared
@@ -138,7 +115,6 @@ class LimitExplanation:
             "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.matched.is_canary,
             "forecast": {"kind": kind.value, "text": text} if is_shared or trust else None,
-            "instance_count": self.instance_count(),
             "limits": [
                 {**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in self.usages
             ],

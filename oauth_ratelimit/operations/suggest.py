@@ -12,12 +12,11 @@
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.core.what_if import Subject
 from oauth_ratelimit.operations.format import counted, duration
 from oauth_ratelimit.operations.profiles import DAY_S, HOUR_S, Profile, Traffic
 
@@ -30,27 +29,33 @@ ENOUGH_REQUESTS = 1000
 ENOUGH_S = 20 * HOUR_S
 
 
-@dataclass(frozen=True, slots=True)
 class Suggestion:
     """Proposed limit with its evidence. Needless are requests that came while an earlier token was valid."""
 
-    kind: LimitKind
-    client_id: str | None  # the client that needs a limit of its own; None for all others
-    limit: int
-    window_s: int
-    safe_limit: int | None = None  # of the well-behaved client or user with most requests below this limit
-    safest: Subject | None = None  # that client or user
-    offered: int = 0  # requests that the limit applies to
-    denied: int = 0
-    spared: int | None = None  # of these, those that ``on_limit: reuse`` would have spared; None if not known
-    well_behaved_denied: int = 0  # denied requests of well-behaved ones
-    needless: int = 0  # needless requests of wasteful ones
-    needless_denied: int = 0  # denied requests of wasteful ones
-
-    @property
-    def stopped_ratio(self) -> float | None:
-        """Share of the needless requests that are denied; None without any."""
-        return min(1.0, self.needless_denied / self.needless) if self.needless else None
+    def __init__(
+        self, kind: LimitKind, client_id: str | None, limit: int, profiles: list[Profile], traffic: Traffic
+    ) -> None:
+        denied = {profile.subject: profile.denied(limit) for profile in profiles}
+        wasteful = [profile for profile in profiles if profile.is_wasteful]
+        calm = [profile for profile in profiles if not profile.is_wasteful]
+        safest = max(calm, key=lambda each: each.safe_limit, default=None)
+        spared = [traffic.reuse.spared(subject.client_id, count) for subject, count in denied.items() if count]
+        known = [count for count in spared if count is not None]
+        self.kind = kind
+        self.client_id = client_id  # the client that needs a limit of its own; None for all others
+        self.limit, self.window_s = limit, traffic.window_s
+        # The well-behaved client or user with most requests below this limit
+        self.safest = safest and safest.subject
+        self.safe_limit = safest and safest.safe_limit
+        self.offered = sum(profile.offered for profile in profiles)  # requests that the limit applies to
+        self.denied = sum(denied.values())
+        # Of these, those that ``on_limit: reuse`` would have spared; None if not known
+        self.spared = sum(known) if known and kind is LimitKind.CLIENT else None
+        self.well_behaved_denied = sum(denied[profile.subject] for profile in calm)
+        needless = sum(profile.reusable for profile in wasteful)
+        stopped = sum(denied[profile.subject] for profile in wasteful)
+        # Share of the needless requests that are denied; None without any
+        self.stopped_ratio = min(1.0, stopped / needless) if needless else None
 
     @property
     def reuses(self) -> bool:
@@ -97,7 +102,7 @@ def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_
             suggestions += _limits(kind, profiles, traffic)
         elif calm := [each for each in profiles if each.subject.client_id not in wasteful_clients]:
             ceiling = _rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
-            suggestions.append(_with_evidence(kind, None, ceiling, profiles, traffic))
+            suggestions.append(Suggestion(kind, None, ceiling, profiles, traffic))
     return Proposal(traffic, suggestions)
 
 
@@ -126,12 +131,7 @@ def proposal_data(proposal: Proposal) -> dict[str, Any]:
         "left_out_requests": traffic.left_out_count,
         "trusted_requests": traffic.trusted_count,
         "suggestions": [
-            {
-                **asdict(one),
-                "kind": one.kind.value,
-                "safest": one.safest and one.safest._asdict(),
-                "stopped_ratio": one.stopped_ratio,
-            }
+            {**vars(one), "kind": one.kind.value, "safest": one.safest and one.safest._asdict()}
             for one in proposal.suggestions
         ],
         "configuration": configuration(proposal),
@@ -160,7 +160,7 @@ def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[
     calm = [profile for profile in profiles if not profile.is_wasteful]
     wasteful = [profile for profile in profiles if profile.is_wasteful]
     if not calm:
-        return [_with_evidence(kind, None, max(each.needed_in_window for each in profiles), profiles, traffic)]
+        return [Suggestion(kind, None, max(each.needed_in_window for each in profiles), profiles, traffic)]
     safe_limits = Counter[str]()
     for profile in calm:
         client_id = profile.subject.client_id
@@ -176,7 +176,7 @@ def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[
         client_id = profile.subject.client_id
         groups[client_id if client_id in own else None].append(profile)
     return [
-        _with_evidence(kind, client_id, limit if client_id is None else own[client_id], group, traffic)
+        Suggestion(kind, client_id, limit if client_id is None else own[client_id], group, traffic)
         for client_id, group in groups.items()
     ]
 
@@ -212,31 +212,6 @@ def _largest_that_stops(wasteful: list[Profile], *, at_most: int) -> int:
         middle = (lowest + highest) // 2
         lowest, highest = (middle, highest) if stops(middle) else (lowest, middle)
     return _rounded_down(lowest)
-
-
-def _with_evidence(
-    kind: LimitKind, client_id: str | None, limit: int, profiles: list[Profile], traffic: Traffic
-) -> Suggestion:
-    denied = {profile.subject: profile.denied(limit) for profile in profiles}
-    wasteful = [profile for profile in profiles if profile.is_wasteful]
-    calm = [profile for profile in profiles if not profile.is_wasteful]
-    safest = max(calm, key=lambda each: each.safe_limit, default=None)
-    spared = [traffic.reuse.spared(subject.client_id, count) for subject, count in denied.items() if count]
-    known = [count for count in spared if count is not None]
-    return Suggestion(
-        kind,
-        client_id,
-        limit,
-        traffic.window_s,
-        safe_limit=safest.safe_limit if safest else None,
-        safest=safest.subject if safest else None,
-        offered=sum(profile.offered for profile in profiles),
-        denied=sum(denied.values()),
-        spared=sum(known) if known and kind is LimitKind.CLIENT else None,
-        well_behaved_denied=sum(denied[profile.subject] for profile in calm),
-        needless=sum(profile.reusable for profile in wasteful),
-        needless_denied=sum(denied[profile.subject] for profile in wasteful),
-    )
 
 
 def _rounded_up(value: float) -> int:
