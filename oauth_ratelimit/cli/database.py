@@ -45,6 +45,7 @@ PLACES = {
     "denials": "ratelimit_stats: records for explain --id",
     "overrides": "ratelimit_overrides: names in reasons and authors, and in resets of counters",
 }
+WAITING = "Waiting until the instances have dropped the user, at most half a minute."
 NOT_ERASED = (
     "log files",
     "backups of the database",
@@ -189,6 +190,7 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     rejected: dict[str, str] = {}
     unconfirmed: list[str] = []
     if not dry_run:
+        click.echo(WAITING, err=True)
         try:
             unconfirmed = erasure.announce(interval_s=context.settings.sync.interval_s)
         except StoreRejected as exc:

@@ -37,7 +37,7 @@ LIMIT_COLUMNS = [
     Number("hits", "estimate"),
     Number("left", "remaining"),
     Number("next in", next_text),
-    Number("reset in", lambda limit: limit["reset_after_s"] and duration(limit["reset_after_s"])),
+    Number("reset in", lambda limit: None if limit["reset_after_s"] is None else duration(limit["reset_after_s"])),
 ]
 NO_LIMIT = "No limit applies."
 NO_LIMIT_WITHOUT_USER = (

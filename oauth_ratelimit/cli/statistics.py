@@ -69,7 +69,6 @@ SUGGEST_COLUMNS = [
     Number("reuse spares", "spared"),
     Number("of well-behaved", "well_behaved_denied"),
     Number("needless stopped", lambda one: one["stopped_ratio"] and f"{one['stopped_ratio']:.0%}"),
-    Number("safe limit", "safe_limit"),
 ]
 WHAT_IF_COLUMNS = [
     Column("client", "client_id"),
