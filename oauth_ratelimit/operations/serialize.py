@@ -7,13 +7,11 @@ from typing import Any
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.format import policy_text, utc_time
 
 Record = dict[str, Any]
 
-COUNTS = ("offered", "issued", "denied", "would_deny", "trusted", "retries", "reused", "would_reuse")
 OF_DENIAL = (
     *("decision_id", "client_id", "username", "scope", "grant_type"),
     *("policy", "limit", "window_s", "mode", "retry_after_s"),
@@ -69,10 +67,6 @@ def _change_data(target: Target | Counters, override: Override | None, author: s
 
 def _end(override: Override) -> str | None:
     return None if override.until_s is None else utc_time(override.until_s)
-
-
-def tally_data(tally: Tally) -> Record:
-    return {name: getattr(tally, name) for name in COUNTS}
 
 
 def origin_data(origin: Origin) -> Record:
