@@ -145,6 +145,7 @@ COMMANDS = {
         ("mode", "set", "dry-run", *WHY),
         ("overrides", "--history"),
         ("reset", "app"),
+        ("forget-tokens", "app"),
     ],
     "oauthRateLimitErasure": [("erase", "ann"), ("erase", "ann", "--client", "app", "--dry-run")],
 }
