@@ -324,12 +324,14 @@ class SyncCycle:
         flusher = self._flusher
         if flusher is None:
             return
-        is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
-        if is_idle:
-            try:
+        is_idle = False
+        try:
+            is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
+            if is_idle:
                 with self._restart_on_interrupt():
                     self._flush_last(flusher, deadline)
-            finally:
+        finally:
+            if is_idle:
                 self._lock.release()
         self._log.note_unsent(self._clients, is_idle=is_idle)
         with flusher.store.time_limit(deadline.remaining_s):

@@ -127,11 +127,16 @@ class Fleet:
         self.instances.remove(instance)
         self.lost.update(instance.pending)
 
-    def stop(self, instance: Instance) -> None:
-        """End an instance in good order. It loses nothing if the server answers, and if no mark may be gone."""
+    def stop(self, instance: Instance, *, is_interrupted: bool = False) -> None:
+        """End an instance in good order. It loses nothing if the server answers, and if no mark may be gone.
+
+        After an interruption it ends once more, as at the exit of a process.
+        """
         self.busy_rate = 0.0  # nobody asks an instance that ends
         in_doubt_since_s = instance.in_doubt_since_s
         is_old = in_doubt_since_s is not None and self.true_s - in_doubt_since_s > SLACK_S
+        if is_interrupted:
+            instance.interrupt_end()
         instance.limiter.close()
         self.instances.remove(instance)
         if self.fault_rate or self.stale_rate or instance.is_cut_off or is_old:

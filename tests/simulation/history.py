@@ -103,6 +103,11 @@ def _replace(fleet: Fleet, instance: Instance, is_killed: bool, max_keys: int | 
         other.preload()
 
 
+def _interrupt_end(fleet: Fleet, instance: Instance) -> None:
+    fleet.stop(instance, is_interrupted=True)
+    fleet.start(instance.config, max_keys=instance.max_keys)
+
+
 def _change_document(fleet: Fleet, _: Instance, name: str, value: Any) -> None:
     """Remove a document or its counters, or damage a field."""
     documents = sorted(fleet.documents(), key=lambda document: str(key_of(document)))
@@ -179,6 +184,7 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
     "batches": (Event("batch", 0.3, _limit_batch, (BATCHES,)),),
     "interruption": (
         Event("interrupted", 3.0, lambda _, instance, urgent: instance.interrupt(urgent=urgent), ((True, *NO * 2),)),
+        Event("interrupted when it ends, and replaced", 0.5, _interrupt_end),
     ),
     "routes": (
         Event(

@@ -22,7 +22,7 @@ from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
-from tests.simulation.configs import ENFORCE, PLAIN_ROUTE, Config, Limit, Route
+from tests.simulation.configs import ENFORCE, PLAIN_ROUTE, SHORTEST_HORIZONS_S, Config, Limit, Route
 from tests.support.interruption import Interruption
 from tests.support.memory import entry_count, held_by
 from tests.support.simulated_mongo import Fate, SimulatedMongo
@@ -35,7 +35,6 @@ MANY_KEYS = 1000
 ENDLESS, ROUNDING = 2**53, 1e-6
 SPARE_FRAMES = 10  # of a series, besides those of the widest window
 SHORT_CYCLE = 1000  # instructions
-LONG_S = 60.0  # for which hits may be in flight without being dropped: less than any horizon of an attempt
 
 Identity = tuple[str, str | None, str | None]  # client, user, scope
 Cell = tuple[str, str | None, str | None, str, int]  # the same, series, frame start
@@ -225,6 +224,13 @@ class Instance:
             self.fleet.lost.update(self.pending)
         self._note(report, urgent=urgent)
 
+    def interrupt_end(self) -> None:
+        """End, and be interrupted at any instruction."""
+        with suppress(KeyboardInterrupt), Interruption(self.fleet.rng.randint(1, self.cycle_length)):
+            self.limiter.close()
+        if self._may_drop:
+            self.fleet.lost.update(self.pending)
+
     def _note(self, report: CycleReport | None, *, urgent: bool) -> CycleReport | None:
         self._note_correction()
         self._note_forgotten()
@@ -250,8 +256,15 @@ class Instance:
 
     @property
     def _may_drop(self) -> bool:
-        """True if some of its hits have waited so long that they may matter to nobody."""
-        return self.pending_since_s is not None and self.fleet.true_s - self.pending_since_s > LONG_S
+        """True if some of its hits have waited so long that they may matter to nobody.
+
+        An attempt can be that old as soon as the longest horizon of what it sends has passed.
+        """
+        longest_s: dict[Identity, int] = {}
+        for cell in self.pending:
+            longest_s[cell[:3]] = max(SHORTEST_HORIZONS_S[cell[3]], longest_s.get(cell[:3], 0))
+        passed_s = self.fleet.true_s - (self.pending_since_s or self.fleet.true_s)
+        return passed_s > min(longest_s.values(), default=math.inf)
 
     def read_erasures(self) -> StoreError | None:
         """Drop users who were erased, as a worker does before each cycle. Return the error if the server is silent."""

@@ -73,3 +73,19 @@ def test_mark_that_was_over_is_kept_if_its_writer_has_come_back_since(fleet: Scr
     ask_each((here, there))
 
     fleet.assert_exact()
+
+
+def test_mark_that_was_over_is_kept_if_its_writer_comes_back_before_a_write_is_repeated(fleet: ScriptedFleet) -> None:
+    """The first try removed nothing, so it could compare the mark. The repeated one removes what was read as over."""
+    here, there, third = started(fleet, NARROW, count=3)
+    ask_each((there, here, there))
+    fleet.fates = [Fate.LOST]
+    ask_each((here,))
+    fleet.true_s += 200.0
+    ask_each((third,))
+    there.ask("shop", "ann", 1)
+    fleet.fates = [Fate.UNANSWERED]
+    fleet.meanwhile["update"] = lambda: there.sync(urgent=False)
+    ask_each((here, there))
+
+    fleet.assert_exact()

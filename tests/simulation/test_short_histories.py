@@ -358,3 +358,17 @@ def test_second_try_does_not_prolong_the_time_in_which_hits_are_sent_again(fleet
     assert all(int(start_s) >= fleet.true_s - 6 for start_s in frames), frames
 
     fleet.assert_exact()
+
+
+def test_hits_of_unknown_outcome_are_dropped_when_a_short_window_no_longer_needs_them(fleet: ScriptedFleet) -> None:
+    """A write may be older than its longest horizon after some seconds, and the mark of it may be gone then."""
+    here, there = started(fleet, Config({"user": (Limit(20, 10, 1),), "client": ()}))
+    here.ask("shop", "ann", 3)
+    fleet.fates = [Fate.LOST]
+    here.sync(urgent=False)
+    ask_each((there,))
+    fleet.true_s += 12.0
+    report = here.sync(urgent=False)
+    assert report is not None and 3 == report.dropped_hits
+
+    fleet.assert_exact()

@@ -14,6 +14,7 @@ class Interruption:
     """Raises ``KeyboardInterrupt`` before an instruction of the counters or of their synchronisation.
 
     Not at the end of a ``with`` block: between the last call in it and that of ``__exit__`` Python handles no signal.
+    Nor where a lock is acquired without one: whether it was would be known to nobody.
     """
 
     def __init__(self, at: int) -> None:
@@ -30,13 +31,13 @@ class Interruption:
         if not frame.f_code.co_filename.startswith(PARTS):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and not _is_with(frame):
+        if event == "opcode" and not _is_spared(frame):
             self.count += 1
             if self.count == self._at:
                 raise KeyboardInterrupt
         return self._trace
 
 
-def _is_with(frame: FrameType) -> bool:
+def _is_spared(frame: FrameType) -> bool:
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
-    return line.lstrip().startswith("with ")
+    return line.lstrip().startswith("with ") or ".acquire(" in line
