@@ -57,15 +57,14 @@ def recording_options(command: Function) -> Function:
             "--client-pattern",
             metavar="REGEX",
             type=pattern,
-            help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
-            "authenticated user.",
+            help="Client in a line: 'client_id=(?P<client>[^& ]+)'. Default: the authenticated user, or the column.",
         ),
         click.option(
             "--path",
             "request_path",
             metavar="PATH",
-            help="Path of the token endpoint in an access log, or in JSON with a path: /oauth/token, or a pattern such "
-            "as '/*/token'. Default: the usual ones. Only answers 200 and 429 count.",
+            help="Path of the token endpoint in a file with paths: /oauth/token, or a pattern such as '/*/token'. "
+            "Default: the usual ones. Only answers 200 and 429 count.",
         ),
         click.option(
             "--column",

@@ -1,12 +1,11 @@
 """Formats of recorded traffic: CSV, JSON lines and access logs."""
 
-import abc
 import csv
 import enum
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
@@ -19,7 +18,8 @@ MAX_TIME_S = 1e11  # in the year 5138; a larger number is in a smaller unit
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
 MAX_COLUMNS_NAMED = 20
 TIMES = "seconds since the epoch, 2026-12-01T00:00:00Z or 01/Dec/2026:00:00:00 +0000"
-REQUEST_MEMBERS = ("uri", "request_uri", "path")  # of a JSON object, besides ``request``
+CSV_COLUMNS = ("time", "client", "user")  # without a header
+REQUEST_MEMBERS = ("uri", "request_uri", "path")  # besides ``request``
 ADDRESS_MEMBER = "remote_addr"
 ACCESS_LOG = re.compile(
     r"(?P<remote_addr>\S+) \S+ (?P<remote_user>\S+(?: \S+)*?) "
@@ -66,7 +66,7 @@ def detect_format(line: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """Names of the columns of a CSV file, or of the members of a JSON object; the first one that is there is read."""
+    """Names of columns or members; the first one that is there is read."""
 
     time: tuple[str, ...] = ("time", "timestamp", "ts", "@timestamp", "time_local", "time_iso8601", "msec")
     client: tuple[str, ...] = ("client", "client_id", "remote_user")
@@ -87,13 +87,12 @@ class ColumnNames:
 class Selection:
     """Parts of a file to read.
 
-    The pattern finds the client in a line of an access log or of JSON, in its group ``client`` or its first group, and
-    the user in its group ``user`` if it has one. Lines without a match are skipped. Without a pattern the client is the
-    authenticated user of the log or the member of the client, and the address if that is empty.
+    The pattern finds the client in a line, in its group ``client`` or its first group, and the user in its group
+    ``user`` if it has one. Lines without a match are skipped.
     """
 
     names: ColumnNames = field(default_factory=ColumnNames)
-    path: str | None = None  # or a pattern, of the token endpoint, in logs with paths; None for the usual ones
+    path: str | None = None  # or a pattern, of the token endpoint, in files with paths; None for the usual ones
     client_pattern: re.Pattern[str] | None = None
 
 
@@ -101,25 +100,26 @@ class UnusableFile(Exception):
     """A file that is no text, or has no column for the time or the client. The text says what was found."""
 
 
-class Parser(abc.ABC):
-    """Parser of one format."""
+class Parser:
+    """Parser of the lines of one file: of each its values by name, then the row that they make."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, form: Format, selection: Selection) -> None:
         self.address_count = 0  # rows without a client, whose address is taken for it
         self.paths: Counter[str] = Counter()  # of rows, up to a number of paths
         self.other_paths: Counter[str] = Counter()  # of requests that are left out for it
         self._selection = selection
+        self._columns: list[str] = []  # of CSV, after its first line
+        readers = {Format.CSV: self._csv_values, Format.JSON_LINES: _json_values, Format.ACCESS_LOG: _log_values}
+        self._values: Callable[[str], Mapping[str, object] | None] = readers[form]
 
-    @abc.abstractmethod
     def parse(self, line: str) -> Row | str:
         """Return the row of a line, or the reason to leave the line out, such as that it is a header.
 
         Raises ``ValueError`` with the reason for a malformed line, ``UnusableFile`` for another file than expected.
         """
-
-    def _row(self, line: str, found: Mapping[str, object], names: ColumnNames) -> Row | str:
-        """Return the row of named values, or the reason to leave it out."""
-        selection = self._selection
+        found, selection = self._values(line), self._selection
+        if found is None:
+            return "header"
         method, path = _requested(found)
         if path is None and selection.path is not None:
             raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
@@ -131,9 +131,9 @@ class Parser(abc.ABC):
         status = str(found.get("status"))
         if re.fullmatch("[1-9][0-9]{2}", status) and status not in COUNTED_STATUSES:
             return f"answered with {status}"
+        names, pattern = selection.names, selection.client_pattern
         time, client = _member(found, names.time), _member(found, names.client)
         user, grant = _optional_name(_member(found, names.user)), _optional_name(_member(found, names.grant))
-        pattern = selection.client_pattern
         if pattern is not None:
             match = pattern.search(line)
             if match is None or (client := match[pattern.groupindex.get("client", 1)]) is None:
@@ -153,44 +153,25 @@ class Parser(abc.ABC):
         wanted = self._selection.path
         return TOKEN_PATH.fullmatch(path) is not None if wanted is None else matches_any([wanted], path)
 
+    def _csv_values(self, line: str) -> dict[str, object] | None:
+        fields = _fields(line)
+        if self._columns:
+            return dict(zip(self._columns, fields, strict=False))
+        if len(fields) < 2:
+            raise UnusableFile("not CSV: a single column; expected time,client with or without a header")
+        if any(map(_is_time, fields)) or not all(map(str.strip, fields)):
+            self._columns = list(CSV_COLUMNS)
+            return self._csv_values(line)
+        self._columns = [name.strip() for name in fields]
+        problem = self._selection.names.missing(self._columns)
+        if problem is not None:
+            raise UnusableFile(problem)
+        return None
+
 
 def _count(paths: Counter[str], path: str) -> None:
     if path in paths or len(paths) < MAX_PATHS:
         paths[path] += 1
-
-
-class CsvParser(Parser):
-    """Parser of CSV: columns ``time,client[,user]``, or any order after a header."""
-
-    _columns: tuple[int | None, ...] = ()
-
-    def __init__(self, selection: Selection) -> None:
-        super().__init__(selection)
-        if selection.path is not None or selection.client_pattern is not None:
-            raise UnusableFile("CSV has columns: --path and --client-pattern are for access logs and JSON")
-
-    def parse(self, line: str) -> Row | str:
-        fields = _fields(line)
-        if not self._columns:
-            self._columns = (0, 1, 2, None)
-            if len(fields) < 2:
-                raise UnusableFile("not CSV: a single column; expected time,client with or without a header")
-            if not any(map(_is_time, fields)) and all(map(str.strip, fields)):
-                self._columns = self._positions([name.strip() for name in fields])
-                return "header"
-        values = [fields[column] if column is not None and column < len(fields) else None for column in self._columns]
-        time, client, user, grant = values
-        if time is None or client is None:
-            raise ValueError("the column with the time or the client is missing")
-        return Row(parse_time_us(time), _name(client), _optional_name(user), _optional_name(grant))
-
-    def _positions(self, header: list[str]) -> tuple[int | None, ...]:
-        names = self._selection.names
-        problem = names.missing(header)
-        if problem is not None:
-            raise UnusableFile(problem)
-        wanted = (names.time, names.client, names.user, names.grant)
-        return tuple(next((header.index(name) for name in each if name in header), None) for each in wanted)
 
 
 def _fields(line: str) -> list[str]:
@@ -210,17 +191,21 @@ def _is_time(value: str) -> bool:
     return True
 
 
-class JsonParser(Parser):
-    """Parser of JSON lines. ``request``, ``uri``, ``request_uri`` or ``path`` is compared with the selected path."""
+def _json_values(line: str) -> Mapping[str, object]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(found, Mapping):
+        raise ValueError("not a JSON object")
+    return found
 
-    def parse(self, line: str) -> Row | str:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ValueError("not JSON") from None
-        if not isinstance(found, Mapping):
-            raise ValueError("not a JSON object")
-        return self._row(line, found, self._selection.names)
+
+def _log_values(line: str) -> Mapping[str, object]:
+    match = ACCESS_LOG.match(line)
+    if match is None:
+        raise ValueError("not the common or combined log format")
+    return match.groupdict()
 
 
 def _member(found: Mapping[str, object], names: Iterable[str]) -> object:
@@ -235,19 +220,6 @@ def _requested(found: Mapping[str, object]) -> tuple[str | None, str | None]:
         return method, target.partition(" ")[0].partition("?")[0]
     path = _member(found, REQUEST_MEMBERS)
     return None, path.partition("?")[0] if isinstance(path, str) else None
-
-
-class AccessLogParser(Parser):
-    def __init__(self, selection: Selection) -> None:
-        super().__init__(selection)
-        if selection.names != ColumnNames():
-            raise UnusableFile("an access log has no named columns: --column is for CSV and JSON")
-
-    def parse(self, line: str) -> Row | str:
-        match = ACCESS_LOG.match(line)
-        if match is None:
-            raise ValueError("not the common or combined log format")
-        return self._row(line, match.groupdict(), ColumnNames())
 
 
 def _name(value: object) -> str:
@@ -308,10 +280,3 @@ def _since_epoch_us(moment: datetime) -> int:
     if moment < _EPOCH:
         raise ValueError("not a time: before 1970 or out of range")
     return (moment - _EPOCH) // _MICROSECOND
-
-
-PARSERS: dict[Format, type[Parser]] = {
-    Format.CSV: CsvParser,
-    Format.JSON_LINES: JsonParser,
-    Format.ACCESS_LOG: AccessLogParser,
-}

@@ -13,16 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oauth_ratelimit.replay.formats import (
-    PARSERS,
-    SECOND_US,
-    Format,
-    Parser,
-    Row,
-    Selection,
-    UnusableFile,
-    detect_format,
-)
+from oauth_ratelimit.replay.formats import SECOND_US, Format, Parser, Row, Selection, UnusableFile, detect_format
 
 STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
@@ -131,7 +122,7 @@ class RowReader:
             if "\0" in line:
                 raise UnusableFile("no text; expected UTF-8, packed with gzip or not")
             self.form = self.form or detect_format(line)
-            self._parser = PARSERS[self.form](self._selection)
+            self._parser = Parser(self.form, self._selection)
         return self._parser
 
     def _lines(self) -> Iterator[bytes]:

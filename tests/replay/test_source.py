@@ -51,6 +51,10 @@ FILES: dict[str, tuple[Format, str | bytes, dict[str, Any], list[Row]]] = {
         Format.CSV, "grant_type,username,client_id,timestamp\npassword,u,a,5\n", {},
         [Row(5 * SECOND, "a", "u", "password")],
     ),
+    "CSV with paths and statuses": (
+        Format.CSV, "time,client,path,status\n5,a,/oauth/token?x=1,200\n6,a,/oauth/token,401\n7,a,/logo.png,200\n", {},
+        [Row(5 * SECOND, "a")],
+    ),
     "CSV in Latin-1": (
         Format.CSV, b"5,k\xe4se\n6,k\xf6se\n", {}, [Row(5 * SECOND, r"k\xe4se"), Row(6 * SECOND, r"k\xf6se")],
     ),
@@ -64,6 +68,9 @@ FILES: dict[str, tuple[Format, str | bytes, dict[str, Any], list[Row]]] = {
     "access log": (Format.ACCESS_LOG, LOG, {}, FROM_LOG),
     "access log, first group": (
         Format.ACCESS_LOG, LOG, {"client_pattern": re.compile(r"x=(\d)")}, [Row(LOG_US, "1")],
+    ),
+    "access log, other column": (
+        Format.ACCESS_LOG, LOG.splitlines()[0], {"names": ColumnNames(client=("remote_addr",))}, [Row(LOG_US, "host1")],
     ),
     "access log, client and user": (
         Format.ACCESS_LOG, LOG, {"client_pattern": re.compile(r'"(?P<user>\w+)/(?P<client>[^"]+)"$')},
@@ -164,19 +171,6 @@ def test_number_of_paths_that_are_named_is_bounded() -> None:
     source, _ = read("\n".join(LOG_LINE.format(f"POST /{number}", 200) for number in range(1000)))
 
     assert (1000, 100) == (source.left_out.total(), len(source.paths))
-
-
-@pytest.mark.parametrize(
-    ("content", "selection", "message"),
-    [
-        ("5,a", {"path": "/token"}, "--path and --client-pattern are for access logs and JSON"),
-        ("5,a", {"client_pattern": re.compile("(a)")}, "--path and --client-pattern are for access logs and JSON"),
-        (LOG, {"names": ColumnNames(user=("who",))}, "--column is for CSV and JSON"),
-    ],
-)
-def test_option_that_a_format_cannot_use_is_refused(content: str, selection: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnusableFile, match=message):
-        read(content, **selection)
 
 
 def test_malformed_lines_are_counted_and_the_first_reported() -> None:
