@@ -4,7 +4,7 @@ import json
 import re
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.support.bson_values import bodies, records, values
 
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
 NOW = datetime.now(UTC)
+HEARTBEAT = {"expire": NOW + timedelta(minutes=10), "beat_at_s": NOW.timestamp(), "started_at_s": 0, "interval_s": 1}
 
 ids = st.sampled_from(["app", "<script>", "\u202e", "a" * 2000, "a\0b", "=1+1", "*", "[", ""]) | st.text(max_size=10)
 numbers = (
@@ -127,4 +128,4 @@ def put(mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]]) -> None:
             database[name].delete_many({})
         for name, identity, fields in content:
             with suppress(OperationFailure):
-                database[name].insert_one({"_id": identity, "active": True, "beat": NOW, **fields})
+                database[name].insert_one({"_id": identity, "active": True, **HEARTBEAT, **fields})

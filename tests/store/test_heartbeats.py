@@ -57,8 +57,22 @@ def test_instance_is_forgotten_when_it_is_removed_or_silent(store: HeartbeatStor
     "document",
     [
         {"_id": {"instance": "strange"}},
-        {"_id": {"instance": "strange"}, "started": NOW, "version": "1", "mode": "off", "interval": "soon"},
-        {"_id": {"instance": "strange"}, "started": NOW, "version": {"a": 1}, "mode": [], "interval": {"a": 1}},
+        {
+            "_id": {"instance": "strange"},
+            "started_at_s": 1,
+            "beat_at_s": 1,
+            "version": "1",
+            "mode": "off",
+            "interval_s": "soon",
+        },
+        {
+            "_id": {"instance": "strange"},
+            "started_at_s": 1,
+            "beat_at_s": 1,
+            "version": {"a": 1},
+            "mode": [],
+            "interval_s": {"a": 1},
+        },
         {"_id": {"kind": "mode"}},  # found, too: MongoDB compares mappings by their types first
     ],
     ids=["nothing else", "numbers in words", "mappings for numbers", "another kind"],
@@ -66,7 +80,7 @@ def test_instance_is_forgotten_when_it_is_removed_or_silent(store: HeartbeatStor
 def test_damaged_heartbeat_is_logged_and_ignored(
     store: HeartbeatStore, connection: Connection, document: dict[str, Any]
 ) -> None:
-    connection.collection(STATISTICS).insert_one({**document, "beat": NOW})
+    connection.collection(STATISTICS).insert_one({**document, "expire": NOW})
     store.put(a_heartbeat("valid"))
     with capture_logs() as logs:
         assert [a_heartbeat("valid")] == store.read(NOW_S)
@@ -78,7 +92,7 @@ def test_damaged_heartbeat_is_logged_and_ignored(
 @pytest.mark.parametrize("identity", [EVENTS_ID, CONFIGURATIONS_ID, {"instance": "strange"}], ids=repr)
 def test_huge_document_is_not_read(store: HeartbeatStore, connection: Connection, identity: dict[str, Any]) -> None:
     """Nobody waits for megabytes, and the other records are there."""
-    connection.collection(STATISTICS).insert_one({"_id": identity, "beat": NOW, "entries": ["x" * MAX_HISTORY_BYTES]})
+    connection.collection(STATISTICS).insert_one({"_id": identity, "expire": NOW, "entries": ["x" * MAX_HISTORY_BYTES]})
     store.put(a_heartbeat("valid"))
     with capture_logs() as logs:
         assert [a_heartbeat("valid")] == store.read(NOW_S)

@@ -62,7 +62,8 @@ identities = st.one_of(
     values,
 )
 FIELDS = (
-    *("active", "by", "reason", "at", "until", "mode", "limits", "history", "beat", "started", "interval", "version"),
+    *("active", "by", "reason", "at", "until", "mode", "limits", "history", "version"),
+    *("beat_at_s", "started_at_s", "interval_s", "config_invalid_since_s", "lag_s", "revision"),
     *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "marks"),
     *("clients", "total", "due"),
 )

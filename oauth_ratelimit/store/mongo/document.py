@@ -19,7 +19,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, VERSION_JUMP, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
-from oauth_ratelimit.store.mongo.fields import MALFORMED, MAX_EXACT, checked_number, date_of, is_text
+from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, checked_number, date_of, is_text
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 SIZE = "size"  # computed by the server, never stored
@@ -34,7 +34,6 @@ MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit c
 MAX_ID_BYTES = 2**13  # three names of 512 letters; an ``_id`` may have any size, too
 MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
-LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(?:(\+dry-run)|(\+by-grant))?")
 _FRAME = re.compile(r"0|[1-9][0-9]{0,11}")

@@ -12,6 +12,7 @@ from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS
 T = TypeVar("T")
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
+LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
 
 

@@ -3,14 +3,23 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MALFORMED, checked_text, date_of, fits, is_text, mapping, well_formed
+from oauth_ratelimit.store.mongo.fields import (
+    LATEST_S,
+    MALFORMED,
+    checked_text,
+    date_of,
+    fits,
+    is_text,
+    mapping,
+    well_formed,
+)
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 log = get_logger(__name__)
@@ -82,15 +91,14 @@ class HeartbeatStore(StatisticsCollection):
 
     def put(self, heartbeat: Heartbeat) -> None:
         """Replace the instance's heartbeat."""
+        fields = {**asdict(heartbeat), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
         with translated_errors():
-            selected = {"_id": {"instance": heartbeat.instance}}
-            self._collection.replace_one(selected, _compose(heartbeat), upsert=True)
+            self._collection.replace_one({"_id": {"instance": fields.pop("instance")}}, fields, upsert=True)
 
     def remove(self, instance: str) -> None:
         """Have an instance's heartbeat forgotten, because it ends normally. MongoDB removes it: no instance may."""
-        past = date_of(0)
         with translated_errors():
-            self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"beat": past, "expire": past}})
+            self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"expire": date_of(0)}})
 
     def note_event(self, event: InstanceEvent) -> None:
         """Add an event to the history."""
@@ -145,9 +153,8 @@ class HeartbeatStore(StatisticsCollection):
 
     def read(self, now_s: float) -> list[Heartbeat]:
         """Return the heartbeats of the last ten minutes, by instance. Logs those that cannot be read."""
-        oldest = date_of(now_s - FORGOTTEN_AFTER_S)
-        selected: Document = {"_id": {"$gte": {"instance": ""}, "$lt": {"instance": {}}}, "beat": {"$gte": oldest}}
-        selected |= fits(MAX_BYTES)
+        ids = {"$gte": {"instance": ""}, "$lt": {"instance": {}}}
+        selected: Document = {"_id": ids, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
             found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES))
         heartbeats = []
@@ -188,46 +195,20 @@ def _adding(entry: Document, at_s: float, *, at_most: int) -> Document:
     }
 
 
-_NUMBERS = {
-    "interval": "interval_s",
-    "lag": "lag_s",
-    "overrides": "override_count",
-    "flushed": "flushed_count",
-    "conflicts": "conflict_count",
-    "failures": "failure_count",
-    "clockOffset": "clock_offset_s",
-    "overAdmitted": "over_admitted_count",
+def _number(value: Any) -> float:
+    number = float(value)
+    if not abs(number) <= LATEST_S:  # false for NaN, too
+        raise ValueError("out of range")
+    return number
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    name: str if kind is str else checked_text if kind == str | None else int if kind is int else _number
+    for name, kind in get_type_hints(Heartbeat).items()
 }
-"""Fields of a document, with the attributes of a heartbeat."""
-
-
-def _compose(heartbeat: Heartbeat) -> Document:
-    since_s = heartbeat.config_invalid_since_s
-    return {
-        "beat": date_of(heartbeat.beat_at_s),
-        "started": date_of(heartbeat.started_at_s),
-        "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S),
-        "version": heartbeat.version,
-        "mode": heartbeat.mode,
-        "revision": heartbeat.revision,
-        "config": heartbeat.config_digest,
-        "configInvalidSince": since_s and date_of(since_s),
-        **{field: getattr(heartbeat, attribute) for field, attribute in _NUMBERS.items()},
-    }
 
 
 def parse(document: Mapping[str, Any]) -> Heartbeat:
-    """Return the heartbeat in a document, or raise one of ``MALFORMED``."""
-    revision, digest, since = (document.get(name) for name in ("revision", "config", "configInvalidSince"))
-    numbers = {name: (float if name.endswith("_s") else int)(document[field]) for field, name in _NUMBERS.items()}
-    return Heartbeat(
-        instance=str(document["_id"]["instance"]),
-        beat_at_s=document["beat"].timestamp(),
-        started_at_s=document["started"].timestamp(),
-        version=str(document["version"]),
-        mode=str(document["mode"]),
-        revision=revision if is_text(revision) else None,
-        config_digest=digest if is_text(digest) else None,
-        config_invalid_since_s=None if since is None else since.timestamp(),
-        **numbers,  # type: ignore[arg-type]  # by the names of the attributes
-    )
+    """Return the heartbeat in a document, whose fields have the names of its attributes, or raise ``MALFORMED``."""
+    found = {"instance": document["_id"]["instance"], **document}
+    return Heartbeat(**{name: read(found[name]) for name, read in _READERS.items() if found.get(name) is not None})
