@@ -52,33 +52,20 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Denials to be expected per minute if a client goes on as lately.
+    """Denials to be expected per minute if a client goes on as lately."""
 
-    Attributes:
-        length: Minutes that they are expected for.
-        ways: Those of each way to send the requests, in the order of ``WAYS``.
-        by_policy: All of them by policy, and the time of the first of each.
-    """
-
-    length: int
+    length: int  # minutes that they are expected for
     denied: float
     at_least: float
     at_most: float
-    ways: Sequence[float]
-    by_policy: Mapping[str, tuple[int, float]]
+    ways: Sequence[float]  # those of each way to send the requests, in the order of ``WAYS``
+    first_s: Mapping[str, float]  # time of the first one by each policy, that with most denials first
 
 
 class Forecaster:
-    """Forecasts for one client under several sets of policies.
+    """Forecasts for one client, from its recorded minutes and present counters, under several sets of policies.
 
-    Args:
-        client_id: The client.
-        minutes: The recorded minutes whose load is repeated.
-        documents: Its present counters.
-        policies: Policies that apply now.
-        now_s: The present, seconds since the epoch.
-        instance_count: Number of instances; None if it is not known.
-        counts_dry_run: Count what a dry run would deny as denied.
+    With ``counts_dry_run`` it counts what a dry run would deny as denied.
     """
 
     def __init__(
@@ -158,7 +145,7 @@ class Forecaster:
             at_least=max(0.0, min(ways) - noise - coarse),
             at_most=min(offered, max(ways) + noise) if any(ways) else 0.0,
             ways=ways,
-            by_policy={name: (count, even.first_s[name]) for name, count in even.by_policy.most_common()},
+            first_s={name: even.first_s[name] for name, _ in even.by_policy.most_common()},
         )
 
     def _run(self, policies: PolicySet, length: int, steps: int, is_burst: bool, alternates: bool) -> Run:

@@ -27,14 +27,10 @@ NOBODY = "In the last hour this would have hit nobody: no request was over a lim
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """Impact of a change.
-
-    Attributes:
-        lines: Sentences.
-        proposal: Amounts of further limits that would have to be raised, too, by kind and name.
-    """
+    """Impact of a change, in sentences."""
 
     lines: list[str]
+    # Amounts of further limits that would have to be raised, too, by kind and name
     proposal: dict[LimitKind, dict[str, int]] = field(default_factory=dict)
 
 
@@ -94,7 +90,7 @@ def client_impact(forecaster: Forecaster, client_id: str, before: PolicySet, aft
         f"{_amount(forecaster.offered)} requests per minute {verb}. Unchanged: {_text(unchanged, verb)}.",
         f"{_judgement(unchanged, changed)} With this change: {_text(changed, verb)}.",
     ]
-    proposal = _proposal(forecaster, client_id, after) if changed.by_policy else {}
+    proposal = _proposal(forecaster, client_id, after) if changed.first_s else {}
     if proposal:
         raised = apply_overrides(after, amount_overrides(after, client_id, proposal, TEMPLATE))
         names = {name for amounts in proposal.values() for name in amounts}
@@ -134,11 +130,12 @@ def _unknown(forecaster: Forecaster, policies: PolicySet) -> Iterator[str]:
 def _judgement(unchanged: Outlook, changed: Outlook) -> str:
     """Return whether a change helps. It does only if it does so however requests are spread within a minute."""
     pairs = list(zip(unchanged.ways, changed.ways, strict=True))
-    if all(now < CLEARLY * was for was, now in pairs):
+    helps = [now < CLEARLY * was for was, now in pairs]
+    if all(helps):
         return "This helps."
     if all(was < CLEARLY * now for was, now in pairs):
         return "This denies more."
-    if all(now >= CLEARLY * was for was, now in pairs):
+    if not any(helps):
         return "This does not help." if any(changed.ways) else "Nobody is denied either way."
     return "This may help: it depends on when within a minute requests come, which is not recorded."
 
@@ -150,7 +147,7 @@ def _text(outlook: Outlook, verb: str) -> str:
     if not outlook.denied:
         return f"none {verb} {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
     bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
-    by = [f"{name} from {_clock(first_s)}" for name, (_, first_s) in outlook.by_policy.items()]
+    by = [f"{name} from {datetime.fromtimestamp(at_s, UTC):%H:%M} UTC" for name, at_s in outlook.first_s.items()]
     return (
         f"about {_amount(outlook.denied)} per minute {verb} {within} ({bounds}){', by ' * bool(by)}{' and '.join(by)}"
     )
@@ -158,10 +155,6 @@ def _text(outlook: Outlook, verb: str) -> str:
 
 def _amount(per_minute: float) -> str:
     return f"{per_minute:,.0f}" if per_minute >= 10 or per_minute == int(per_minute) else f"{per_minute:.1f}"
-
-
-def _clock(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%H:%M} UTC"
 
 
 def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:

@@ -60,10 +60,9 @@ class SyncCycle:
     def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store are not raised but reported.
 
-        Args:
-            error: Why the store must not be called; None calls it. Memory is bounded all the same.
-            is_scheduled: True for the scheduler, whose cycles follow each other at once after a late one. Anybody else
-                wants all hits sent, and who asks between two cycles the totals of now: every key is read.
+        With an ``error`` the store is not called, and memory is bounded all the same. ``is_scheduled`` is for the
+        scheduler, whose cycles follow each other at once after a late one. Anybody else wants all hits sent, and who
+        asks between two cycles the totals of now: every key is read.
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
         with self._lock, self._restart_on_interrupt():
@@ -205,10 +204,7 @@ class SyncCycle:
         return state.requested_s == now_s or self._follows(state) or (is_unread and self._reads_again(state))
 
     def _reads_again(self, state: KeyState) -> bool:
-        """Return whether a key is read once more after its requests.
-
-        Windows that are over within two cycles do not count: what is read would be out of date when it matters.
-        """
+        """Return whether a key is read once more. What is read of short windows is out of date when it matters."""
         return state.has_used(LITTLE_RATIO, longer_than_s=2 * self._interval_s)
 
     def _follows(self, state: KeyState) -> bool:
@@ -248,11 +244,8 @@ class SyncCycle:
     def _urgent_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
         """Return the seconds until a key is read again because others are filling it up, ``inf`` if they are not.
 
-        Half of what is left will be used up by then at the present rate, so a few reads are enough.
-
-        Args:
-            passed_s: Seconds since the last read or request.
-            remote_hits: Hits of other instances in that time, None if it is not known.
+        Half of what is left will be used up by then at the present rate, so a few reads are enough. ``remote_hits`` are
+        those of other instances in the seconds since the last read or request, None if that is not known.
         """
         # Others may have counted it and not written yet.
         if state.expected_writer_count < 2 or not state.is_filling:

@@ -21,7 +21,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
-from oauth_ratelimit.store.base import CounterStore, Snapshot
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync import protocol
 from oauth_ratelimit.sync.clock import ServerClock
 
@@ -41,52 +41,28 @@ FIRST_PAUSE_S = 0.002  # before the third round, doubled with each further one, 
 
 @dataclass(slots=True)
 class CycleReport:
-    """Results of one cycle.
+    """Results of one cycle."""
 
-    Attributes:
-        flushed_count: Documents written.
-        pulled_count: Documents read.
-        conflict_count: Writes that lost a race.
-        round_count: Rounds of writing that the most contested key needed.
-        dropped_hits: Hits dropped: too many frames waited for the store, or it can no longer show whether it has them.
-        rejected_count: Writes that the store refused, not as a lost race.
-        error: The last error, None if there was none.
-        is_cut_short: Whether the store was not called, or not called again, because it does not answer.
-        over_admitted: Hits written above a limit, by policy. Their sum over instances counts each hit once,
-            but those of writes whose answer was lost.
-        in_flight_hits: Hits that are not yet known to have arrived. Full cycles only.
-        quarantined_count: Keys that wait for the repair of their document. Full cycles only.
-        key_count: Known keys at the end. Full cycles only.
-        waiting_count: Keys far from their limits, at most, whose hits wait for a later cycle. Full cycles only.
-    """
-
-    flushed_count: int = 0
-    pulled_count: int = 0
-    conflict_count: int = 0
-    round_count: int = 0
-    dropped_hits: int = 0
-    rejected_count: int = 0
-    error: StoreError | None = None
-    is_cut_short: bool = False
-    in_flight_hits: int = 0
-    quarantined_count: int = 0
-    key_count: int = 0
-    waiting_count: int = 0
+    flushed_count: int = 0  # documents written
+    pulled_count: int = 0  # documents read
+    conflict_count: int = 0  # writes that lost a race
+    round_count: int = 0  # rounds of writing that the most contested key needed
+    dropped_hits: int = 0  # too many frames waited for the store, or it can no longer show whether it has them
+    rejected_count: int = 0  # writes that the store refused, not as a lost race
+    error: StoreError | None = None  # the last one
+    is_cut_short: bool = False  # the store was not called, or not called again, because it does not answer
+    # Hits written above a limit, by policy. Their sum over instances counts each hit once, but those of writes whose
+    # answer was lost.
     over_admitted: Counter[str] = field(default_factory=Counter)
+    # Of full cycles only
+    in_flight_hits: int = 0  # not yet known to have arrived
+    quarantined_count: int = 0  # keys that wait for the repair of their document
+    key_count: int = 0
+    waiting_count: int = 0  # keys far from their limits, at most, whose hits wait for a later cycle
 
 
 class Flusher:
-    """Flushes and pulls keys. Used by one thread at a time.
-
-    Args:
-        clock: Returns the time in seconds since the epoch.
-        sleep: Waits between two rounds on contested keys.
-
-    Attributes:
-        writer: This instance's name in documents.
-        store: The shared store.
-        server_clock: The clock of the store.
-    """
+    """Flushes and pulls keys. Used by one thread at a time. ``writer`` is this instance's name in documents."""
 
     def __init__(
         self,
@@ -117,17 +93,11 @@ class Flusher:
     def flush(
         self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool = False
     ) -> tuple[set[KeyState], dict[KeyState, int]]:
-        """Send the hits of up to ``MAX_BATCH`` keys.
-
-        Args:
-            is_urgent: Whether the keys do not wait for a full cycle.
+        """Send the hits of up to ``MAX_BATCH`` keys. Raises ``StoreError``; all hits are kept then.
 
         Returns:
             The keys that are up to date: their document was written last, or is damaged and was read last, or a read
             has settled their attempt. And the hits of other instances, as ``pull`` returns them.
-
-        Raises:
-            StoreError: The cycle cannot go on. All hits are kept, those of unknown outcome included.
         """
         collect_young_garbage(states)
         for state in yield_between(states):
@@ -174,13 +144,9 @@ class Flusher:
         self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
     def pull(self, states: Sequence[KeyState], report: CycleReport) -> dict[KeyState, int]:
-        """Read the documents of up to ``MAX_BATCH`` keys and merge them.
+        """Read the documents of up to ``MAX_BATCH`` keys and merge them. Raises ``StoreError``.
 
-        Returns:
-            Hits of other instances since the last read, by key. Only for keys that were read before.
-
-        Raises:
-            StoreError: The store did not answer.
+        Returns the hits of other instances since the last read, of keys that were read before.
         """
         remote_hits: dict[KeyState, int] = {}
         if not states:
@@ -194,7 +160,7 @@ class Flusher:
             if snapshot is not None:
                 prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self.server_clock.time_s)
                 if snapshot.damage:
-                    self._log_damage(state.key, snapshot)
+                    self._log.error("document_malformed", **_names_of(state.key), field=snapshot.damage)
             is_known = state.version is not None
             now_s = self._clock()  # requests may have begun a new frame while the store was asked
             new_hits = protocol.merge(state, snapshot, now_s, writer=self.writer, prunable=prunable)
@@ -203,9 +169,6 @@ class Flusher:
             else:
                 self._note_found(found=snapshot is not None)
         return remote_hits
-
-    def _log_damage(self, key: Key, snapshot: Snapshot) -> None:
-        self._log.error("document_malformed", key=repr(key), **_names_of(key), field=snapshot.damage)
 
     def _write(self, states: Sequence[KeyState], report: CycleReport) -> list[KeyState]:
         """Write once, part by part, and return the keys that lost the race.
@@ -226,11 +189,7 @@ class Flusher:
         return lost + self._write_part(part, count, report)
 
     def _write_part(self, states: Sequence[KeyState], count: int, report: CycleReport) -> list[KeyState]:
-        """Write once, and return the keys that lost the race.
-
-        Args:
-            count: Number of frames.
-        """
+        """Write once, ``count`` frames, and return the keys that lost the race."""
         was_sent_before = {state: state.attempt.was_sent for state in states if state.attempt is not None}
         self._write_number += 1
         begun_s = self.server_clock.monotonic()
@@ -256,8 +215,7 @@ class Flusher:
                 self._note_found(found=False)
             report.over_admitted.update(protocol.commit(state, change, now_s))
         for index, reason in result.rejected.items():
-            key = states[index].key
-            self._log.error("document_rejected", key=repr(key), **_names_of(key), reason=reason)
+            self._log.error("document_rejected", **_names_of(states[index].key), reason=reason)
         report.flushed_count += len(states) - len(failed)
         report.rejected_count += len(result.rejected)
         report.conflict_count += len(result.lost)
@@ -270,11 +228,7 @@ class Flusher:
     def remove_marks(self, states: Iterable[KeyState], deadline: Deadline) -> None:
         """Remove this instance's marks from documents until a deadline, because it writes no more.
 
-        Args:
-            states: The keys. Marks stay where an outcome is still unknown, and in damaged documents.
-
-        Raises:
-            StoreError: The store did not answer.
+        Marks stay where an outcome is still unknown, and in damaged documents. Raises ``StoreError``.
         """
         marked = [
             state
@@ -287,5 +241,6 @@ class Flusher:
 
 
 def _names_of(key: Key) -> dict[str, str | None]:
+    """Return the fields of an event about a document, and what is logged once in a while for each."""
     username = None if key.username is None else logged_name(key.username)
-    return {"client_id": logged_name(key.client_id), "username": username, "scope": key.scope}
+    return {"key": repr(key), "client_id": logged_name(key.client_id), "username": username, "scope": key.scope}

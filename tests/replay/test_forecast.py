@@ -194,6 +194,6 @@ def test_measured_denials_lie_within_the_bounds_of_the_forecast(scenario: Scenar
 
     assert outlook.at_least <= measured <= outlook.at_most, (outlook, measured)
     assert scenario.words in text, text
-    assert next(iter(outlook.by_policy), None) == scenario.blocker
+    assert next(iter(outlook.first_s), None) == scenario.blocker
     if "This helps." in text:
         assert measured < 0.9 * without, (measured, without)
