@@ -48,7 +48,7 @@ def test_any_text_is_a_duration_or_a_limit_or_refused(text: str) -> None:
 def test_any_record_is_read_or_reported_as_damaged(identity: Any, record: dict[str, Any]) -> None:
     """An override is usable, or damaged; of statistics the valid parts are read."""
     with suppress(*MALFORMED):
-        override = overrides.parse_override(identity, record)
+        override = overrides.parse_override({"_id": identity, **record})
         assert all(policy.limit >= 1 and policy.name.isascii() for policy in override.policies)
     minute = parse_minute({**record, "_id": identity if isinstance(identity, dict) else {}})
     assert minute is None or minute.burst >= 0

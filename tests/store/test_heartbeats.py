@@ -85,8 +85,7 @@ def test_damaged_heartbeat_is_logged_and_ignored(
     with capture_logs() as logs:
         assert [a_heartbeat("valid")] == store.read(NOW_S)
 
-    expected = ("heartbeat_ignored", str(document["_id"].get("instance")))
-    assert [expected] == [(entry["event"], entry["instance"]) for entry in logs]
+    assert [("heartbeat_ignored", repr(document["_id"]))] == [(entry["event"], entry["id"]) for entry in logs]
 
 
 @pytest.mark.parametrize("identity", [EVENTS_ID, CONFIGURATIONS_ID, {"instance": "strange"}], ids=repr)

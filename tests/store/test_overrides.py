@@ -17,6 +17,7 @@ from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.fields import MAX_NAMED
 from oauth_ratelimit.store.mongo.overrides import MAX_LIMITS, OverrideStore
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
@@ -271,7 +272,7 @@ def test_many_damaged_overrides_are_counted_in_one_line(store: OverrideStore, do
     with capture_logs() as logs:
         assert () == store.read()
 
-    assert [None] * overrides.MAX_NAMED + [50 - overrides.MAX_NAMED] == [entry.get("count") for entry in logs]
+    assert [None] * MAX_NAMED + [50 - MAX_NAMED] == [entry.get("count") for entry in logs]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,22 @@
 """Readers and writers of single fields, shared by the documents of all collections."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeGuard, TypeVar
 
 from pymongo.collection import Collection
 
+from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
+MAX_LOGGED = 300  # characters of what is wrong with a document
+MAX_NAMED = 20  # documents with something wrong
 LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
 
@@ -47,11 +52,21 @@ def newest(
     return list(collection.aggregate([*stages, *bounded], maxTimeMS=MAX_SCAN_MS))[::-1]
 
 
-def well_formed(parse: Callable[[dict[str, Any]], T], documents: Iterable[dict[str, Any]]) -> Iterator[T]:
-    """Yield what can be parsed of documents, and leave out those of another form."""
+def well_formed(
+    parse: Callable[[dict[str, Any]], T], documents: Iterable[dict[str, Any]], *, event: str | None = None
+) -> Iterator[T]:
+    """Yield what can be parsed of documents. Those of another form are logged as ``event``, of many their number."""
+    malformed_count = 0
     for document in documents:
-        with suppress(*MALFORMED):
+        try:
             yield parse(document)
+        except MALFORMED as exc:
+            malformed_count += 1
+            if event and malformed_count <= MAX_NAMED:
+                reason = visible_name(f"{type(exc).__name__}: {exc}"[:MAX_LOGGED])
+                log.error(event, id=visible_name(repr(document["_id"])[:MAX_LOGGED]), reason=reason)
+    if event and malformed_count > MAX_NAMED:
+        log.error(event, count=malformed_count - MAX_NAMED)
 
 
 def date_of(at_s: float) -> datetime:

@@ -7,12 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from oauth_ratelimit.config.diff import changes_between
-from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import (
     LATEST_S,
-    MALFORMED,
     checked_text,
     date_of,
     fits,
@@ -22,12 +19,8 @@ from oauth_ratelimit.store.mongo.fields import (
 )
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
-log = get_logger(__name__)
-
 T = TypeVar("T")
 
-MAX_NAMED = 20  # heartbeats of another form
-MAX_LOGGED = 100  # characters of a name that nobody has checked
 FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
 HISTORY_KEPT_S = 30 * 86_400.0  # after the last entry
 MAX_INSTANCES = 2000  # heartbeats that are read
@@ -156,19 +149,8 @@ class HeartbeatStore(StatisticsCollection):
         ids = {"$gte": {"instance": ""}, "$lt": {"instance": {}}}
         selected: Document = {"_id": ids, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
-            found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES))
-        heartbeats = []
-        malformed_count = 0
-        for document in found:
-            try:
-                heartbeats.append(parse(document))
-            except MALFORMED as exc:
-                malformed_count += 1
-                if malformed_count > MAX_NAMED:
-                    continue
-                instance = visible_name(str(document["_id"].get("instance"))[:MAX_LOGGED])
-                log.warning("heartbeat_ignored", instance=instance, reason=type(exc).__name__)
-        return heartbeats
+            found = self._collection.find(selected).sort("_id").limit(MAX_INSTANCES)
+            return list(well_formed(parse, found, event="heartbeat_ignored"))
 
 
 def _parse_event(entry: Document) -> InstanceEvent:

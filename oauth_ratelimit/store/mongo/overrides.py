@@ -5,7 +5,7 @@ edited by hand, without a new revision, is found by the next unconditional read.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from bson import Int64, ObjectId
 from pymongo import DESCENDING
 from pymongo.collection import Collection
 
-from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import (
@@ -36,7 +36,7 @@ from oauth_ratelimit.store.mongo.client import (
     server_time,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.fields import MALFORMED, checked_number, checked_text, date_of, fits, is_text, newest
+from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, date_of, fits, is_text, newest, well_formed
 
 log = get_logger(__name__)
 
@@ -55,8 +55,6 @@ ERASURE = "erasure"  # in the id of a notice; in the statistics, because MongoDB
 ERASURES_KEPT = timedelta(days=1)  # for so long an instance may be cut off and still learn of them
 MAX_ERASURES = 1000  # the newest
 MAX_ERASURE_BYTES = 4096
-MAX_LOGGED = 300  # characters of what is wrong with a document
-MAX_NAMED = 20  # documents with something wrong
 REVISION = {"value": {"$cond": [{"$eq": [{"$type": "$value"}, "objectId"]}, "$value", "$$REMOVE"]}}
 
 
@@ -100,7 +98,7 @@ class OverrideStore:
         if left_out_count > self._left_out_count:
             log.error("overrides_left_out", count=left_out_count, read_count=len(found))
         self._left_out_count = left_out_count
-        return tuple(_valid(parse_override, ((document["_id"], document) for document in found)))
+        return tuple(well_formed(parse_override, found, event="override_ignored"))
 
     def put(self, override: Override) -> None:
         """Apply an override in place of the one that its target had."""
@@ -138,8 +136,8 @@ class OverrideStore:
                 max_total_bytes=MAX_TOTAL_HISTORY_BYTES,
             )
         histories = [(each["_id"], each["history"]) for each in found if isinstance(each["history"], list)]
-        entries = _valid(_parse_entry, ((identity, entry) for identity, history in histories for entry in history))
-        return sorted(entries, key=lambda entry: entry.at_s)
+        entries = ({"_id": identity, "entry": entry} for identity, history in histories for entry in history)
+        return sorted(well_formed(_parse_entry, entries, event="override_ignored"), key=lambda entry: entry.at_s)
 
     def note_erasure(self, marks: Iterable[str]) -> str:
         """Have instances drop users, by their ``erasure_mark``, and return the revision with which they read it."""
@@ -193,22 +191,6 @@ def _appended(entry: Document) -> Document:
     return {"history": {"$each": [entry], "$slice": -MAX_HISTORY}}
 
 
-def _valid(parse: Callable[[Any, Any], T], contents: Iterable[tuple[Any, Any]]) -> Iterator[T]:
-    """Yield what can be parsed of contents with the ids of their documents. Logs the others, of many their number."""
-    malformed_count = 0
-    for identity, content in contents:
-        try:
-            yield parse(identity, content)
-        except MALFORMED as exc:
-            malformed_count += 1
-            if malformed_count > MAX_NAMED:
-                continue
-            reason = visible_name(f"{type(exc).__name__}: {exc}"[:MAX_LOGGED])
-            log.error("override_ignored", id=visible_name(repr(identity)[:MAX_LOGGED]), reason=reason)
-    if malformed_count > MAX_NAMED:
-        log.error("override_ignored", count=malformed_count - MAX_NAMED)
-
-
 def _compose_target(target: Target) -> Document:
     """Return a target's ``_id``. The order of its fields is part of it."""
     identity: Document = {"kind": target.kind.value, "clientId": target.client_id}
@@ -249,13 +231,13 @@ def _compose_override(override: Override) -> Document:
     }
 
 
-def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
+def parse_override(content: Mapping[str, Any]) -> Override:
     """Return the override in a document, or raise one of ``MALFORMED``."""
     limits = content["limits"]
     if not isinstance(limits, list) or len(limits) > MAX_LIMITS:
         raise TypeError(f"expected a list of up to {MAX_LIMITS} limits, got {limits!r}")
     return Override(
-        target=_parse_target(identity),
+        target=_parse_target(content["_id"]),
         author=checked_text(content["by"]),
         reason=checked_text(content["reason"]),
         made_at_s=content["at"].timestamp(),
@@ -290,8 +272,9 @@ def _parse_policy(content: Mapping[str, Any]) -> Policy:
     )
 
 
-def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
+def _parse_entry(document: Mapping[str, Any]) -> HistoryEntry:
     """Return an entry of a history, or raise one of ``MALFORMED``. A reset has its user: no ``_id`` can be erased."""
+    identity, entry = document["_id"], document["entry"]
     is_reset = identity["kind"] == RESETS
     return HistoryEntry(
         target=Counters(checked_text(identity["clientId"]), _optional(checked_text, entry.get("username")))
@@ -300,7 +283,7 @@ def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Histo
         author=checked_text(entry["by"]),
         reason=checked_text(entry["reason"]),
         at_s=entry["at"].timestamp(),
-        override=parse_override(identity, entry) if entry["action"] == "set" else None,
+        override=parse_override({**entry, "_id": identity}) if entry["action"] == "set" else None,
     )
 
 
