@@ -98,7 +98,9 @@ def read_usual(cache: ReadCache, client_id: str) -> float | None:
         days = []
         for back in range(1, USUAL_DAYS + 1):
             since_s = hour_s - back * DAY_S
-            found = context.stores.statistics.requests(since_s, since_s + HOUR_S, storable_name(client_id))
+            found = context.stores.statistics.minutes(
+                since_s, since_s + HOUR_S, storable_name(client_id), parts=("by",)
+            )
             offered = [minute.tally().offered for minute in found]
             days += [sum(offered)] if offered else []
         return sum(days) * MINUTE_S / HOUR_S / len(days) if days else None

@@ -9,7 +9,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
@@ -172,11 +172,12 @@ def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
 
 
 def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> dict[str, Tally]:
-    stored, tallies = client_id and storable_name(client_id), dict[str, Tally]()
-    for minute in context.stores.statistics.requests(context.now_s - span_s, context.now_s, stored):
-        if minute.client_id != OTHER_CLIENTS:
-            tallies[minute.client_id] = tallies.get(minute.client_id, NO_REQUESTS) + minute.tally()
-    return tallies
+    totals = context.stores.rollups.totals(context.now_s - span_s, context.now_s).clients
+    return {
+        total.client_id: total.tally
+        for total in totals
+        if total.client_id != OTHER_CLIENTS and (client_id is None or total.client_id == storable_name(client_id))
+    }
 
 
 def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) -> list[str]:

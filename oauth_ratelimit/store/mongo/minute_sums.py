@@ -37,13 +37,13 @@ def tallies_of(counts: Mapping[str, Any]) -> tuple[Tally, Tally, Tally]:
     )
 
 
-def minute_entries(since_s: float, until_s: float, client_id: str | None = None) -> list[Document]:
+def minute_entries(since_s: float, until_s: float) -> list[Document]:
     """Return the stages that sum up each client's minutes of a period. They leave out damaged fields.
 
     Each result has the client's ``id``, the ``start`` of the minute, the counts of ``SUMS``, the highest share of a
     limit with its policy as ``peak``, and the times of the ``first`` and ``last`` request over a limit.
     """
-    selected, _ = selected_minutes(since_s, until_s, client_id)
+    selected, _ = selected_minutes(since_s, until_s, None)
     of_kinds: Document = {"$concatArrays": [fields_of(f"$$this.v.{kind}") for kind in KINDS]}
     share: Document = {"$arrayElemAt": [{"$cond": [{"$isArray": "$$this.v"}, "$$this.v", []]}, 0]}
     is_share: Document = {"$and": [{"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}]}

@@ -31,7 +31,7 @@ from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import KINDS, PAGE_SIZE, minute_entries, selected_minutes, tally_of
+from oauth_ratelimit.store.mongo.minute_sums import KINDS, PAGE_SIZE, selected_minutes, tally_of
 from oauth_ratelimit.store.mongo.rollups import late_note
 
 PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
@@ -85,13 +85,6 @@ class StatisticsStore(StatisticsCollection):
                 minute = parse_minute(document)
                 if minute is not None:
                     yield minute
-
-    def requests(self, since_s: float, until_s: float, client_id: str | None = None) -> Iterator[ClientMinute]:
-        """Yield minutes with nothing but the requests at the token endpoint, in one source, summed by MongoDB."""
-        pipeline, source = minute_entries(since_s, until_s, client_id), Source("client", "none")
-        with translated_errors():
-            for found in self._collection.aggregate(pipeline, batchSize=PAGE_SIZE):
-                yield ClientMinute(found["id"], int(found["start"]), {source: tally_of(found)})
 
     def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
         """Return the number of documents that ``minutes`` would read."""
