@@ -131,6 +131,31 @@ LIMIT = section(
 )
 
 
+def content_of(policy: Policy) -> dict[str, object]:
+    """Return a limit as a configuration holds it."""
+    return {
+        "name": policy.name,
+        "limit": policy.limit,
+        "window": policy.window.window_s,
+        "frames": policy.window.frame_count,
+        "estimator": policy.estimator.value,
+        "count_denied": policy.count_denied,
+        "on_limit": policy.on_limit.value,
+        **({"mode": policy.mode.value} if policy.mode else {}),
+    }
+
+
+def parse_content(value: object) -> Policy:
+    """Return the limit in such a mapping. Raises ``ConfigError`` for anything else."""
+    problems = Problems()
+    policy: Policy | None = LIMIT.parse(value, "limit", problems)
+    if policy is not None and not policy.name:
+        problems.add("limit.name", "is missing")
+    if problems or policy is None:
+        raise problems.error(source="")
+    return policy
+
+
 def _parse_item(refusal: str, value: object, at: str, problems: Problems) -> tuple[Policy, ...]:
     if isinstance(value, Mapping):
         policy = LIMIT.parse(value, at, problems)

@@ -149,7 +149,7 @@ def test_any_client_id_can_be_overridden(open_store: Callable[[], OverrideStore]
 def an_override(**fields: Any) -> dict[str, Any]:
     """Return the document of an override but for these fields."""
     limit = {"name": "user", "limit": Int64(5), "window": 60, "frames": 10, "estimator": "sliding"}
-    limit |= {"countDenied": False, "mode": None}
+    limit |= {"count_denied": False, "mode": None}
     content = {
         "by": "bob",
         "reason": "r",
@@ -187,7 +187,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "limit that is no whole number": a_limit(limit=1.5),
     "limit true": a_limit(limit=True),
     "limit in words": a_limit(limit="five"),
-    "window in words": a_limit(window="1m"),
+    "window in words": a_limit(window="soon"),
     "endless window": a_limit(window=Int64(2**40)),
     "window of no time": a_limit(window=0),
     "frames that do not divide": a_limit(frames=7),

@@ -4,28 +4,20 @@ Readers check one small document, the revision, and read the overrides when it h
 edited by hand, without a new revision, is found by the next unconditional read.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from bson import Int64, ObjectId
+from bson import ObjectId
 from pymongo import DESCENDING
 from pymongo.collection import Collection
 
+from oauth_ratelimit.config.limits import content_of, parse_content
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import (
-    MAX_LIMIT,
-    MAX_POLICY_NAME_LENGTH,
-    POLICY_NAME_PATTERN,
-    LimitKind,
-    OnLimit,
-    Policy,
-)
-from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import (
     MAX_SCAN_MS,
@@ -36,7 +28,7 @@ from oauth_ratelimit.store.mongo.client import (
     server_time,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, date_of, fits, is_text, newest, well_formed
+from oauth_ratelimit.store.mongo.fields import checked_text, date_of, fits, is_text, newest, well_formed
 
 log = get_logger(__name__)
 
@@ -215,19 +207,7 @@ def _compose_override(override: Override) -> Document:
         "until": _optional(date_of, override.until_s),
         "mode": override.mode and override.mode.value,
         "canary": override.canary_percent,
-        "limits": [
-            {
-                "name": policy.name,
-                "limit": Int64(policy.limit),
-                "window": policy.window.window_s,
-                "frames": policy.window.frame_count,
-                "estimator": policy.estimator.value,
-                "countDenied": policy.count_denied,
-                "mode": policy.mode and policy.mode.value,
-                "onLimit": policy.on_limit.value,
-            }
-            for policy in override.policies
-        ],
+        "limits": list(map(content_of, override.policies)),
     }
 
 
@@ -242,7 +222,7 @@ def parse_override(content: Mapping[str, Any]) -> Override:
         reason=checked_text(content["reason"]),
         made_at_s=content["at"].timestamp(),
         until_s=_optional(datetime.timestamp, content["until"]),
-        policies=tuple(map(_parse_policy, limits)),
+        policies=tuple(map(parse_content, limits)),
         mode=_optional(Mode, content["mode"]),
         canary_percent=_optional(_parse_percent, content.get("canary")),
     )
@@ -252,24 +232,6 @@ def _parse_percent(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected a number, got {value!r}")
     return float(value)
-
-
-def _parse_policy(content: Mapping[str, Any]) -> Policy:
-    name = checked_text(content["name"])  # it appears in headers, logs and metrics
-    if len(name) > MAX_POLICY_NAME_LENGTH or not re.fullmatch(POLICY_NAME_PATTERN, name):
-        raise ValueError(f"expected the name of a limit, got {name!r}")
-    return Policy(
-        name=name,
-        limit=checked_number(content["limit"], at_least=1, at_most=MAX_LIMIT),
-        window=Window.of(
-            checked_number(content["window"], at_least=1, at_most=MAX_WINDOW_S),
-            frame_count=checked_number(content["frames"], at_least=1, at_most=MAX_FRAMES),
-        ),
-        estimator=Estimator(content["estimator"]),
-        count_denied=content["countDenied"] is True,
-        mode=_optional(Mode, content["mode"]),
-        on_limit=OnLimit(content.get("onLimit", OnLimit.DENY)),
-    )
 
 
 def _parse_entry(document: Mapping[str, Any]) -> HistoryEntry:
