@@ -172,10 +172,12 @@ def must_read(state: KeyState, now_s: float) -> bool:
 
     The reading finds parts to remove, and the hits of a series that is new here.
     """
-    shortest_s = min(bucket.tier.window_s for bucket in state.buckets())
+    passed_s, most_s = now_s - state.read_s, 2 * state.client.horizon_s
+    if passed_s <= min(LONE_READ_GAP_S, most_s):
+        return False
     least_s = 2 * LONE_READ_GAP_S if state.is_far else LONE_READ_GAP_S
-    gap_s = min(max(shortest_s / 2, least_s), 2 * state.client.horizon_s)
-    return now_s - state.read_s > gap_s and not state.is_idle(now_s)
+    gap_s = min(max(min(bucket.tier.window_s for bucket in state.buckets()) / 2, least_s), most_s)
+    return passed_s > gap_s and not state.is_idle(now_s)
 
 
 def _newest(frames: Frames, count: int) -> Frames:

@@ -191,33 +191,32 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     mark, seen = f"writers.{writer}", f"seen.{writer}"
     operations = []
     for change in changes:
-        expire = date_of(min(change.expire_at_s, LATEST_S))
-        counters = {
-            _series_name(series): {str(start_s): min(count, MAX_EXACT) for start_s, count in frames.items()}
-            for series, frames in change.hits.items()
-        }
-        horizons = {
-            f"horizons.{_series_name(series)}": min(horizon_s, MAX_HORIZON_S)
-            for series, horizon_s in change.horizons.items()
-        }
         update: Document = {
             "$set": {mark: Int64(change.write_number)},
-            "$max": {EXPIRE: expire, **horizons},
+            "$max": {EXPIRE: _end(change.expire_at_s)},
             "$currentDate": {seen: True},
         }
-        selected: Document = {"_id": document_id(change.key), "version": NO_VERSION}
+        for series, horizon_s in change.horizons.items():
+            update["$max"][f"horizons.{_series_name(series)}"] = min(horizon_s, MAX_HORIZON_S)
         if change.version is None:
             # One value: the server looks through the document for each path that it sets.
+            counters = {
+                _series_name(series): {str(start_s): min(count, MAX_EXACT) for start_s, count in frames.items()}
+                for series, frames in change.hits.items()
+            }
+            selected: Document = {"_id": document_id(change.key), "version": NO_VERSION}
             update["$set"] |= {"version": Int64(change.next_version), "requestCounters": counters}
         else:
-            selected |= {"version": Int64(change.version), "requestCounters": NO_LIST}
+            version: Any = Int64(change.version)
             if change.mark is not None:
-                versions = {"$gte": Int64(change.version), "$lte": Int64(change.last_version)}
-                selected |= {"version": versions, mark: Int64(change.mark)}
+                version = {"$gte": version, "$lte": Int64(change.last_version)}
+            selected = {"_id": document_id(change.key), "version": version, "requestCounters": NO_LIST}
+            if change.mark is not None:
+                selected[mark] = Int64(change.mark)
             increments = update["$inc"] = {
-                f"requestCounters.{series}.{start}": count
-                for series, frames in counters.items()
-                for start, count in frames.items()
+                _frame_path(series, start_s): min(count, MAX_EXACT)
+                for series, frames in change.hits.items()
+                for start_s, count in frames.items()
             }
             increments["version"] = change.next_version - change.version
             update["$setOnInsert"] = {"_id": None}
@@ -231,9 +230,19 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
 
 def _expired_paths(change: Change) -> Iterator[str]:
     for series, start_s in change.expired_frames:
-        yield f"requestCounters.{_series_name(series)}.{start_s}"
+        yield _frame_path(series, start_s)
     for name in change.expired_writers:
         yield from (f"writers.{name}", f"seen.{name}")
+
+
+@lru_cache(maxsize=1000)
+def _frame_path(series: Series, start_s: int) -> str:
+    return f"requestCounters.{_series_name(series)}.{start_s}"
+
+
+@lru_cache(maxsize=1000)
+def _end(expire_at_s: float) -> datetime:
+    return date_of(min(expire_at_s, LATEST_S))
 
 
 def compose_mark_removal(writer: str, keys: Iterable[Key]) -> list[UpdateOne]:
