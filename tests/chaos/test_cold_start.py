@@ -4,9 +4,8 @@ import pytest
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
-from testbed.clock import Clock, wait_until
+from testbed.clock import Clock
 from tests.chaos.fleet import CLIENT
-from tests.support.limiters import in_background
 
 pytestmark = pytest.mark.chaos
 
@@ -18,18 +17,6 @@ def limiter_on(uri: str, clock: Clock) -> Limiter:
     """Return a fresh instance that allows LIMIT hits per user and minute."""
     limits = {"user": [{"limit": LIMIT, "window": "60s"}]}
     return Limiter(load_config({"mode": "enforce", "limits": limits, "store": {"uri": uri}}), clock=clock)
-
-
-def test_key_new_to_an_instance_is_learnt_in_the_background(mongo_uri: str, clock: Clock) -> None:
-    first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
-    for _ in range(LIMIT):
-        assert first.check(CLIENT, USER).allowed
-    first.sync()
-    with in_background(second, interval_s=600.0):
-        assert second.check(CLIENT, USER).allowed  # nothing is known yet
-        wait_until(lambda: not second.peek(CLIENT, USER).allowed, "the count of the first instance")
-    for limiter in (first, second):
-        limiter.close()
 
 
 @pytest.mark.parametrize("is_preloaded", [False, True], ids=["no preload", "preload"])

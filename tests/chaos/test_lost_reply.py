@@ -60,20 +60,3 @@ def test_replies_lost_at_random(target: tuple[str, str], retry_writes: bool, rep
             release(2)
             assert_exact(instances, with_database(uri, name))
             assert sum(proxy.faults.total() for proxy in proxies) > 0
-
-
-@pytest.mark.parametrize("is_applied", [True, False], ids=["replies vanish", "requests vanish"])
-def test_swallowed_packets_end_the_cycle_and_cost_no_hit(mongo_uri: str, is_applied: bool) -> None:
-    with FaultyProxy(mongo_uri) as proxy:
-        instance = Instance(proxy.uri, timeout_s=0.3)
-        rival = Instance(mongo_uri)
-        instance.hit("user-0")
-        instance.limiter.sync()
-        instance.hit("user-0")
-        proxy.swallow(True, requests=not is_applied)
-        assert instance.limiter.sync().error is not None
-        proxy.swallow(False)
-        rival.hit("user-0")
-        rival.limiter.sync()
-        assert_exact([instance, rival], mongo_uri)
-        assert proxy.faults["swallowed"] > 0

@@ -24,7 +24,7 @@ from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.clock import Clock
 from testbed.mongod import Mongod
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, used_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 from tests.support.stores import FAR_S, a_change, mongo_store
 
 Documents = Collection[dict[str, Any]]
@@ -152,48 +152,6 @@ def test_read_is_one_round_trip_however_many_documents_there_are(
     assert ["find"] == commands.names()
     assert 400 == len(store.latest(400))
     assert ["find"] == commands.names()
-
-
-def test_requests_of_a_single_instance_cost_one_document_each_and_a_command_per_cycle(
-    limiter: Limiter, future: Clock, commands: Commands
-) -> None:
-    """Far below the limits nothing is read, and nothing is sent between two cycles."""
-    limiter.sync()
-    commands.names()
-    for cycle in range(5):
-        for number in range(200):
-            limiter.check(CLIENT, f"user-{number + 100 * cycle}")
-            limiter.sync_urgent()
-        future.advance(1)
-        limiter.sync()
-    written = sum(len(event.command["updates"]) for event in commands.sent if event.command_name == "update")
-    assert ["update"] * 5 == commands.names()
-    assert 1000 == written
-
-
-def test_lost_race_costs_one_read_and_one_write_of_the_keys_that_lost(
-    limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str
-) -> None:
-    with closing(mongo_store(mongo_uri)) as other_store:
-        other = a_limiter(other_store, Clock(FUTURE_S))
-        for instance in (limiter, other):
-            instance.reconfigure(some_settings(a_policy(5000)))  # far from a limit no race is lost
-            for user in ("kim", "lee"):
-                instance.check(CLIENT, user, cost=700)
-            instance.sync()
-        limiter.peek(CLIENT, "lee")
-        limiter.sync()
-        other.check(CLIENT, "kim")
-        other.sync()
-        for user in ("kim", "lee"):
-            limiter.check(CLIENT, user)
-        commands.names()
-        limiter.sync()
-        sent = list(commands.sent)
-    assert ["update", "find", "update"] == [event.command_name for event in sent]
-    assert [2, 1] == [len(event.command["updates"]) for event in (sent[0], sent[2])]
-    assert ["kim"] == [identity["username"] for identity in sent[1].command["filter"]["_id"]["$in"]]
-    assert 1402 == used_hits(limiter, CLIENT, "kim")
 
 
 def test_writes_are_journaled_by_a_majority_and_reads_are_majority_reads(store: MongoStore, commands: Commands) -> None:

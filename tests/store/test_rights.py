@@ -55,6 +55,14 @@ def documented_roles() -> dict[str, list[dict[str, Any]]]:
     return {role["createRole"]: role["privileges"] for role in roles}
 
 
+def privileges_without(lacked: tuple[str, str], role: str) -> list[dict[str, Any]]:
+    privileges = [
+        {**each, "actions": [word for word in each["actions"] if (each["resource"]["collection"], word) != lacked]}
+        for each in documented_roles()[role]
+    ]
+    return [each for each in privileges if each["actions"]]
+
+
 @pytest.mark.parametrize("is_prepared", [False, True], ids=["indexes are created", "indexes are prepared"])
 def test_documented_role_of_instances_is_enough(
     guarded: GuardedMongod, run: Callable[..., Result], database: Path, is_prepared: bool
@@ -97,11 +105,7 @@ def test_each_documented_right_of_instances_is_needed(
     guarded: GuardedMongod, database: Path, lacked: tuple[str, str]
 ) -> None:
     """Without it, the log says what was refused, and tokens are issued. The indexes may be made by another role."""
-    privileges = [
-        {**each, "actions": [word for word in each["actions"] if (each["resource"]["collection"], word) != lacked]}
-        for each in documented_roles()["oauthRateLimit"]
-    ]
-    uri = guarded.grant("lacking", *(each for each in privileges if each["actions"]))
+    uri = guarded.grant("lacking", *privileges_without(lacked, "oauthRateLimit"))
     with capture_logs() as logs:
         app = create_app(database, SETTINGS, mongo_uri=uri)
         try:
@@ -185,12 +189,7 @@ def test_each_documented_right_of_operators_is_needed(
             limiter.check("app")
         for name, record in RECORDS_OF_ANN.items():
             guarded.database[name].insert_one(dict(record))
-    lacking = [
-        {**each, "actions": [word for word in each["actions"] if (each["resource"]["collection"], word) != lacked]}
-        for each in documented_roles()[role]
-    ]
-    lacking = [each for each in lacking if each["actions"]]
-    results = [run(role, *words, privileges=lacking) for words in COMMANDS[role]]
+    results = [run(role, *words, privileges=privileges_without(lacked, role)) for words in COMMANDS[role]]
 
     said = "".join(result.output for result in results)
     assert 3 in [result.exit_code for result in results], said

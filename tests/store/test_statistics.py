@@ -126,15 +126,6 @@ def test_minute_expires(connection: Connection, statistics: StatisticsStore) -> 
     assert datetime.fromtimestamp(MINUTE_S + KEEP_S, UTC) == document["expire"]
 
 
-def test_reading_a_period_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
-    put(statistics, *(a_minute(f"client-{number}", MINUTE_S + 60 * number) for number in range(200)))
-    collection = connection.collection(STATISTICS)
-    selected = {"_id.minute": {"$gte": MINUTE_S, "$lt": MINUTE_S + 600}}
-
-    stats = collection.find(selected).sort("_id.minute").explain()["executionStats"]
-    assert (10, 10) == (stats["nReturned"], stats["totalDocsExamined"])
-
-
 DAMAGED: list[dict[str, Any]] = [
     {"by": "text"},
     {"by": {"one-0": 5, "two-0": {"client": []}, "three-0": {"client": {"password": 7}, "strangers": {}}}},

@@ -105,14 +105,6 @@ def test_idle_keys_near_their_limit_are_read_until_their_window_is_over(
     assert 0 == limiter.sync().key_count
 
 
-def test_idle_key_that_others_use_up_is_denied(faulty: FaultyStore, clock: Clock) -> None:
-    here, there = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
-    hit(here, cost=6)
-    hit(there, cost=4)
-    cycles(here, clock, 20)
-    assert not here.check(CLIENT).allowed
-
-
 @pytest.mark.parametrize(("later_s", "is_scheduled", "left"), [(0.0, False, 98), (0.4, False, 98), (0.4, True, 99)])
 def test_sync_between_two_cycles_reads_idle_keys(
     faulty: FaultyStore, clock: Clock, later_s: float, is_scheduled: bool, left: int
