@@ -34,6 +34,7 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
                     keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
                     yield from ((name, method, keys) for name in names)
     yield from ((index.missing, "warning", {"collection", "reason"}) for index in (EXPIRY, MINUTE, DENIAL))
+    yield from ((f"{kind}_ignored", "error", {"id", "reason", "count"}) for kind in ("heartbeat", "override"))
     yield from ((f"{records}_unrecorded", "warning", {"count", "reason"}) for records in ("denials", "statistics"))
 
 
