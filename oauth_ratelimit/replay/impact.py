@@ -9,7 +9,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
