@@ -18,7 +18,6 @@ from oauth_ratelimit.cli.overrides import apply, of_kind, override_of, print_kin
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.operations.changes import enforce_refusal, unaffected_by_mode
-from oauth_ratelimit.operations.client_hints import trusted_client_hint
 from oauth_ratelimit.operations.format import mode_source_text, mode_text
 from oauth_ratelimit.operations.serialize import override_data
 
@@ -66,12 +65,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
 @override_options
 @pass_context
 def set_mode(
-    context: CliContext,
-    /,
-    mode: str,
-    client: str | None,
-    canary_percent: float | None,
-    **options: Any,
+    context: CliContext, /, mode: str, client: str | None, canary_percent: float | None, **options: Any
 ) -> None:
     """Set the mode of everybody or of a CLIENT on all instances.
 
@@ -93,10 +87,9 @@ def set_mode(
     target = Target(OverrideKind.MODE, client)
     change = override_of(context, target, options, mode=Mode(mode), canary_percent=canary_percent)
     if change.mode is Mode.ENFORCE:
-        if client is None and canary_percent is None:
-            refusal = enforce_refusal(context, is_invalid=context.invalid is not None)
-            if refusal is not None:
-                raise click.UsageError(refusal)
+        is_for_all = client is None and canary_percent is None
+        if is_for_all and (refusal := enforce_refusal(context, is_invalid=context.invalid is not None)):
+            raise click.UsageError(refusal)
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
         question = f"Enforce limits for {client or share or 'everybody'}?"
         show_impact_and_ask(context, change, question, options)
@@ -105,8 +98,6 @@ def set_mode(
         print_hint(visible(sentence))
     if context.invalid and mode != Mode.OFF:
         print_hint(MAY_STAY_OFF)
-    if client is not None:
-        print_hint(trusted_client_hint(context, client))
 
 
 @mode.command("unset")

@@ -129,8 +129,6 @@ def set_limit(
     question = f"Set the {kind} limits of {'everybody' if client is None else client}?"
     show_impact_and_ask(context, override, question, options)
     apply(context, override, as_json=options["as_json"])
-    if client is not None and not options["as_json"]:
-        print_hint(trusted_client_hint(context, client))
 
 
 @limit.command("unset")
@@ -276,7 +274,9 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
 def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
     client = override.target.client_id
     # Looked up first, because the override itself makes the client known.
-    hint = None if client is None or as_json else unknown_client_hint(context, client)
+    hint = None if client is None else unknown_client_hint(context, client)
+    if client is not None and override.target.kind is not OverrideKind.TRUSTED:
+        hint = trusted_client_hint(context, client) or hint
     context.stores.overrides.put(override)
     _print_overrides("json" if as_json else "table", [override])
     if not as_json:
