@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.cli import command, denials, explain, overrides, replay, statistics, status
+from oauth_ratelimit.cli import command, database, denials, explain, overrides, replay, statistics, status
 from oauth_ratelimit.cli.context import CliContext
 from oauth_ratelimit.cli.output import Column, print_table
 from tests.cli.conftest import WHY, Terminal
@@ -20,17 +20,10 @@ UNKNOWN = "No counters, statistics or configuration for"
 
 
 TABLES = {
-    "status": status.INSTANCE_COLUMNS,
-    "show": status.USAGE_COLUMNS,
-    "denials": denials.COLUMNS,
-    "overrides": overrides.OVERRIDE_COLUMNS,
-    "history": overrides.HISTORY_COLUMNS,
-    "explain": explain.LIMIT_COLUMNS,
-    "what-if": statistics.WHAT_IF_COLUMNS,
-    "report": statistics.REPORT_COLUMNS,
-    "suggest": statistics.SUGGEST_COLUMNS,
-    "replay": replay.INSTANCE_COLUMNS,
-    "clients of a replay": replay.CLIENT_COLUMNS,
+    f"{module.__name__.split('.')[-1]} {name}": columns
+    for module in (database, denials, explain, overrides, replay, statistics, status)
+    for name, columns in vars(module).items()
+    if name.endswith("COLUMNS")
 }
 LONG = "some-client-with-a-name-that-has-no-space-in-it, and a reason"
 
