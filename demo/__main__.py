@@ -12,7 +12,7 @@ from oauth_ratelimit.errors import RateLimitError
 def main() -> int:
     """Run the demo and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Shows oauth_ratelimit at work.")
-    parser.add_argument("--requests", type=int, default=3000, metavar="N", help="length of the replay (%(default)s)")
+    parser.add_argument("--requests", type=int, default=2000, metavar="N", help="length of the replay (%(default)s)")
     parser.add_argument(
         "--speed", type=float, default=300, metavar="X", help="times faster than recorded (%(default)s)"
     )

@@ -19,7 +19,7 @@ WIDTH = 100  # readable on any screen
 PLAIN_INTERVAL_S = 3.0  # between two lines of progress without a terminal
 
 _INDENT = 3
-_HIDDEN_HEADERS = {"server", "date", "connection", "content-length", "vary", "demo-would-deny"}
+_HIDDEN_HEADERS = {"server", "date", "connection", "content-length", "vary", "demo-would-deny", "demo-reuse"}
 
 
 class Display:
@@ -122,7 +122,9 @@ class ReplayProgress:
     def update(self) -> None:
         """Read the tally again."""
         sent, over = self._tally.total(), self._tally.total(Outcome.DENIED, Outcome.WOULD_DENY)
-        result = f"{sent - self._tally.total(Outcome.DENIED):,} tokens   {over:,} {self._over}"
+        reused = self._tally.total(Outcome.REUSED)
+        new = sent - reused - self._tally.total(Outcome.DENIED)
+        result = f"{new:,} new tokens   {reused:,} reused   {over:,} {self._over}"
         if self.plain is None:
             self._bar.update(self._task, completed=sent, result=result)
         elif time.monotonic() - self._printed_s >= PLAIN_INTERVAL_S:
@@ -139,23 +141,21 @@ def replay_table(clients: Sequence[ClientSummary], *, over: str) -> Table:
     table = _table()
     for header in ("client", "grant"):
         table.add_column(header)
-    for header in ("requests", over, "share"):
+    for header in ("requests", "new tokens", "reused", over):
         table.add_column(header, justify="right")
     table.add_column("affected")
     for client in clients:
-        share = f"{client.over_count / client.request_count:.0%}" if client.over_count else ""
-        over_text = f"[yellow]{client.over_count:,}[/]" if client.over_count else "0"
-        affected = _affected(client)
-        table.add_row(client.client_id, client.grant_type, f"{client.request_count:,}", over_text, share, affected)
+        counts = (client.request_count, client.new_count, client.reused_count, client.denied_count)
+        table.add_row(client.client_id, client.grant_type, *(f"{count:,}" for count in counts), _affected(client))
     return table
 
 
 def _affected(client: ClientSummary) -> str:
     if client.is_trusted:
-        return "[green]trusted: never denied[/]"
+        return "[green]trusted[/]"
     if client.user_count:
         return f"{client.over_users} of {client.user_count} users"
-    return "the client" if client.over_count else "none"
+    return "the client" if client.denied_count or client.reused_count else "none"
 
 
 def _indented(content: RenderableType, *, left: int = _INDENT, above: int = 0, below: int = 0) -> Padding:
@@ -163,4 +163,4 @@ def _indented(content: RenderableType, *, left: int = _INDENT, above: int = 0, b
 
 
 def _table() -> Table:
-    return Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import json
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ from urllib.parse import urlencode
 
 from demo.tally import Outcome, Tally
 from oauth_ratelimit.errors import RateLimitError
-from testbed.deployment import WOULD_DENY_HEADER, Instance
+from testbed.deployment import REUSE_HEADER, WOULD_DENY_HEADER, Instance
 from testbed.oauth_server.models import Client, User
 from testbed.trace import TRUSTED, Call, Caller, assign, hits_from, schedule
 
@@ -98,7 +99,7 @@ class TokenClient:
         if outcome is None:
             raise UnexpectedAnswer(f"{instance.name} answered {response.status} to {caller.key}: {text[:500]}")
         answer = Answer(response.status, response.reason, response.getheaders(), text, outcome)
-        self._tally.add(caller, answer.outcome)
+        self._tally.add(caller, outcome, json.loads(text).get("access_token"))
         return answer
 
 
@@ -244,4 +245,6 @@ def _outcome(response: http.client.HTTPResponse, caller: Caller) -> Outcome | No
         return None
     if response.getheader(WOULD_DENY_HEADER):
         return Outcome.WOULD_DENY
+    if reuse := response.getheader(REUSE_HEADER):
+        return Outcome(reuse)
     return Outcome.TRUSTED if caller.client_id == TRUSTED else Outcome.ALLOWED

@@ -1,14 +1,16 @@
-"""The demo from beginning to end: a dry run, enforce, one denial in detail, and the counts in MongoDB."""
+"""The demo from beginning to end: a dry run, reuse, enforce, one denial in detail, and the counts in MongoDB."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
+from rich.markup import escape
+
 from demo.display import Display
 from demo.replay import Replay, TokenClient
 from demo.tally import Key, Outcome, Tally, read_counts
-from testbed.deployment import Deployment, Instance, deploy
+from testbed.deployment import DENY, DRY_RUN, ENFORCE, REUSE, Deployment, Instance, deploy
 from testbed.trace import APPS, LATECOMER, MACHINES, TRUSTED, Caller, Hit, assign, hits_from, schedule
 
 FIRST_HIT = 6000  # a busy hour with a few hosts that exceed the limit
@@ -24,7 +26,7 @@ class Demo:
 
     Args:
         display: Shows it.
-        request_count: Requests of the trace to replay, twice.
+        request_count: Requests of the trace to replay, three times.
         speed: Replay speed, as a multiple of the recorded one.
     """
 
@@ -44,6 +46,7 @@ class Demo:
         with deploy(instance_count=SERVER_COUNT, clients=clients, users=users, marks=True) as deployment:
             self._introduce(deployment)
             self._dry_run(deployment)
+            self._reuse(deployment)
             self._enforce(deployment)
             is_admitted_again = self._show_denial(deployment)
             deployment.stop()
@@ -69,22 +72,35 @@ class Demo:
         self._display.section(
             1, "Dry run", "Every request gets a token. The limiter decides all the same, and logs what it would deny."
         )
-        self._replay(deployment, over="would be denied")
+        self._replay(deployment, over="would deny")
+
+    def _reuse(self, deployment: Deployment) -> None:
+        self._display.section(
+            2,
+            "Reuse",
+            f"Two lines of {deployment.config_path.name} change while the servers run. Above its limit a client without"
+            " users now gets the token that it has, which costs nobody anything, and each server issues it one more:",
+        )
+        self._change(deployment, (DRY_RUN, ENFORCE), (DENY, REUSE))
+        self._replay(deployment, over="denied")
 
     def _enforce(self, deployment: Deployment) -> None:
-        self._display.section(2, "Enforce", f"One line of {deployment.config_path.name} changes while the servers run:")
-        self._display.line("[red]- mode: dry-run[/]\n[green]+ mode: enforce[/]")
-        applied_s = deployment.enforce()
-        self._display.line(f"All servers applied it within {applied_s:.1f} s.")
-        self._display.line("The same traffic again, never at quite the same pace, so the numbers differ a little:")
-        self._replay(deployment, over="denied (429)")
+        self._display.section(3, "Enforce", "Once its owner has been told, every client can be denied:")
+        self._change(deployment, (REUSE, DENY))
+        self._replay(deployment, over="denied")
+
+    def _change(self, deployment: Deployment, *changes: tuple[str, str]) -> None:
+        lines = (f"[red]- {escape(old)}[/]\n[green]+ {escape(new)}[/]" for old, new in changes)
+        self._display.line("\n".join(lines))
+        applied_s = deployment.change(*changes)
+        self._display.line(f"All servers applied it within {applied_s:.1f} s. The same traffic again:")
 
     def _show_denial(self, deployment: Deployment) -> bool:
         """Bring one client over its limit at one server, try the others, and return whether Retry-After was true."""
         caller = LATECOMER
         first, *others = deployment.instances
         self._display.section(
-            3,
+            4,
             "A denial in detail",
             f"Another client, {caller.client_id}, sends one request to {_names(others)}, and then requests to"
             f" {first.name} until it is denied:",
@@ -122,9 +138,9 @@ class Demo:
         stored = read_counts(deployment.counters)
         trusted = [client for tally in self.tallies for client in tally.clients() if client.client_id == TRUSTED]
         trusted_count = sum(client.request_count for client in trusted)
-        trusted_over_count = sum(client.over_count for client in trusted)
+        trusted_over_count = sum(client.denied_count for client in trusted)
         self._display.section(
-            4,
+            5,
             "Is every counted request in MongoDB, exactly once?",
             "SIGTERM has stopped the servers, which flushed their counters. An admitted request counts, unless it was "
             "over a limit in the dry run or came from a trusted client. The demo compares the answers that it received "
@@ -139,18 +155,22 @@ class Demo:
             holds=is_equal,
         )
         self._display.check(
-            f"{TRUSTED} is trusted: {trusted_count:,} requests in both replays, {trusted_over_count:,} denied",
+            f"{TRUSTED} is trusted: {trusted_count:,} requests in all replays, {trusted_over_count:,} denied",
             holds=trusted_over_count == 0,
         )
+        reused = sum(tally.total(Outcome.REUSED) for tally in self.tallies)
+        foreign = sum(tally.foreign_count() for tally in self.tallies)
+        is_own = reused > 0 and foreign == 0
+        self._display.check(f"{reused:,} requests got a token again that the same client had got before", holds=is_own)
         self._display.check("The denied client was admitted after Retry-After", holds=is_admitted_again)
-        return is_equal and trusted_over_count == 0 and is_admitted_again
+        return is_equal and trusted_over_count == 0 and is_own and is_admitted_again
 
     def _replay(self, deployment: Deployment, *, over: str) -> None:
         tally = self._open_tally()
         with self._display.progress(tally, len(self._calls), over=over) as progress:
             took_s = Replay(self._calls, deployment.instances, tally).run(progress.update)
-        token_count = tally.total() - tally.total(Outcome.DENIED)
-        self._display.line(f"\n{tally.total():,} requests got {token_count:,} tokens in {took_s:.1f} s.")
+        new_count = sum(client.new_count for client in tally.clients())
+        self._display.line(f"\n{tally.total():,} requests got {new_count:,} new tokens in {took_s:.1f} s.")
 
     def _open_tally(self) -> Tally:
         tally = Tally()

@@ -18,13 +18,22 @@ class Outcome(StrEnum):
 
     ALLOWED = "allowed"
     WOULD_DENY = "would_deny"
+    REUSED = "reused"
+    ISSUED = "issued"
+    """A new token above a limit, because the server had none that fits."""
+
     DENIED = "denied"
     TRUSTED = "trusted"
 
     @property
+    def has_new_token(self) -> bool:
+        """True if the server has issued a token."""
+        return self not in (Outcome.REUSED, Outcome.DENIED)
+
+    @property
     def is_over(self) -> bool:
         """True if the request exceeded a limit."""
-        return self in (Outcome.WOULD_DENY, Outcome.DENIED)
+        return self not in (Outcome.ALLOWED, Outcome.TRUSTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,9 @@ class ClientSummary:
         grant_type: The grant that it uses.
         user_count: Its users.
         request_count: All its requests.
-        over_count: Requests over a limit.
+        new_count: New tokens.
+        denied_count: Requests that were denied, or would have been.
+        reused_count: Requests that got a token again.
         over_users: Users with at least one request over a limit.
         is_trusted: Whether it is a trusted client.
     """
@@ -45,7 +56,9 @@ class ClientSummary:
     grant_type: str
     user_count: int
     request_count: int
-    over_count: int
+    new_count: int
+    denied_count: int
+    reused_count: int
     over_users: int
     is_trusted: bool
 
@@ -54,13 +67,21 @@ class Tally:
     """Outcomes per caller. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards _outcomes
+        self._lock = threading.Lock()  # guards the attributes below
         self._outcomes: Counter[tuple[Caller, Outcome]] = Counter()
+        self._new: set[tuple[Key, str]] = set()
+        self._reused: set[tuple[Key, str]] = set()
 
-    def add(self, caller: Caller, outcome: Outcome) -> None:
+    def add(self, caller: Caller, outcome: Outcome, token: str | None) -> None:
         """Count an answer."""
         with self._lock:
             self._outcomes[caller, outcome] += 1
+            if token is not None:
+                (self._reused if outcome is Outcome.REUSED else self._new).add((caller.key, token))
+
+    def foreign_count(self) -> int:
+        """Return the number of tokens that a client got again and had not got before."""
+        return len(self._reused - self._new)
 
     def total(self, *outcomes: Outcome) -> int:
         """Return the number of requests with one of the outcomes, or of all requests."""
@@ -93,7 +114,9 @@ def _summary(client_id: str, entries: list[tuple[Caller, Outcome, int]]) -> Clie
         grant_type=entries[0][0].grant_type,
         user_count=len({caller.user for caller, _, _ in entries if caller.user}),
         request_count=sum(count for _, _, count in entries),
-        over_count=sum(count for _, outcome, count in entries if outcome.is_over),
+        new_count=sum(count for _, outcome, count in entries if outcome.has_new_token),
+        denied_count=sum(count for _, outcome, count in entries if outcome in (Outcome.DENIED, Outcome.WOULD_DENY)),
+        reused_count=sum(count for _, outcome, count in entries if outcome is Outcome.REUSED),
         over_users=len({caller.user for caller, outcome, _ in entries if caller.user and outcome.is_over}),
         is_trusted=client_id == TRUSTED,
     )

@@ -27,9 +27,12 @@ from testbed.oauth_server.models import Client, User
 
 DRY_RUN = "mode: dry-run"
 ENFORCE = "mode: enforce"
+DENY = "name: client-burst}"
+REUSE = "name: client-burst, on_limit: reuse}"
 
 CONFIG = Path(__file__).with_name("deployment.yaml")
 WOULD_DENY_HEADER = "Demo-Would-Deny"  # on answers that would have been denied under enforce
+REUSE_HEADER = "Demo-Reuse"  # on tokens above a limit: ``reused`` or ``issued``
 _RELOAD_TIMEOUT_S = 30.0
 _TIMEOUT_S = 10.0
 _POLL_S = 0.05
@@ -76,17 +79,20 @@ class Deployment:
     config_path: Path
     counters: "Collection[dict[str, Any]]"
 
-    def enforce(self) -> float:
-        """Change the mode in the file, and return the seconds until every server has applied it.
+    def change(self, *changes: tuple[str, str]) -> float:
+        """Replace texts in the file, and return the seconds until every server has applied it.
 
         Raises:
             ServerFailed: A server did not apply the change in time.
         """
         started_s = time.monotonic()
+        reload_counts = [len(list(instance.events("config_reloaded"))) for instance in self.instances]
         text = self.config_path.read_text()
-        self.config_path.write_text(text.replace(DRY_RUN, ENFORCE, 1))
-        for instance in self.instances:
-            while not any(event["new"] == "enforce" for event in instance.events("mode_changed")):
+        for old, new in changes:
+            text = text.replace(old, new, 1)
+        self.config_path.write_text(text)
+        for instance, count in zip(self.instances, reload_counts, strict=True):
+            while len(list(instance.events("config_reloaded"))) == count:
                 if time.monotonic() - started_s > _RELOAD_TIMEOUT_S:
                     raise ServerFailed(f"{instance.name} does not apply the change: {instance.log[-1500:]}")
                 time.sleep(_POLL_S)

@@ -73,6 +73,7 @@ class TokenReuse:
         self._token: Any = None if isinstance(found, Issue) else found
         self._deny = deny
         self.is_reused = self._issue is None
+        self.is_over_limit = deny is not None
         self._text = ""  # of the token as it was saved
         self._is_confirmed = False
 

@@ -3,7 +3,7 @@
 Environment:
     DEMO_DATABASE: The SQLite file; it is filled with the demo's clients and users if it holds no clients.
     DEMO_SECRET_KEY: The same for all instances; without it there is no admin page.
-    DEMO_MARKS: Set to mark the answers that would have been denied under enforce.
+    DEMO_MARKS: Set to mark the answers that would have been denied under enforce, and the tokens above a limit.
     OAUTH_RATELIMIT_CONFIG: Path of the rate limiter's YAML file; without it the server is unprotected.
     OAUTH_RATELIMIT_MONGO_URI: Replaces the store's address in that file.
 
@@ -16,11 +16,12 @@ import logging
 import os
 
 import structlog
-from flask import Flask, Response, g, has_request_context
+from flask import Flask, Response, g, has_request_context, request
 from structlog.typing import EventDict, WrappedLogger
 
+from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY
 from oauth_ratelimit.observe import events
-from testbed.deployment import WOULD_DENY_HEADER
+from testbed.deployment import REUSE_HEADER, WOULD_DENY_HEADER
 from testbed.oauth_server.app import add_admin_page, create_app
 from testbed.oauth_server.database import seed_if_empty
 
@@ -37,6 +38,9 @@ def mark_would_deny(app: Flask) -> None:
     def add_header(response: Response) -> Response:
         if g.get("would_deny"):
             response.headers[WOULD_DENY_HEADER] = "1"
+        for reuse in request.environ[RESPONSE_KEY].reuses:
+            if reuse.is_over_limit:
+                response.headers[REUSE_HEADER] = "reused" if reuse.is_reused else "issued"
         return response
 
     app.after_request(add_header)

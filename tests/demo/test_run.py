@@ -44,18 +44,19 @@ def _run_demo(tmp_path: Path, *options: str, **env: str) -> tuple[int, str]:
         return process.returncode, output
 
 
-def test_demo_denies_under_enforce_only_passes_its_checks_and_cleans_up(tmp_path: Path, mongodb: str) -> None:
+def test_demo_reuses_then_denies_passes_its_checks_and_cleans_up(tmp_path: Path, mongodb: str) -> None:
     uri = with_database(mongodb, "somebodys_own")
     status, output = _run_demo(tmp_path, "--requests=1000", "--speed=500", **{MONGO_URI_VARIABLE: uri})
     assert 0 == status, output
-    dry_run, enforced = output.partition("2  Enforce")[::2]
-    assert "1,000 requests got 1,000 tokens" in dry_run
-    assert "%" in dry_run, "the share of requests that would be denied"
-    assert "1,000 requests got 1,000 tokens" not in enforced
+    _, dry_run, reuse, enforced, *_ = re.split(r"\n\d  ", output)
+    assert "1,000 requests got 1,000 new tokens" in dry_run
+    assert "1,000 requests got 1,000 new tokens" not in reuse + enforced
+    assert re.search(r"batch-jobs +client_credentials +\d+ +\d+ +[1-9]\d* +0 ", reuse)
+    assert re.search(r"batch-jobs +client_credentials +\d+ +\d+ +0 +[1-9]\d* ", enforced)
     assert "HTTP/1.1 429" in output
     assert "MongoDB holds what was counted, for every client and user" in output
-    (trusted,) = re.findall(r"allegro-mobile is trusted: (\d+) requests in both replays, 0 denied", output)
-    assert int(trusted) == sum(map(int, re.findall(r"allegro-mobile +client_credentials +(\d+) +0", output)))
+    (trusted,) = re.findall(r"allegro-mobile is trusted: (\d+) requests in all replays, 0 denied", output)
+    assert int(trusted) == sum(map(int, re.findall(r"allegro-mobile +client_credentials +(\d+) +\d+ +0 +0", output)))
     assert re.search(r"The client waits \d+ s, as server \d asked it to", output)
     assert "WRONG" not in output
     assert [] == list(tmp_path.iterdir())

@@ -72,6 +72,30 @@ def test_workers_flush_when_they_end(
     assert "MongoClient opened before fork" not in server.log
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"worker_class": "gthread", "threads": 4}, {"worker_class": "gevent"}], ids=str
+)
+def test_workers_give_out_tokens_again_until_one_is_revoked(
+    environment: dict[str, str], documents: Any, options: dict[str, Any]
+) -> None:
+    """Each worker issues at most the limit, and one above it. A revocation at one of them reaches the other."""
+    limit, worker_count = 5, 2
+    env = {**environment, "WORKER_LIMIT": f"{limit}", "WORKER_INTERVAL": "100ms", "WORKER_ON_LIMIT": "reuse"}
+    with Gunicorn(APP, workers=worker_count, env=env, **options) as server:
+
+        def tokens(count: int) -> set[str]:
+            return {post(f"{server.url}/token", *JOB).json().get("access_token", "") for _ in range(count)}
+
+        issued = tokens(40)
+        wait_until(lambda: count(documents, "batch-jobs", None) >= limit, "all hits are counted")
+        kept = tokens(20)
+        assert "" not in issued | kept, server.log
+        assert len(issued | kept) <= worker_count * (limit + 1)
+        assert 200 == post(f"{server.url}/revoke", BATCH_JOBS, {"token": next(iter(kept))}).status_code
+        wait_until(lambda: not tokens(10) & (issued | kept), "the tokens are dropped")
+        assert 0 == server.stop(), server.log
+
+
 def test_reload_of_gunicorn_loses_no_hit(environment: dict[str, str], documents: Any) -> None:
     """The old workers flush, the new ones start their own cycle."""
     with Gunicorn(APP, workers=2, env=environment) as server:

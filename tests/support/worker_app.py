@@ -5,6 +5,7 @@ Environment:
     WORKER_MONGO_URI: Where counters are shared.
     WORKER_INTERVAL: The sync interval.
     WORKER_LIMIT: Tokens in a window.
+    WORKER_ON_LIMIT: What to do above it, for grants without a user.
     WORKER_GUARD: Mode of the guard.
 """
 
@@ -25,6 +26,8 @@ settings = config(
     store={"uri": os.environ["WORKER_MONGO_URI"]},
     guard={"mode": os.environ.get("WORKER_GUARD", "off"), "limits": LIMITS},
 )
+for limit in settings["limits"]["client"]:
+    limit["on_limit"] = os.environ.get("WORKER_ON_LIMIT", "deny")
 app = protect_after(os.environ["DEMO_DATABASE"], settings, OAuthRateLimit())
 app.register_blueprint(metrics_blueprint())
 
