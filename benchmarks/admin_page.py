@@ -66,7 +66,7 @@ def fill_counters(config: Mapping[str, Any]) -> None:
 def cost_of_poll(page: FlaskClient, span: str) -> tuple[dict[str, float], bool]:
     """Return the seconds of processor time that each part of an open overview takes, and True if all is read."""
     costs, is_complete = {}, True
-    for path in ("part/verdict", "part/state", "part/top", f"part/clients?span={span}", f"part/traffic?span={span}"):
+    for path in ("part/verdict", "part/state", f"part/clients?span={span}", f"part/traffic?span={span}"):
         begun_s = time.thread_time()
         answer = page.get(f"/ratelimit/{path}").text
         costs[path.partition("?")[0]] = time.thread_time() - begun_s

@@ -13,11 +13,12 @@ from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache
+from oauth_ratelimit.admin.cache import NothingShared, ReadCache
 from oauth_ratelimit.admin.client import client, client_day, denial, users
 from oauth_ratelimit.admin.form import amounts, errors_by_field
 from oauth_ratelimit.admin.marks import overrides
-from oauth_ratelimit.admin.present import instances, state, top, verdict
+from oauth_ratelimit.admin.params import Params
+from oauth_ratelimit.admin.present import instances, state, verdict
 from oauth_ratelimit.admin.security import (
     NO_SECRET_KEY,
     Authorize,
@@ -56,7 +57,6 @@ PARTS: Mapping[str, Callable[[ReadCache, Params], Record]] = {
     "verdict": verdict,
     "traffic": traffic,
     "clients": clients,
-    "top": top,
     "client": client,
     "panel": changes.panel,
     "amounts": amounts,

@@ -6,7 +6,7 @@ MongoDB is unreachable, one request tries it and the others fail at once. Answer
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
@@ -17,9 +17,6 @@ from oauth_ratelimit.operations.status import is_lagging
 RETRY_AFTER_S = 3.0  # between two attempts to reach MongoDB
 MAX_ANSWERS = 40  # recorded traffic of a week takes some megabytes
 WAIT_S = 5.0  # for another request that reads the same
-
-Params = Mapping[str, str]
-"""The arguments of a request."""
 
 Answer = TypeVar("Answer")
 

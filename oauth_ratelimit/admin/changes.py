@@ -1,16 +1,15 @@
 """Changes through the page: preview, apply and remove overrides, and what followed."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.form import Body, read_overrides, read_target
-from oauth_ratelimit.config.errors import show
+from oauth_ratelimit.admin.params import Params, client_or_all, whole
 from oauth_ratelimit.core.key import logged_name, storable_name, visible_name
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.operations.changes import checked_client_id, unaffected_by_mode
+from oauth_ratelimit.operations.changes import unaffected_by_mode
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration, utc_time
@@ -57,7 +56,7 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
                 if override not in context.overrides:
                     context.stores.overrides.put(override)
                     _log_change(override.target, "set", operator=operator)
-        return {"since_s": applied[0].made_at_s}
+        return {"since_s": int(applied[0].made_at_s)}
 
     return _changed(cache, change)
 
@@ -86,14 +85,9 @@ CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": r
 
 def panel(cache: ReadCache, params: Params) -> Record:
     """Return the overrides of a client, or of everybody, and what followed a change that was made lately."""
-    client_id, since_text = params.get("id") or None, params.get("since") or "0"
-    if client_id is not None:
-        checked_client_id(client_id)
-    if not re.fullmatch(r"[0-9]{1,10}(\.[0-9]+)?", since_text):
-        raise ValueError(f"since: got {show(since_text)}, allowed: seconds since the epoch")
+    client_id, since_s = client_or_all(params), whole(params, "since", 0)
 
     def query(context: OperatorContext) -> Record:
-        since_s = float(since_text)
         is_recent = since_s <= context.now_s < since_s + MAX_OUTCOME_S
         return {
             "now_s": context.now_s,
@@ -104,7 +98,7 @@ def panel(cache: ReadCache, params: Params) -> Record:
     return cache.read(query)
 
 
-def _outcome(context: OperatorContext, client_id: str | None, since_s: float) -> Record:
+def _outcome(context: OperatorContext, client_id: str | None, since_s: int) -> Record:
     """Return the measured minutes of a client since a change, and whether it is still denied."""
     delay_s = 2 * context.settings.sync.interval_s
     if client_id is None:

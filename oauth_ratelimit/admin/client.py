@@ -2,20 +2,22 @@
 
 from datetime import tzinfo
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.present import nearest_keys, nearest_text, read_case, read_minutes
+from oauth_ratelimit.admin.cache import ReadCache
+from oauth_ratelimit.admin.params import Params, named_client
+from oauth_ratelimit.admin.present import read_case, read_minutes
 from oauth_ratelimit.admin.text import zone_of
 from oauth_ratelimit.admin.verdict import judge, source_text
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import ENDPOINT, ClientMinute, ClientSum, Source, UserLoad
-from oauth_ratelimit.counters.usage import LimitUsage
-from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, ClientMinute, ClientSum, Source, UserLoad
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.client_hints import known_client_ids, similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, denial_data
+from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.report.findings import find
 from oauth_ratelimit.report.letter import Period, letter_to, observations
 
@@ -27,11 +29,12 @@ KNOWN_IDS_TTL_S = 60.0  # takes some thousand documents to read
 MAX_READ = 5000  # documents of one client, about half a second
 MAX_USERS = 50
 MAX_WORST = 5
+MIN_USED = 0.005  # share of a limit that is worth a row
 
 
 def client(cache: ReadCache, params: Params) -> Record:
     """Return the verdict on a client, and the explanation of its next request: the kind that it sends most."""
-    client_id = checked_client_id(params.get("id", ""))
+    client_id = named_client(params)
     key = ("client", client_id, params.get("user"), params.get("grant"))
     return cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=CLIENT_TTL_S)
 
@@ -52,7 +55,10 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)
     suggestions = None if minutes else _suggestions(cache, context, client_id)
     usages = sorted(explanation.usages, key=lambda item: -item[0].used_ratio)
-    nearest = nearest_text(usages[0][0]) if usages else None
+    nearest = None
+    if usages:
+        usage = usages[0][0]
+        nearest = usage.used_ratio, f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
     verdict = judge(read_case(cache, client_id, is_unknown=suggestions is not None, nearest=nearest))
     kind, text = explanation.forecast()
     return {
@@ -83,7 +89,9 @@ def main_source(minutes: list[ClientMinute]) -> Source | None:
     total = ClientSum("")
     for minute in minutes:
         total.add(minute)
-    tallies = {source: tally for source, tally in total.tallies.items() if tally.offered}
+    tallies = {
+        source: tally for source, tally in total.tallies.items() if tally.offered and not source.grant.startswith(GUARD)
+    }
     return max(tallies, key=lambda source: (tallies[source].over, tallies[source].offered), default=None)
 
 
@@ -103,11 +111,14 @@ def _worst_users(cache: ReadCache, client_id: str) -> list[UserLoad]:
 
 def users(cache: ReadCache, params: Params) -> Record:
     """Return the users of a client nearest to a limit."""
-    client_id = checked_client_id(params.get("id", ""))
+    client_id = named_client(params)
 
     def read(context: OperatorContext) -> tuple[float, list[LimitUsage], bool]:
-        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
-        return context.now_s, nearest_keys(context, documents, MAX_USERS), len(documents) < MAX_READ
+        reader, documents = UsageReader(context.policies), context.stores.documents
+        found = list(documents.of_client(storable_name(client_id), at_most=MAX_READ))
+        per_key = (nearest_to_limit(reader.of(key, snapshot, context.now_s), 1) for key, snapshot in found)
+        used = (usage for usages in per_key for usage in usages if usage.used_ratio >= MIN_USED)
+        return context.now_s, nearest_to_limit(used, MAX_USERS), len(found) < MAX_READ
 
     now_s, rows, is_complete = cache.read_cached(("users", client_id), read, ttl_s=USERS_TTL_S)
     return {"now_s": now_s, "client_id": client_id, "rows": rows, "is_complete": is_complete}
@@ -115,7 +126,7 @@ def users(cache: ReadCache, params: Params) -> Record:
 
 def client_day(cache: ReadCache, params: Params) -> Record:
     """Return the recorded traffic of a client in the last day, and a letter to its owner with times in a zone."""
-    client_id, zone = checked_client_id(params.get("id", "")), zone_of(params)
+    client_id, zone = named_client(params), zone_of(params)
     return cache.read_cached(
         ("client-day", client_id, str(zone)), lambda context: _client_day(context, client_id, zone), ttl_s=DAY_TTL_S
     )

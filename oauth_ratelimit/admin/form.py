@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.cache import ReadCache
+from oauth_ratelimit.admin.params import Params, client_or_all
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text, whole
@@ -15,7 +16,6 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
     amount_overrides,
-    checked_client_id,
     end_after,
     limits_of,
 )
@@ -145,9 +145,7 @@ def read_target(body: Body) -> tuple[Target, str]:
 
 def amounts(cache: ReadCache, params: Params) -> Record:
     """Return the limits that apply now to a client, or to everybody, at the token endpoint."""
-    client_id = params.get("id") or None
-    if client_id is not None:
-        checked_client_id(client_id)
+    client_id = client_or_all(params)
 
     def query(context: OperatorContext) -> Record:
         limits = limits_of(context.policies, client_id)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.cache import ReadCache
+from oauth_ratelimit.admin.params import Params
 from oauth_ratelimit.admin.text import change_text
 from oauth_ratelimit.admin.verdict import Change
 from oauth_ratelimit.core.key import visible_name

@@ -1,37 +1,27 @@
-"""What happens now: state of the whole, verdict on all clients and on one, keys nearest to a limit."""
+"""What happens now: state of the whole, verdict on all clients and on one, instances."""
 
-from collections.abc import Iterable, Iterator
-
-from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import changes_for, read_marks
+from oauth_ratelimit.admin.params import Params
 from oauth_ratelimit.admin.verdict import RULE, Case, judge, judge_all, last_run, severity
-from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
-from oauth_ratelimit.counters.client import CLIENT_TOTAL
-from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.operations.status import Status, nearest_to_limit
-from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.store.mongo.rollups import Present
 
 NOW_TTL_S = 3.0
 MINUTES_TTL_S = 3.0
 STATUS_TTL_S = 4.0
 USUAL_TTL_S = 300.0
-TOP_TTL_S = 5.0
 HOUR_S, DAY_S = 3600, 86_400
 USUAL_DAYS = 7
 PARTS = ("by", "peaks", "denials")
-MAX_TOP_READ = 200
-MAX_TOP = 20
 MAX_MARKS = 20
-MAX_BUSY_USERS = 5
-BUSY_S = 180
-MIN_USED = 0.005  # share of a limit that is worth a row
 
 
 def read_status(cache: ReadCache) -> tuple[float, Status]:
@@ -134,51 +124,6 @@ def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more
         is_alone=is_alone,
         **more,  # type: ignore[arg-type]  # the fields that the caller knows
     )
-
-
-def nearest_text(usage: LimitUsage) -> tuple[float, str]:
-    """Return the share of a limit that is used, and both numbers in words."""
-    return usage.used_ratio, f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
-
-
-def nearest_keys(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[LimitUsage]:
-    """Return the highest use of a limit by each key, of the keys nearest to one."""
-    reader = UsageReader(context.policies)
-    per_key = (nearest_to_limit(reader.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
-    used = (usage for usages in per_key for usage in usages if usage.used_ratio >= MIN_USED)
-    return nearest_to_limit(used, count)
-
-
-def top(cache: ReadCache, params: Params) -> Record:
-    """Return the keys nearest to a limit, among those with the longest windows and those of the busiest clients."""
-
-    def query(context: OperatorContext) -> Record:
-        documents = context.stores.documents
-        snapshots = dict(documents.latest(context.now_s, MAX_TOP_READ))
-        read_count = len(snapshots)
-        if read_count == MAX_TOP_READ:
-            snapshots |= documents.of_keys([key for key in _busy_keys(context) if key not in snapshots])
-        return {
-            "now_s": context.now_s,
-            "rows": nearest_keys(context, snapshots.items(), MAX_TOP),
-            "read_count": read_count,
-            "is_complete": read_count < MAX_TOP_READ,
-        }
-
-    return cache.read_cached("top", query, ttl_s=TOP_TTL_S)
-
-
-def _busy_keys(context: OperatorContext) -> Iterator[Key]:
-    """Yield the clients with the highest use of a limit in the last minutes, and their heaviest users."""
-    since_s = context.now_s - BUSY_S
-    busiest = context.stores.rollups.totals(since_s, context.now_s, busiest=MAX_TOP).clients
-    for client_id in [total.client_id for total in busiest if total.client_id != OTHER_CLIENTS]:
-        yield Key(client_id, None)
-        yield Key(client_id, None, CLIENT_TOTAL)
-        users: set[str] = set()
-        for minute in context.stores.statistics.minutes(since_s, context.now_s, client_id, parts=("users",)):
-            users.update(user.username for user in minute.users[:MAX_BUSY_USERS])
-        yield from (Key(client_id, username) for username in users)
 
 
 def instances(cache: ReadCache, params: Params) -> Record:

@@ -1,12 +1,11 @@
 """Values as text for people, in the zone of the operator."""
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from markupsafe import Markup, escape
 
-from oauth_ratelimit.config.errors import show
+from oauth_ratelimit.admin.params import Params, whole
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
@@ -96,10 +95,7 @@ def change_text(entry: HistoryEntry) -> str:
     return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
 
 
-def zone_of(params: Mapping[str, str]) -> tzinfo:
+def zone_of(params: Params) -> tzinfo:
     """Return the time zone that is some minutes ahead of UTC."""
-    offset = params.get("utc_offset") or "0"
-    if not re.fullmatch("-?[0-9]{1,3}", offset) or abs(int(offset)) > MAX_OFFSET_MIN:
-        allowed = f"minutes ahead of UTC from -{MAX_OFFSET_MIN} to {MAX_OFFSET_MIN}"
-        raise ValueError(f"utc_offset: got {show(offset)}, allowed: {allowed}")
-    return timezone(timedelta(minutes=int(offset))) if int(offset) else UTC
+    offset = whole(params, "utc_offset", 0, least=-MAX_OFFSET_MIN, most=MAX_OFFSET_MIN)
+    return timezone(timedelta(minutes=offset)) if offset else UTC

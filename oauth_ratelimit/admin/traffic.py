@@ -3,16 +3,15 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import Mark, read_marks
+from oauth_ratelimit.admin.params import Params, choice, client_or_all, whole
 from oauth_ratelimit.admin.text import client_name
 from oauth_ratelimit.admin.verdict import RULE, severity
-from oauth_ratelimit.config.errors import show
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Tally
-from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, json_safe
@@ -27,12 +26,11 @@ MANY = 1000  # clients
 LONG_TTL_S = 60.0  # of spans in which a minute hardly matters
 MAX_LINES = 5  # more lines cannot be told apart
 MAX_MARKS = 50
-MAX_DIGITS = 11  # of a time
 MAX_USES = 6  # limits whose use is drawn
 MAX_RATES = 3  # in the label of a limit that was changed
 COLOUR_COUNT = 7
 REST = "rest"  # colour of all clients without a line of their own
-PAGE_SIZE = 25
+PAGE_SIZE, MAX_PAGE = 25, 999_999
 USE_SPANS = ("15m", "1h", "6h")  # a client has a document for each minute, which are too many in a week
 
 SORTS: Mapping[str, Callable[[ClientTotal], tuple[int, int, int] | float | str]] = {
@@ -143,23 +141,20 @@ def span_of(params: Params, now_s: float) -> str:
 
 def moment(params: Params) -> int | None:
     """Return the time of an alert or report that links here, None without one."""
-    text = params.get("at") or ""
-    if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
-        raise ValueError(f"at: got {show(text)}, allowed: seconds since the epoch")
-    return int(text) if text else None
+    return whole(params, "at", 0) if params.get("at") else None
 
 
 def traffic(cache: ReadCache, params: Params) -> Record:
     """Return the charts, in requests per minute, of all clients or of one."""
     span = span_of(params, cache.app_limiter.now_s())
-    client_id = params.get("id")
+    client_id = client_or_all(params)
     notes: list[str] = []
     if client_id is None:
         found = span_traffic(cache, span)
         timeline, fresh_s, is_complete, charts = found.timeline, found.fresh_s, found.is_complete, _of_all(found)
         notes += [f"{counted(found.rest_count, 'other client')} in grey."] if found.rest_count else []
     else:
-        chosen, fresh_s = checked_client_id(client_id), span_ttl_s(span)
+        chosen, fresh_s = client_id, span_ttl_s(span)
         timeline, is_complete, charts = cache.read_cached(
             ("traffic", span, chosen), lambda context: _of_client(context, span, chosen), ttl_s=fresh_s
         )
@@ -265,27 +260,12 @@ def _uses(uses: Mapping[str, Sequence[Use]]) -> Iterator[Record]:
         yield _drawn("the limit", "bad", [100 for _ in next(iter(uses.values()))], "stepped")
 
 
-def choice(params: Params, name: str, allowed: Sequence[str], default: str) -> str:
-    """Return an argument that is one of some words."""
-    value = params.get(name) or default
-    if value not in allowed:
-        raise ValueError(f"{name}: got {show(value)}, allowed: {', '.join(allowed)}")
-    return value
-
-
-def _page_number(params: Params) -> int:
-    text = params.get("page") or "1"
-    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and int(text)):
-        raise ValueError(f"page: got {show(text)}, allowed: a whole number from 1 to 999999")
-    return int(text)
-
-
 def clients(cache: ReadCache, params: Params) -> Record:
     """Return one page of the clients with requests in a span, sorted and filtered."""
     span = span_of(params, cache.app_limiter.now_s())
     sort = choice(params, "sort", tuple(SORTS), "worst")
     is_reversed = choice(params, "order", ("down", "up"), "down") == "up"
-    page, wanted = _page_number(params), params.get("filter", "").strip()
+    page, wanted = whole(params, "page", 1, least=1, most=MAX_PAGE), params.get("filter", "").strip()
     found = span_traffic(cache, span)
     policies: PolicySet = cache.read_cached("policies", lambda context: context.policies, ttl_s=TTL_S)
     matching = [client for client in found.named if wanted.casefold() in client.client_id.casefold()]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
 from oauth_ratelimit.operations.format import counted, duration, percent_text, utc_time
 
@@ -19,7 +20,6 @@ MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
 MOST, SOME = 0.5, 0.05  # shares of the requests
-UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 RULE = (
     "Worst first: clients that get nothing, then those of whose requests most, some or few are denied, each by number; "
@@ -170,7 +170,7 @@ def _quiet(case: Case) -> Verdict:
     if not peaks:
         return Verdict("ok", (f"Within its limits. {_requests_text(case)}",))
     share, name, peak = max(peaks)
-    used = f"Highest use in the last hour: {percent_text(share)} of {name} ({limit_text(peak.limit, peak.window_s)})."
+    used = f"Highest use in the last hour: {percent_text(share)} of {name} ({rate_text(peak.limit, peak.window_s)})."
     is_near = share >= NEAR
     return Verdict("near" if is_near else "ok", (f"{'Near its limit' if is_near else 'Within its limits'}. {used}",))
 
@@ -178,13 +178,6 @@ def _quiet(case: Case) -> Verdict:
 def _requests_text(case: Case) -> str:
     offered = sum(minute.tally().offered for minute in case.minutes)
     return f"{counted(offered, 'request')} in the last hour."
-
-
-def limit_text(limit: int, window_s: int) -> str:
-    """Return a limit such as ``6,000/h`` or ``50/10 s``."""
-    unit_s, unit = next(each for each in UNITS if window_s % each[0] == 0)
-    count = window_s // unit_s
-    return f"{limit:,}/{unit if count == 1 else f'{count} {unit}'}"
 
 
 def _limits_text(run: Run) -> str:
@@ -198,7 +191,7 @@ def _limits_text(run: Run) -> str:
     named = [item for item in ordered if sum(item[1].values()) >= NOTED_SHARE * total]
     texts = []
     for (policy, limit, window_s), grants in named:
-        rate = f" ({limit_text(limit, window_s)})" if limit and window_s else ""
+        rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
         texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
     return " and by ".join(texts)
 

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import closing
+from urllib.parse import urlencode
 
 import pytest
 
@@ -21,12 +22,12 @@ def test_client_name_with_markup_is_shown_as_text(browser: Browser, deployment: 
     uri = f"mongodb://{host}:{port}/{deployment.counters.database.name}"
     config = {"limits": {"user": ["100000/hour"]}, "store": {"uri": uri, "collection": deployment.counters.name}}
     with closing(limiter_of(config, clock=time.time)) as limiter:
-        send_hits(limiter, 1000, HOSTILE, HOSTILE)  # a hundredth of the limit, which the page lists for an hour
+        send_hits(limiter, 1000, HOSTILE, HOSTILE)  # a hundredth of the limit, which its page lists for an hour
     name = "<img src=x onerror=alert(1)>\\u202e\\x1b"
-    browser.open(url)
-    browser.wait_for(name, "#top")
-    browser.click("#top a[href*='onerror']")
+    browser.open(f"{url}client?{urlencode({'id': HOSTILE})}")
     browser.wait_for(name, "h1")
+    browser.click("[data-part=users] a[href*='onerror']")
+    browser.wait_for(f"{name} · {name}", "h1")
 
     assert [] == browser.all("img[src=x]")
 
