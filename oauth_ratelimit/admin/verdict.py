@@ -3,7 +3,7 @@
 Plain functions on plain values. Times in a text are those of ``utc_time``; the page shows them in the operator's zone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -26,6 +26,7 @@ RULE = (
     "after them what a dry run would deny, then attempts that the guard denied, which anybody can make."
 )
 
+Outcome = Literal["denied", "would_deny"]
 Kind = Literal["denied", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
 
 
@@ -49,7 +50,12 @@ class Run(NamedTuple):
     denials: Mapping[tuple[str, str], Denials]
     first_s: int
     last_s: int
-    is_real: bool
+    outcome: Outcome
+
+    @property
+    def is_real(self) -> bool:
+        """False if a dry run would have denied."""
+        return self.outcome == "denied"
 
 
 @dataclass(frozen=True)
@@ -102,16 +108,17 @@ def judge(case: Case) -> Verdict:
 def last_run(minutes: Sequence[ClientMinute], *, is_real: bool) -> Run | None:
     """Return the latest denials that belong together, real ones or those of a dry run; None if there are none."""
     run: Run | None = None
+    outcome: Outcome = "denied" if is_real else "would_deny"
     for minute in reversed(minutes):
-        found = {key: each for key, each in minute.denials.items() if (each.denied if is_real else each.would_deny)}
+        found = {key: each for key, each in minute.denials.items() if getattr(each, outcome)}
         if not found:
             continue
         first_s, last_s = min(each.first_s for each in found.values()), max(each.last_s for each in found.values())
         if run is None:
-            run = Run(found, first_s, last_s, is_real)
+            run = Run(found, first_s, last_s, outcome)
         elif run.first_s - last_s <= PAUSE_S:
             merged = {key: _merged(each, run.denials.get(key)) for key, each in found.items()}
-            run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), is_real)
+            run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), outcome)
         else:
             break
     return run
@@ -126,10 +133,9 @@ def _merged(older: Denials, newer: Denials | None) -> Denials:
 
 
 def _active(case: Case, run: Run) -> Verdict:
-    begun = f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
     word = "Denied" if run.is_real else "Would be denied (dry run)"
-    compared = [part for part in (_of_limit(case, run), _of_usual(case)) if part]
-    lead = f"{word} since {begun} by {_limits_text(run)}{': ' if compared else ''}{', '.join(compared)}."
+    compared = ", ".join(filter(None, (_of_limit(case, run), _of_usual(case))))
+    lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}{': ' if compared else ''}{compared}."
     others = [_others_text(case, run)] if case.is_alone else []
     more = (
         _share_text(case, run),
@@ -141,28 +147,33 @@ def _active(case: Case, run: Run) -> Verdict:
     return Verdict("denied" if run.is_real else "dry-run", (lead, *more))
 
 
+def _begun(case: Case, run: Run) -> str:
+    return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
+
+
+def _sum(minutes: Iterable[ClientMinute]) -> Tally:
+    return sum((tally for minute in minutes for tally in minute.tallies.values()), Tally())
+
+
 def _recovered(case: Case, run: Run) -> Verdict:
-    since = [minute for minute in case.minutes if minute.minute_s > run.last_s]
-    later = sum((tally for minute in since for tally in minute.tallies.values()), Tally())
+    later = _sum(minute for minute in case.minutes if minute.minute_s > run.last_s)
     until = utc_time(run.last_s)
     word = "Denied" if run.is_real else "Would have been denied (dry run)"
-    begun = f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
     if later.offered:
         first = f"Not denied any more: {counted(later.offered, 'request')} since {until}, none over a limit."
     else:
         first = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
-    return Verdict(
-        "recovered", (first, f"{word} from {begun} to {until} by {_limits_text(run)}.", _changes_text(case, run))
-    )
+    past = f"{word} from {_begun(case, run)} to {until} by {_limits_text(run)}."
+    return Verdict("recovered", (first, past, _changes_text(case, run)))
 
 
 def _quiet(case: Case) -> Verdict:
     share, text = case.nearest or (0.0, "")
     if share >= 1:
         return Verdict("near", (f"At its limit now: {text}. The next request over it is denied.",))
-    if not any(tally.offered for minute in case.minutes for tally in minute.tallies.values()):
+    total = _sum(case.minutes)
+    if not total.offered:
         return Verdict("idle", ("No requests are recorded in the last hour.",))
-    total = sum((minute.tally() for minute in case.minutes), Tally())
     if total.reused:
         of = f"{total.reused:,} of {counted(total.offered, 'request')} in the last hour were"
         return Verdict("near", (f"Over its limit, and not denied: {of} answered with the token it already had.",))
@@ -184,8 +195,7 @@ def _limits_text(run: Run) -> str:
     """Return the limits with most denials, each with its grant types or endpoint."""
     policies: dict[tuple[str, int, int], dict[str, int]] = {}
     for (policy, grant), each in run.denials.items():
-        count = each.denied if run.is_real else each.would_deny
-        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = count
+        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = getattr(each, run.outcome)
     total = sum(sum(grants.values()) for grants in policies.values())
     ordered = sorted(policies.items(), key=lambda item: -sum(item[1].values()))
     named = [item for item in ordered if sum(item[1].values()) >= NOTED_SHARE * total]
@@ -203,40 +213,29 @@ def source_text(grant: str) -> str:
     return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
 
 
-def per_minute(
-    minutes: Sequence[ClientMinute], now_s: float, wanted: Callable[[Source], bool], count: Callable[[Tally], int]
-) -> float:
+def _lately(case: Case, *, counts: Callable[[Source], bool] = lambda source: True, outcome: str = "offered") -> float:
     """Return requests in the last sixty seconds: the present minute, and the part of the last one that is within."""
-    start_s = now_s // MINUTE_S * MINUTE_S
-    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (now_s - start_s) / MINUTE_S}
+    start_s = case.now_s // MINUTE_S * MINUTE_S
+    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (case.now_s - start_s) / MINUTE_S}
     return sum(
-        weights.get(minute.minute_s, 0.0) * count(tally)
-        for minute in minutes
+        weights.get(minute.minute_s, 0.0) * getattr(tally, outcome)
+        for minute in case.minutes
         for source, tally in minute.tallies.items()
-        if wanted(source)
+        if counts(source)
     )
-
-
-def _main(run: Run) -> tuple[tuple[str, str], Denials]:
-    return max(run.denials.items(), key=lambda item: (item[1].denied if run.is_real else item[1].would_deny, item[0]))
 
 
 def _of_limit(case: Case, run: Run) -> str:
     """Return how many times the limit the client requests; empty for limits per user and of the guard."""
-    (policy, grant), denials = _main(run)
-    if grant.startswith(GUARD) or not denials.limit:
-        return ""
-    if grant.startswith(ENDPOINT):
-        offered = per_minute(case.minutes, case.now_s, lambda source: source.grant == grant, _offered)
-    elif policy in case.totals:
-        offered = per_minute(case.minutes, case.now_s, lambda source: source.is_token, _offered)
-    elif policy in case.owns:
-        offered = per_minute(
-            case.minutes, case.now_s, lambda source: source.is_token and source.kind == "client", _offered
-        )
-    else:
-        return ""
-    ratio = offered * denials.window_s / MINUTE_S / denials.limit
+    (policy, grant), denials = max(run.denials.items(), key=lambda item: (getattr(item[1], run.outcome), item[0]))
+
+    def counts(source: Source) -> bool:
+        if grant.startswith(ENDPOINT):
+            return source.grant == grant
+        is_own = policy in case.owns and source.kind == "client"
+        return source.is_token and (policy in case.totals or is_own) and not grant.startswith(GUARD)
+
+    ratio = _lately(case, counts=counts) * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
     return f"{_times(ratio)} the limit" if ratio >= 1.05 else ""
 
 
@@ -249,7 +248,7 @@ def _of_usual(case: Case) -> str:
 
 def _unusual(case: Case) -> float | None:
     """Return the present requests, in times of the usual ones; None if those are not known."""
-    now = per_minute(case.minutes, case.now_s, lambda source: source.is_token, _offered)
+    now = _lately(case, counts=lambda source: source.is_token)
     return now / case.usual if case.usual and now else None
 
 
@@ -257,15 +256,8 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times".replace(".0 ", " ")
 
 
-def _offered(tally: Tally) -> int:
-    return tally.offered
-
-
 def _share_text(case: Case, run: Run) -> str:
-    offered, over = (
-        round(per_minute(case.minutes, case.now_s, lambda source: True, count))
-        for count in (_offered, lambda tally: tally.denied if run.is_real else tally.would_deny)
-    )
+    offered, over = round(_lately(case)), round(_lately(case, outcome=run.outcome))
     would = "were denied" if run.is_real else "would have been denied"
     if not over:
         return "Its last denial is less than a minute ago."
@@ -275,8 +267,7 @@ def _share_text(case: Case, run: Run) -> str:
 
 
 def _reuse_texts(case: Case, run: Run) -> list[str]:
-    since = [minute for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s]
-    total = sum((tally for minute in since for tally in minute.tallies.values()), Tally())
+    total = _sum(minute for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s)
     if not total.would_reuse:
         return []
     return [f"Reuse would have spared {percent_text(total.would_reuse / (total.denied + total.would_deny))} of these."]

@@ -79,7 +79,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     assert "enforce" in first and "Limits are still enforced, from memory" in first
     assert "Error" not in first
 
-    since = re.search(r'Last answer: <time datetime="([^"]+)"', first)
+    since = re.search(r'unreachable since <time datetime="([^"]+)"', first)
     assert since and abs(time.time() - datetime.fromisoformat(since[1]).timestamp()) < 60
     later_s = time.time() + 600
     monkeypatch.setattr(AppLimiter, "now_s", lambda self: later_s)
