@@ -217,12 +217,13 @@ def _lately(case: Case, *, counts: Callable[[Source], bool] = lambda source: Tru
     """Return requests in the last sixty seconds: the present minute, and the part of the last one that is within."""
     start_s = case.now_s // MINUTE_S * MINUTE_S
     weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (case.now_s - start_s) / MINUTE_S}
-    return sum(
+    found: float = sum(
         weights.get(minute.minute_s, 0.0) * getattr(tally, outcome)
         for minute in case.minutes
         for source, tally in minute.tallies.items()
         if counts(source)
     )
+    return found
 
 
 def _of_limit(case: Case, run: Run) -> str:

@@ -124,8 +124,7 @@ class Browser:
 
     def fill(self, selector: str, text: str) -> None:
         """Replace the text of a field."""
-        self.one(selector).clear()
-        self.type(selector, text)
+        self.type(selector, Keys.CONTROL + "a" + Keys.NULL + text)
 
     def refresh(self) -> None:
         """Make the page refresh at once, as if it became visible again."""

@@ -17,7 +17,7 @@ const body = () => ({ kind: kind(), client_id: clientId, for: find("panel-length
 
 function changedAmounts() {
   const limits = {};
-  for (const { value, defaultValue, dataset } of amounts()) if (value !== defaultValue) (limits[dataset.kind] ||= {})[dataset.name] = Number(value);
+  for (const { value, defaultValue, dataset } of amounts()) if (value && value !== defaultValue) (limits[dataset.kind] ||= {})[dataset.name] = Number(value);
   return limits;
 }
 
