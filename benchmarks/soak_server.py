@@ -1,5 +1,6 @@
 """The server of ``soak.py`` and ``start.py``: an Authlib server of very many clients, in several roles."""
 
+import logging
 import os
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
@@ -41,11 +42,10 @@ def served() -> Flask:
     app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
     if (role := os.environ[ROLE_VARIABLE]) in (OURS, IN_MEMORY):
         # Not in an unprotected server, whose start and memory are the base.
-        from benchmarks.subjects import silence_log
         from oauth_ratelimit import OAuthRateLimit
         from oauth_ratelimit.blueprints import health_blueprint
 
-        silence_log()
+        logging.getLogger("oauth_ratelimit").setLevel(logging.CRITICAL)
         uri = os.environ[URI_VARIABLE] if role == OURS else None
         app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
         OAuthRateLimit(app, server)

@@ -7,6 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.measuring import take_turns, timed
 from benchmarks.results import Result, median_of
@@ -15,10 +21,8 @@ from testbed.mongod import running_mongodb
 
 REQUEST_COUNT = 50
 # Seconds: CPU time of the imports and of building the application, then the time of each request.
-# Without rich, which Flask-Limiter needs and structlog imports if it is there: 35 ms that users do not have.
 WORKER = f"""
-import json, sys, time
-sys.modules["rich"] = None
+import json, time
 begun_s = time.process_time()
 from benchmarks.soak_server import served
 client = served().test_client()
@@ -36,20 +40,39 @@ COMMANDS = {"routes": ["routes"], "status": ["oauth-ratelimit", "status"]}
 def run(*, short: bool) -> Iterator[Result]:
     """Yield the times of starts that take turns, each in a new process."""
     turn_count = 3 if short else 15
-    with running_mongodb() as uri:
+    with running_mongodb() as uri, TemporaryDirectory() as folder:
         environment = os.environ | {
             "AUTHLIB_INSECURE_TRANSPORT": "1",
             "SOAK_SECRETS": "plain",
             "PYTHONDONTWRITEBYTECODE": "",  # bytecode is cached, as with an installed package
             URI_VARIABLE: uri,
         }
-        yield from _worker(environment, turn_count)
+        link_requirements(Path(folder))
+        yield from _worker({**environment, "PYTHONPATH": os.pathsep.join((folder, str(Path.cwd())))}, turn_count)
         yield from _command({**environment, ROLE_VARIABLE: OURS}, turn_count)
+
+
+def link_requirements(folder: Path) -> None:
+    """Fill a folder with links to what a user of the package has installed, and not to the tools of the tests.
+
+    Some of those are imported if they are there (rich by structlog), and APScheduler reads the metadata of all.
+    """
+    found: dict[str, Distribution] = {}
+    names = ["oauth_ratelimit"]
+    while names:
+        name = canonicalize_name(names.pop())
+        if name not in found:
+            found[name] = distribution(name)
+            wanted = map(Requirement, found[name].requires or ())
+            names += [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
+    for each in found.values():
+        for part in {path.parts[0] for path in each.files or () if path.suffix != ".pth"} - {"..", "__pycache__"}:
+            (folder / part).symlink_to(str(each.locate_file(part)))
 
 
 def _worker(environment: dict[str, str], turn_count: int) -> Iterator[Result]:
     def start(role: str) -> list[float]:
-        output = _output_of(["-c", WORKER], {**environment, ROLE_VARIABLE: role})
+        output = _output_of(["-S", "-c", WORKER], {**environment, ROLE_VARIABLE: role})
         return [1000 * float(took_s) for took_s in json.loads(output.splitlines()[-1])]
 
     times_ms = take_turns({role: partial(start, role) for role in (BASE, OURS)}, turn_count=turn_count)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import Decision, LimitDenial
@@ -42,8 +43,7 @@ MAX_THREADS = 1000  # that are remembered; with gevent each request has one of i
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
-@dataclass(frozen=True, slots=True)
-class Lockout:
+class Lockout(NamedTuple):
     """An attempt after too many failures. Of several keys it has the one that denies longest."""
 
     key: FailureKey
@@ -121,7 +121,7 @@ class Guard:
             else:
                 guess = Guess(())  # as if it were denied, so it does not count
         if is_exempt:
-            lockout = replace(lockout, decision=lockout.decision.as_dry_run())
+            lockout = lockout._replace(decision=lockout.decision.as_dry_run())
         self._report(lockout)
         return guess if lockout.decision.allowed else lockout
 

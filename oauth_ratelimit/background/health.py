@@ -6,8 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.diff import values_of
@@ -21,8 +21,7 @@ from oauth_ratelimit.sync.flusher import CycleReport
 BEAT_INTERVAL_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """Health of the synchronisation of one process."""
 
     instance: str | None = None  # name of the process; None if nothing was started

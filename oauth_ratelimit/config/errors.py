@@ -12,7 +12,7 @@ from oauth_ratelimit.errors import ConfigError
 MAX_SHOWN = 60  # characters of a bad value; enough to find it
 
 # A value here may be an address with a slip in it and a password, or a key in place of its path.
-_SECRET_PATH = re.compile(
+_SECRET_PATH = (
     r"store|store\.uri|OAUTH_RATELIMIT_MONGO_URI|privacy|privacy\.keys"
     r"|(privacy\.keys\[[0-9]+\]|denial\.partition_key)(\.env|\.file)?"
 )
@@ -57,11 +57,12 @@ EXAMPLES = {
     "window": "60s",
 }
 
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}$")
-_CREDENTIALS = re.compile(r":.*@", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60})\}|^\$([A-Z_][A-Z0-9_]{2,60})$")
+# Compiled where a value is bad, not at each start.
+_PLAIN_KEY = r"[A-Za-z0-9_-]+"
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,19}$"
+_CREDENTIALS = r"(?s):.*@"
+_VARIABLE = r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60})\}|^\$([A-Z_][A-Z0-9_]{2,60})$"
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class ConfigProblem:
         """Return the problem on one line, with its line in the file."""
         example = f"; for example {self.example}" if self.example else ""
         where = f" (line {line})" if line else ""
-        at = _QUOTED.sub(lambda key: json.dumps(without_address(json.loads(key[0]))), self.at)
+        at = re.sub(_QUOTED, lambda key: json.dumps(without_address(json.loads(key[0]))), self.at)
         return f"{at}: {self.reason}{example}{where}" if at else f"{self.reason}{example}{where}"
 
 
@@ -100,11 +101,11 @@ class Problems:
 
     def bad_value(self, at: str, value: object, allowed: str, *, example: str = "") -> None:
         """Report a value that is not allowed, and what is."""
-        variable = _VARIABLE.search(value) if isinstance(value, str) else None
+        variable = re.search(_VARIABLE, value) if isinstance(value, str) else None
         if variable is not None:
             self.add(at, _not_interpolated(at, variable[1] or variable[2]))
             return
-        is_secret = isinstance(value, str) and _SECRET_PATH.fullmatch(at)
+        is_secret = isinstance(value, str) and re.fullmatch(_SECRET_PATH, at)
         reason = f"got {'another text' if is_secret else show(value)}, allowed: {allowed}"
         self.add(at, reason, example=example)
 
@@ -145,7 +146,7 @@ def _not_interpolated(at: str, variable: str) -> str:
 def dotted(at: str, *keys: object) -> str:
     """Return the path of a key below ``at``, such as ``clients.partner-app.mode``; an unusual key is quoted."""
     for key in map(str, keys):
-        name = key if _PLAIN_KEY.fullmatch(key) else json.dumps(key[: 4 * MAX_SHOWN])
+        name = key if re.fullmatch(_PLAIN_KEY, key) else json.dumps(key[: 4 * MAX_SHOWN])
         at = f"{at}.{name}" if at else name
     return at
 
@@ -154,9 +155,9 @@ def without_address(text: str) -> str:
     """Return a text, of an address only the scheme: a user, a password or a token may follow."""
     before, separator, _ = text.partition("://")
     if separator:
-        scheme = _SCHEME.search(before)
+        scheme = re.search(_SCHEME, before)
         return f"{scheme[0] if scheme else ''}{separator}…"
-    return "…" if _CREDENTIALS.search(text) else text
+    return "…" if re.search(_CREDENTIALS, text) else text
 
 
 def without_parts_of(uri: str, text: str) -> str:

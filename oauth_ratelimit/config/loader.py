@@ -2,12 +2,12 @@
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.config.document import line_numbers, parse_yaml, read_file, top_level
 from oauth_ratelimit.config.errors import Problems
+from oauth_ratelimit.config.file import read_file
 from oauth_ratelimit.config.limits import LIMITS, MODE
 from oauth_ratelimit.config.policies import find_clashes
 from oauth_ratelimit.config.privacy import PrivacySettings
@@ -17,6 +17,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OwnLimits, PolicySet
 from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
+
+LineOf = Callable[[str], int | None]
+"""Returns the line of the key with a path."""
 
 _SECTIONS = {key.name: key.kind for key in keys_of(Settings)}
 
@@ -45,8 +48,11 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
 
     Raises ``ConfigError`` as ``load_config`` does: each problem with its line, and with the parts that are valid.
     """
+    from oauth_ratelimit.config.document import line_numbers, parse_yaml
+
     try:
-        return parse_settings(parse_yaml(content, source=source), source=source, mode=mode, uri=uri, content=content)
+        values, lines = parse_yaml(content, source=source), lambda: line_numbers(content)
+        return parse_settings(values, source=source, mode=mode, uri=uri, lines=lines)
     except ConfigError as exc:
         problems = exc.problems
     raise ConfigError(problems, source=source, valid_parts=valid_parts(content, mode=mode, uri=uri))
@@ -58,6 +64,8 @@ def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = No
     ``store`` and ``privacy`` apply as far as they are valid alone. So does ``guard``; if it is named and not valid, it
     runs with its default limits, as a dry run if its mode cannot be read either. With ``mode: off`` it is off, too.
     """
+    from oauth_ratelimit.config.document import top_level
+
     sections = top_level(content, ("mode", "store", "privacy", "guard"))
     is_off = f"{mode or sections.get('mode')}".lower() == Mode.OFF.value
     return Settings(
@@ -103,11 +111,11 @@ def parse_settings(
     source: str,
     mode: str | None = None,
     uri: str | None = None,
-    content: bytes | None = None,
+    lines: Callable[[], LineOf] = lambda: lambda _: None,
 ) -> Settings:
     """Return the settings in plain values, with ``mode`` and ``uri`` on top.
 
-    ``content`` is for lines in problems, and ``source`` names where the values come from. Raises ``ConfigError``.
+    ``source`` names where the values come from, ``lines`` in which line a key is there. Raises ``ConfigError``.
     """
     problems = Problems(values)
     settings: Settings | None = FILE.parse(values, "", problems)
@@ -115,14 +123,14 @@ def parse_settings(
     own_uri = or_null(MONGO_URI).parse(uri, "OAUTH_RATELIMIT_MONGO_URI", problems)
     if settings:
         find_clashes(settings.policies, problems)
-    line_of = line_numbers(content) if content and (problems or problems.ignored) else lambda _: None
     if problems or settings is None:
-        raise problems.error(source=source, line_of=line_of)
+        raise problems.error(source=source, line_of=lines())
+    line_of = lines() if problems.ignored else None
     return replace(
         settings,
         policies=replace(settings.policies, mode=own_mode or settings.policies.mode),
         store=replace(settings.store, uri=own_uri or settings.store.uri),
-        warnings=tuple(key.text(line_of(key.at)) for key in problems.ignored),
+        warnings=tuple(key.text(line_of and line_of(key.at)) for key in problems.ignored),
     )
 
 

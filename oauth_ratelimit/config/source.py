@@ -4,10 +4,11 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from oauth_ratelimit.config.document import Stamp, permission_warning, read_file, stamp_of
+from oauth_ratelimit.config.file import Stamp, permission_warning, read_file, stamp_of
 from oauth_ratelimit.config.loader import parse_file, valid_parts
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.mode import Mode
@@ -26,8 +27,7 @@ WAY_BACK = "repair the file; to switch all limits off meanwhile, replace it with
 log = get_logger("oauth_ratelimit")
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(NamedTuple):
     """A file that is not valid."""
 
     problems: tuple[str, ...]  # one line each

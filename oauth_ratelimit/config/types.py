@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from oauth_ratelimit.config.errors import EXAMPLES, MAX_SHOWN, Problems, dotted, without_address
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
@@ -209,8 +209,7 @@ def _built(build: Callable[[Any], Any], parsed: Any, at: str, problems: Problems
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """A key of a section."""
 
     name: str
@@ -289,7 +288,7 @@ def setting(kind: Kind, doc: str, *, default: Any = None, name: str = "", is_sec
 def keys_of(settings: type) -> list[ConfigKey]:
     """Return the keys that the fields of a dataclass declare."""
     declared = ((each.name, each.metadata["key"]) for each in fields(settings) if "key" in each.metadata)
-    return [replace(key, name=key.name or name, attribute=name) for name, key in declared]
+    return [key._replace(name=key.name or name, attribute=name) for name, key in declared]
 
 
 def subsection(settings: type, title: str) -> Any:

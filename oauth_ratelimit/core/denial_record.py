@@ -2,7 +2,6 @@
 
 import enum
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
@@ -28,8 +27,7 @@ class Trace(NamedTuple):
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Denial:
+class Denial(NamedTuple):
     """Denial that is logged or recorded: the first of a key in a minute.
 
     Its id is in the answer, the log and the record, also of its repeats within the minute. It is None in a dry run, and
@@ -63,8 +61,7 @@ class Denial:
         return Where.TOKEN if self.scope is None or self.scope.startswith(GRANT_SCOPE) else Where.ENDPOINT
 
 
-@dataclass(frozen=True, slots=True)
-class DenialRecord:
+class DenialRecord(NamedTuple):
     """Denial by a process, with the number of its repeats and the time of the last."""
 
     denial: Denial

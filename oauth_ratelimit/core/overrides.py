@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.policy import LimitKind, OwnLimits, Policy, PolicySet, Rules
@@ -60,16 +61,14 @@ class Override:
             raise ValueError("only a limit override has limits")
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Counters that were set to zero: those of a user, or all of a client."""
 
     client_id: str
     username: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(NamedTuple):
     """Record of an operator's change."""
 
     target: Target | Counters

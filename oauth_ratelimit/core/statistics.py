@@ -106,8 +106,7 @@ class Denials(NamedTuple):
     window_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class UserLoad:
+class UserLoad(NamedTuple):
     """Requests of one pseudonym, without those on instances where it was not among the heaviest users."""
 
     username: str

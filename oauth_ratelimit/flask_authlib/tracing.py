@@ -3,12 +3,12 @@
 import re
 
 from flask import has_request_context, request
-from structlog.contextvars import get_contextvars
 from werkzeug.datastructures import Headers
 
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.observe.spans import current_trace_id
+from oauth_ratelimit.process.log import bound_values
 
 MAX_LENGTH = 128  # of an id from outside
 
@@ -25,7 +25,7 @@ def trace_of_request(request_id_header: str | None) -> Trace:
     Values bound to structlog's context come first, then OpenTelemetry's current trace, then the headers:
     ``traceparent`` of W3C Trace Context, and the one with the request id. Malformed values are ignored.
     """
-    bound = get_contextvars()
+    bound = bound_values()
     headers = request.headers if has_request_context() else Headers()
     return Trace(
         _bound(bound.get("trace_id")) or current_trace_id() or trace_id_of(headers.get("traceparent", "")),

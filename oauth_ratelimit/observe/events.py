@@ -5,7 +5,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from oauth_ratelimit.core.cached_denial import SuppressionPeriod
@@ -193,7 +193,7 @@ class DenialEvents:
 
 def _logged(denial: Denial) -> dict[str, Any]:
     """Return the keys of the event: the fields of the denial, with names that cannot forge a line of the log."""
-    found = asdict(denial) | denial.trace._asdict()
+    found = denial._asdict() | denial.trace._asdict()
     found["canary"] = found.pop("is_canary")
     if not math.isfinite(denial.retry_after_s):
         found["retry_after_s"] = None  # JSON has no infinity

@@ -3,8 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from oauth_ratelimit.core.decision import Decision, is_near_limit, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
@@ -22,8 +21,7 @@ Noted = TypeVar("Noted")
 MAX_NOTED = 1000  # requests that wait for the background thread; one at a time takes five times as long as all at once
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
+class Callbacks(NamedTuple):
     """Functions of an application. ``has_grant`` returns True if its server supports a grant type."""
 
     has_grant: Callable[[str], bool]

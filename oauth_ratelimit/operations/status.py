@@ -3,7 +3,6 @@
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
 from operator import attrgetter
 
 from oauth_ratelimit.counters.usage import LimitUsage
@@ -27,7 +26,7 @@ def is_lagging(lag_s: float, interval_s: float) -> bool:
 
 def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
     return {
-        **asdict(beat),
+        **beat._asdict(),
         "seen_s": max(0.0, now_s - beat.beat_at_s),
         "is_late": is_late(beat, now_s),
         "is_lagging": is_lagging(beat.lag_s, beat.interval_s),

@@ -4,9 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from structlog.typing import FilteringBoundLogger
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 MAX_KEYS = 1000
 
@@ -25,7 +26,7 @@ class ThrottledLog:
     """
 
     def __init__(
-        self, log: FilteringBoundLogger, interval_s: float, clock: Callable[[], float] = time.monotonic
+        self, log: "FilteringBoundLogger", interval_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._interval_s = interval_s
@@ -35,18 +36,19 @@ class ThrottledLog:
 
     def error(self, event: str, *, key: str | None = None, **facts: Any) -> None:
         """Log an error, unless the same event and key was logged within the interval."""
-        suppressed = self._admit(event, key)
-        if suppressed is not None:
-            self._log.error(event, **facts, **suppressed)
+        self._write(self._log.error, event, key, facts)
 
     def warning(self, event: str, *, key: str | None = None, **facts: Any) -> None:
         """Log a warning, unless the same event and key was logged within the interval."""
-        suppressed = self._admit(event, key)
-        if suppressed is not None:
-            self._log.warning(event, **facts, **suppressed)
+        self._write(self._log.warning, event, key, facts)
 
-    def _admit(self, event: str, key: str | None) -> dict[str, int] | None:
-        """Return the facts to add to an entry, None if it is left out."""
+    def _write(self, write: Callable[..., None], event: str, key: str | None, facts: dict[str, Any]) -> None:
+        suppressed_count = self._admit(event, key)
+        if suppressed_count is not None:
+            write(event, **facts, **({"suppressed_count": suppressed_count} if suppressed_count else {}))
+
+    def _admit(self, event: str, key: str | None) -> int | None:
+        """Return the number of entries left out before this one, None if it is left out, too."""
         now_s = self._clock()
         with self._lock:
             entry = self._entries.get((event, key))
@@ -57,7 +59,7 @@ class ThrottledLog:
                 entry = self._entries.get((event, key))
             if entry is None or not self._is_recent(entry, now_s):
                 self._entries[event, key] = _Entry(now_s)
-                return {"suppressed_count": entry.suppressed_count} if entry and entry.suppressed_count else {}
+                return entry.suppressed_count if entry else 0
             entry.suppressed_count += 1
             return None
 

@@ -6,8 +6,7 @@ No index begins with the user, so each collection is scanned once on the server,
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymongo
 from bson import MaxKey
@@ -37,8 +36,7 @@ TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync c
 ERASED = "[erased]"  # replaces a name in a text
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(NamedTuple):
     """The names of a person in each kind of record."""
 
     names: tuple[str, ...]  # in counters, statistics and denials

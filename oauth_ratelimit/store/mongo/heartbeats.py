@@ -3,8 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
@@ -35,8 +34,7 @@ EVENTS_ID: Document = {"history": "instances"}
 CONFIGURATIONS_ID: Document = {"history": "configurations"}
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """Report of one instance about itself, by its own clock. Counts are those since its start."""
 
     instance: str  # its name in the configuration, process id and a random part
@@ -59,8 +57,7 @@ class Heartbeat:
     config_invalid_since_s: float | None = None  # when it began to reject its file; None while the file is valid
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceEvent:
+class InstanceEvent(NamedTuple):
     """Start or end of an instance, with the version of this package. One that is killed has no end."""
 
     instance: str
@@ -69,8 +66,7 @@ class InstanceEvent:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationChange:
+class ConfigurationChange(NamedTuple):
     """A configuration that was not the last one of any instance, and the instance that reported it first."""
 
     fingerprint: str  # hash of its values, without secrets and the name of the instance
@@ -84,7 +80,7 @@ class HeartbeatStore(StatisticsCollection):
 
     def put(self, heartbeat: Heartbeat) -> None:
         """Replace the instance's heartbeat."""
-        fields = {**asdict(heartbeat), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
+        fields = {**heartbeat._asdict(), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
         with translated_errors():
             self._collection.replace_one({"_id": {"instance": fields.pop("instance")}}, fields, upsert=True)
 

@@ -3,8 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymongo
 from pymongo import IndexModel
@@ -30,8 +29,7 @@ COMMIT_QUORUM = "majority"  # by default the server waits for all members, those
 BAD_VALUE = 2  # from a server without a replica set, which knows no quorum
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(NamedTuple):
     """An index of one field."""
 
     name: str

@@ -1,8 +1,7 @@
 """Counter documents as operators see them: listed, and set to zero."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo import DESCENDING
 
@@ -21,8 +20,7 @@ from oauth_ratelimit.store.mongo.document import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(NamedTuple):
     """Version and time of MongoDB, and the approximate number of counter documents."""
 
     version: str

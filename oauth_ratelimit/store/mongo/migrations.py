@@ -3,10 +3,10 @@
 import importlib.util
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pymongo
 from pymongo.collection import Collection
@@ -29,8 +29,7 @@ log = get_logger(__name__)
 TIMEOUT_S = 3600.0  # of one migration: an index on a large collection takes long
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationState:
+class MigrationState(NamedTuple):
     """State of one migration."""
 
     name: str  # of its file

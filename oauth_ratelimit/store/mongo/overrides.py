@@ -5,9 +5,8 @@ edited by hand, without a new revision, is found by the next unconditional read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bson import ObjectId
 from pymongo import DESCENDING
@@ -50,8 +49,7 @@ MAX_ERASURE_BYTES = 4096
 REVISION = {"value": {"$cond": [{"$eq": [{"$type": "$value"}, "objectId"]}, "$value", "$$REMOVE"]}}
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
+class Erased(NamedTuple):
     """Notice to all instances that users were erased, with the ``erasure_mark`` of each name."""
 
     id: str

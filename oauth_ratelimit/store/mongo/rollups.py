@@ -7,8 +7,7 @@ once or after a lost reply. An instance that writes a minute late notes it befor
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from pymongo import ASCENDING, UpdateOne
@@ -43,16 +42,14 @@ Step = tuple[int, int]
 """Length and start of a step in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Requests of all clients over some time."""
 
     clients: Sequence[ClientTotal]
     is_complete: bool  # False if some of the time is not derived yet
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(NamedTuple):
     """Requests of the last sixty seconds, as far as instances have written them."""
 
     total: Tally
@@ -62,8 +59,7 @@ class Present:
     over: Sequence[ClientTotal]  # those with most requests over a limit if there are many
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """Requests at all endpoints by the start of a step, of all clients and of chosen ones by id."""
 
     total: Mapping[int, Tally]
