@@ -227,7 +227,13 @@ def find_clashes(policies: PolicySet, problems: Problems) -> None:
     """Report wherever two limits that can apply to one request have the same name."""
     everywhere: set[str] = set()
     for path, limits in _all_limits(policies):
-        clashes = set(_clashes(limits))
+        total = {policy.name for policy in limits.client_total}
+        clashes = {
+            f"{kind} and client_total both have a limit with the name {policy.name}; give each a name of its own"
+            for kind, own in (("client", limits.client), ("user", limits.user))
+            for policy in own
+            if policy.name in total
+        }
         for clash in sorted(clashes - everywhere):
             problems.add(path, clash)
         if path == "limits":
@@ -245,10 +251,3 @@ def _all_limits(policies: PolicySet) -> Iterator[tuple[str, Limits]]:
             yield dotted(path, "endpoints", name), policies.limits_at(client_id, endpoint=name)[1]
         for grant in {**plan.grants, **rules.grants}:
             yield dotted(path, "grants", grant), policies.limits_at(client_id, grant_type=grant)[1]
-
-
-def _clashes(limits: Limits) -> Iterator[str]:
-    total = {policy.name for policy in limits.client_total}
-    for kind, own in (("client", limits.client), ("user", limits.user)):
-        for name in total & {policy.name for policy in own}:
-            yield f"{kind} and client_total both have a limit with the name {name}; give each a name of its own"

@@ -111,9 +111,9 @@ class Observer:
         An error loses the requests of one group in the metrics, or one request in the statistics.
         """
         requests = [*_taken(self._requests)]
+        name_of = self._grants.name_of
         if self._statistics is not None:
             self._uncounted.extend(requests)
-        name_of = self._grants.name_of
         if self._metrics is not None and requests:
             self._metrics.record_decisions(
                 [
@@ -121,15 +121,13 @@ class Observer:
                     for decision, client_id, username, grant_type, _, _, duration_s in requests
                 ]
             )
+        if self._statistics is None:
+            return
         for decision, client_id, username, grant_type, endpoint, now_s, _ in _taken(self._uncounted):
-            if self._statistics is not None:
-                grant = name_of(grant_type)
-                self._statistics.count(
-                    decision, client_id, username=username, grant=grant, endpoint=endpoint, now_s=now_s
-                )
+            grant = name_of(grant_type)
+            self._statistics.count(decision, client_id, username=username, grant=grant, endpoint=endpoint, now_s=now_s)
         for client_id, lifetime_s in _taken(self._lifetimes):
-            if self._statistics is not None:
-                self._statistics.count_lifetime(client_id, lifetime_s)
+            self._statistics.count_lifetime(client_id, lifetime_s)
 
 
 def _taken(noted: deque[Noted]) -> Iterator[Noted]:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from contextlib import closing
-from dataclasses import replace
 
 import click
 import pytest
@@ -83,7 +82,7 @@ def test_killed_instance_is_marked_late_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seen_s: float, words: str
 ) -> None:
     beat = Heartbeat("ip-10-0-12-34.eu-west-1.compute.internal:4711", 1e9, 9e8, "1.2", "enforce", 1.0, lag_s=12.5)
-    beat = replace(beat, failure_count=1234, over_admitted_count=1234, clock_offset_s=-12.5)
+    beat = beat._replace(failure_count=1234, over_admitted_count=1234, clock_offset_s=-12.5)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     print_table(INSTANCE_COLUMNS, [heartbeat_data(beat, 1e9 + seen_s)])

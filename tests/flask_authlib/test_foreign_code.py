@@ -84,7 +84,7 @@ PLACES: dict[str, tuple[Callable[[Foreign, Patch], dict[str, Any]], bool]] = {
     "client.get_client_id": (in_place_of(type(CLIENT), "get_client_id"), False),
     "metrics": (in_place_of(Metrics, "record_decisions"), True),
     "tracing": (in_place_of(spans.trace, "get_current_span"), True),
-    "structlog's context": (in_place_of(tracing, "get_contextvars"), True),
+    "structlog's context": (in_place_of(tracing, "bound_values"), True),
     "structlog's processors": (as_processor, True),
 }
 

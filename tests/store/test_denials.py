@@ -1,7 +1,6 @@
 """Logged denials in MongoDB."""
 
 import math
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,7 +53,7 @@ def test_record_is_found_as_it_was_put(store: DenialStore, record: DenialRecord)
 
 
 def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
-    later = replace(RECORD, last_at_s=NOW_S + 30.0, suppressed_count=50)
+    later = RECORD._replace(last_at_s=NOW_S + 30.0, suppressed_count=50)
     for records in ([RECORD], [later], [later], [RECORD]):
         store.put(records, keep_s=KEEP_S)
 
@@ -69,7 +68,7 @@ def test_record_expires(
     store: DenialStore, mongo_database: Any, scope: str | None, window_s: int, kept_s: float
 ) -> None:
     """One by the guard with the failures that it counted. The index is created with the first write."""
-    store.put([replace(RECORD, denial=replace(DENIAL, scope=scope, window_s=window_s))], keep_s=KEEP_S)
+    store.put([RECORD._replace(denial=DENIAL._replace(scope=scope, window_s=window_s))], keep_s=KEEP_S)
     collection = mongo_database["ratelimit_stats"]
     [document] = collection.find()
     assert NOW_S + kept_s == document["expire"].timestamp()
@@ -99,10 +98,9 @@ def filled(store: DenialStore) -> DenialStore:
     """The store with one record of each kind; the last denial of each is 20 s after its first."""
     store.put(
         [
-            replace(
-                RECORD,
-                denial=replace(
-                    DENIAL, decision_id=name, client_id=client, username=user, scope=scope, at_s=NOW_S + after_s
+            RECORD._replace(
+                denial=DENIAL._replace(
+                    decision_id=name, client_id=client, username=user, scope=scope, at_s=NOW_S + after_s
                 ),
                 last_at_s=NOW_S + after_s + 20.0,
             )

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -92,10 +91,10 @@ class Records:
             minute = ClientMinute("app", 1_900_000_020, users=(UserLoad(name, 5, 1, 0), UserLoad("eve", 1, 0, 0)))
             StatisticsStore(connection).put(writer, [minute], keep_s=3600)
         denials = [
-            replace(DENIAL, decision_id=f"{number}-token", username=name, scope=None),
-            replace(DENIAL, decision_id=f"{number}-guess", username=f"192.0.2.1 {claim}", scope="failures:user"),
+            DENIAL._replace(decision_id=f"{number}-token", username=name, scope=None),
+            DENIAL._replace(decision_id=f"{number}-guess", username=f"192.0.2.1 {claim}", scope="failures:user"),
         ]
-        DenialStore(connection).put([replace(RECORD, denial=denial) for denial in denials], keep_s=3600)
+        DenialStore(connection).put([RECORD._replace(denial=denial) for denial in denials], keep_s=3600)
         override = Override(
             Target(OverrideKind.MODE, f"client-{number}"),
             author=name,
