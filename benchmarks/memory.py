@@ -59,12 +59,12 @@ def _size(key_count: int) -> list[Result]:
         clock.now_s += FRAME_S
         return pauses.taken_s.copy()
 
-    rounds_s = {"while it fills": check_all(), "once it is full": check_all()}
+    rounds_s = {"": check_all(), " once all keys are known": check_all()}
     limiter.sync()
     gc.collect()
     grown_bytes = resident_bytes() - before
     gc.freeze()
-    rounds_s["after gc.freeze()"] = check_all()
+    rounds_s[" after gc.freeze()"] = check_all()
     name = f"memory/{key_count:,} keys"
     return [
         Result(f"{name}/each, ids included", grown_bytes / key_count, "bytes per key", "<= 450"),
@@ -72,8 +72,8 @@ def _size(key_count: int) -> list[Result]:
             result
             for when, taken_s in rounds_s.items()
             for result in (
-                Result(f"{name}/full garbage collections {when}", len(taken_s), ""),
-                Result(f"{name}/the longest of them {when}", 1000 * max(taken_s, default=0.0), "ms of CPU"),
+                Result(f"{name}/full garbage collection{when}", 1000 * max(taken_s, default=0.0), "ms"),
+                Result(f"{name}/full garbage collections{when}", len(taken_s), ""),
             )
         ),
     ]
