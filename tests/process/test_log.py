@@ -31,6 +31,14 @@ logging.config.dictConfig({
     "root": {"level": "INFO", "handlers": ["wsgi"]},
 })
 """
+GUNICORN = """
+import logging
+from gunicorn.config import Config
+from gunicorn.glogging import Logger
+
+Logger(Config())  # as gunicorn does at its start
+logging.getLogger("oauth_ratelimit").handlers = logging.getLogger("gunicorn.error").handlers
+"""
 SENTRY = """
 import sentry_sdk
 from sentry_sdk.transport import Transport
@@ -96,6 +104,11 @@ def test_handlers_of_the_root_write_all_events() -> None:
     out, _ = printed_by(DICT_CONFIG + LIMITED)
     assert "INFO in start_report: ratelimit_started " in out
     assert "WARNING in events: request_denied canary=" in out
+
+
+def test_handlers_of_gunicorn_write_events_in_its_form() -> None:
+    _, err = printed_by(GUNICORN + LIMITED)
+    assert "] [WARNING] request_denied canary=false client_id=some-client " in err
 
 
 def test_errors_reach_sentry_grouped_by_event() -> None:
