@@ -13,7 +13,7 @@ PROMISED = {
     "OAuthRateLimit": ("init_app",),
     "RateLimitMixin": (),
     "RateLimited": ("get_headers", "status_code"),
-    "Limiter": ("check", "peek", "sync", "close", "counts", "reconfigure", "preload"),
+    "Limiter": ("check", "peek", "sync", "close", "reconfigure", "preload"),
     "load_config": (),
     "Settings": (),
     "Decision": (
