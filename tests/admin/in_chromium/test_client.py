@@ -24,10 +24,3 @@ def test_username_stays_out_of_requested_urls(browser: Browser, url: str) -> Non
     )
     assert not [address for address in requested() if "bob" in address.partition("#")[0]]
     assert f"{url}client?id=web-shop#user=bob+%26+co" == browser.run("return location.href")
-
-
-def test_unknown_client_is_grey_and_has_links_to_similar_ones(browser: Browser, url: str) -> None:
-    browser.open(f"{url}client?id=btach-jobs")
-    browser.wait_for("Unknown", "#verdict.unknown")
-    browser.click("#verdict a")
-    browser.wait_for("batch-jobs", "h1")
