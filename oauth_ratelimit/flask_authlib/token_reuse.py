@@ -30,7 +30,7 @@ FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 SIMPLE = (str, int, float, bool, type(None))
 # Variables that bind a token to a key or a certificate of the client, unless they say that there is none.
 BINDING = re.compile(
-    "DPOP|CLIENT_?CERT|SSL_CLIENT|TLS_CLIENT|MTLS|PEER_?CERT|(SSL|TLS)_CERT|TOKEN_BINDING|HTTP_SIGNATURE"
+    "DPOP|CLIENT_?(CERT|DN|S_DN|VERIFY)|SSL_CLIENT|TLS_CLIENT|MTLS|PEER_?CERT|(SSL|TLS)_CERT|TOKEN_BINDING|HTTP_SIGNATURE"
 )
 UNBOUND = ("", "NONE", "0", None)
 STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold

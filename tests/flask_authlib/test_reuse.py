@@ -112,6 +112,7 @@ def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: 
         {"headers": {"DPoP": "proof"}},
         {"environ": {"SSL_CLIENT_CERT": "some-certificate"}},
         {"headers": {"X-Forwarded-Client-Cert": "some-certificate"}},
+        {"headers": {"X-Client-Dn": "CN=some-client"}},
         {"headers": {"Content-Type": "application/json"}},
     ],
     ids=str,
