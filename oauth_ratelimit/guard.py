@@ -52,13 +52,12 @@ class Lockout(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Guess:
-    """A password, or one or more secrets of a client, that are being checked.
+    """A password, or a secret of a client, that is being checked.
 
     It counts against ``keys`` if it is wrong: none after too many failures, in a dry run.
     """
 
     keys: Sequence[FailureKey]
-    cost: int = 1
     begun_s: float = field(default_factory=time.monotonic)
 
 
@@ -96,28 +95,25 @@ class Guard:
         """Return whether failures from an address are counted."""
         return self.is_on and not is_within(remote_addr, self._settings.guard.trusted_addresses)
 
-    def reserve(
-        self, keys: Sequence[FailureKey], *, cost: int = 1, is_exempt: bool = False, waits: bool = True
-    ) -> Guess | Lockout:
+    def reserve(self, keys: Sequence[FailureKey], *, is_exempt: bool = False, waits: bool = True) -> Guess | Lockout:
         """Return a guess that may be checked, or the lockout that denies it.
 
         If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right,
         unless it may not, or a share of the server's threads waits already: others need the rest. The answer does not
         depend on whether the user exists or the password is right, so a guesser learns nothing from it.
 
-        The cost is the number of secrets that may be tried. A denial of an exempt attempt, of a trusted client that has
-        proven itself, is reported as a dry run does.
+        A denial of an exempt attempt, of a trusted client that has proven itself, is reported as a dry run does.
         """
         with self._settled:
             if len(self._threads) < MAX_THREADS:
                 self._threads.add(threading.get_ident())
-            lockout = self._look(keys, cost)
+            lockout = self._look(keys)
             if not is_exempt:
-                lockout = self._wait_for_room(keys, cost, lockout, wait_s=WAIT_S if waits else 0.0)
+                lockout = self._wait_for_room(keys, lockout, wait_s=WAIT_S if waits else 0.0)
             if lockout is None:
-                return self._register(keys, cost)
+                return self._register(keys)
             if lockout.decision.allowed and any(key.scope in self._enforced for key in keys):
-                guess = self._register(keys, cost)
+                guess = self._register(keys)
             else:
                 guess = Guess(())  # as if it were denied, so it does not count
         if is_exempt:
@@ -131,7 +127,7 @@ class Guard:
             for key in guess.keys:
                 self._release(key, guess)
                 if key in failed:
-                    self._count(key, guess.cost)
+                    self._count(key)
             if guess.keys:
                 guess.keys = ()
                 self._settled.notify_all()
@@ -180,23 +176,15 @@ class Guard:
         if self.limiter is not None:
             self.limiter.close(deadline)
 
-    def _look(self, keys: Sequence[FailureKey], cost: int) -> Lockout | None:
+    def _look(self, keys: Sequence[FailureKey]) -> Lockout | None:
         """Return a lockout if an attempt comes after too many failures. Counts nothing."""
-        lockouts = []
-        for key in keys:
-            policy = self._enforced.get(key.scope)
-            if policy is not None and cost > policy.limit:
-                lockouts.append(_busy(key, policy))
-            decision = self._peek(key, cost)
-            if decision is not None and decision.would_deny:
-                lockouts.append(Lockout(key, decision))
+        decisions = [(key, self._peek(key, 1)) for key in keys]
+        lockouts = [Lockout(key, decision) for key, decision in decisions if decision and decision.would_deny]
         return max(
             lockouts, key=lambda lockout: (not lockout.decision.allowed, lockout.decision.retry_after_s), default=None
         )
 
-    def _wait_for_room(
-        self, keys: Sequence[FailureKey], cost: int, lockout: Lockout | None, *, wait_s: float
-    ) -> Lockout | None:
+    def _wait_for_room(self, keys: Sequence[FailureKey], lockout: Lockout | None, *, wait_s: float) -> Lockout | None:
         """Return the lockout once guesses that are being checked do not matter any more. The condition is held.
 
         Passwords of one user wait for each other, so that all processes know of a wrong one before the next is checked.
@@ -205,7 +193,7 @@ class Guard:
         has_waited = False
         while lockout is None or lockout.decision.allowed:
             left_s = deadline_s - time.monotonic()
-            crowded = self._crowded(keys, cost, one_at_a_time=left_s > 0, has_waited=has_waited)
+            crowded = self._crowded(keys, one_at_a_time=left_s > 0, has_waited=has_waited)
             if crowded is None or left_s <= 0:
                 return crowded or lockout
             if not has_waited and not self._has_place_for(crowded.key):
@@ -217,7 +205,7 @@ class Guard:
                 self._waiting[crowded.key] -= 1
                 self._waiting += Counter()  # drops zeros
             has_waited = True
-            lockout = self._look(keys, cost)
+            lockout = self._look(keys)
         return lockout
 
     def _has_place_for(self, key: FailureKey) -> bool:
@@ -225,9 +213,7 @@ class Guard:
         place_count = max(1, len(self._threads) // WAITING_PART)
         return self._waiting.total() < place_count and self._waiting[key] < max(1, place_count // 2)
 
-    def _crowded(
-        self, keys: Sequence[FailureKey], cost: int, *, one_at_a_time: bool, has_waited: bool
-    ) -> Lockout | None:
+    def _crowded(self, keys: Sequence[FailureKey], *, one_at_a_time: bool, has_waited: bool) -> Lockout | None:
         """Return a lockout if a key would be over its limit if all guesses that are being checked were wrong.
 
         ``one_at_a_time`` returns one also if a password of the same user is being checked, or is to be before this one.
@@ -239,7 +225,7 @@ class Guard:
                 return _busy(key, policy)
             if policy is None or not guesses or self._forget_lost(key, guesses):
                 continue
-            total = cost + sum(guess.cost for guess in guesses)
+            total = 1 + len(guesses)
             if total > policy.limit or is_alone:
                 return _busy(key, policy)
             decision = self._peek(key, total)
@@ -258,8 +244,8 @@ class Guard:
             self._release(key, lost)
         return not guesses
 
-    def _register(self, keys: Sequence[FailureKey], cost: int) -> Guess:
-        guess = Guess(tuple(keys), cost)
+    def _register(self, keys: Sequence[FailureKey]) -> Guess:
+        guess = Guess(tuple(keys))
         for key in keys:
             self._guesses.setdefault(key, set()).add(guess)
         return guess
@@ -270,13 +256,12 @@ class Guard:
         if not guesses:
             self._guesses.pop(key, None)
 
-    def _count(self, key: FailureKey, count: int) -> None:
+    def _count(self, key: FailureKey) -> None:
         if self.limiter is None or not self.is_on:
             return
-        for _ in range(count):
-            self.limiter.count(key.client_id, key.name, endpoint=key.scope)
-            if self._metrics is not None:
-                self._metrics.record_failure(key.kind.value)
+        self.limiter.count(key.client_id, key.name, endpoint=key.scope)
+        if self._metrics is not None:
+            self._metrics.record_failure(key.kind.value)
 
     def _report(self, lockout: Lockout) -> None:
         if self.limiter is not None:
@@ -299,7 +284,7 @@ class Guard:
 
 
 def _busy(key: FailureKey, policy: Policy) -> Lockout:
-    """Return the denial of an attempt that waited too long for others, or that has more secrets than the limit."""
+    """Return the denial of an attempt that waited too long for others."""
     denial = LimitDenial(
         policy=policy,
         mode=Mode.ENFORCE,

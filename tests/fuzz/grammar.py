@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
@@ -145,8 +144,8 @@ def add_credential(
     elif kind == "bearer":
         headers.append(("Authorization", choose(("Bearer x", "Basic", "Basic !!!", "Digest x", ""))))
     elif kind == "assertion":  # it holds the secret instead of a signature
-        claims = choose((plain_claims, raw_claims, double_claims))(name)
-        put("client_assertion", f"{claims}.{base64url(secret.encode())}")
+        claims = base64url(json.dumps({"sub": name}).encode())
+        put("client_assertion", f"e30.{claims}.{base64url(secret.encode())}")
     else:
         put("client_id", name)
         if kind == "form":
@@ -155,25 +154,6 @@ def add_credential(
 
 def base64url(part: bytes) -> str:
     return base64.urlsafe_b64encode(part).decode().rstrip("=")
-
-
-def plain_claims(name: str) -> str:
-    return "e30." + base64url(json.dumps({"sub": name}).encode())
-
-
-def raw_claims(name: str) -> str:
-    """Return claims as RFC 7797 has them, which a lenient decoder of Base64 takes for those of another client."""
-    other = f'{{"sub": "n{len(name)}", "x": "'.ljust(60).encode("utf-16-le")
-    named = f'"sub": {json.dumps(name)}'
-    fill = "2" * (-len(re.sub(r"[^A-Za-z0-9_-]", "", named)) % 8)  # so that the name decodes to whole characters
-    end = fill + base64url('"} '.encode("utf-16-le"))
-    header = base64url(b'{"b64": false}')
-    return f'{header}.{{"{base64url(other)}": "", {named}, "{end}": ""}}'
-
-
-def double_claims(name: str) -> str:
-    text = json.dumps(name)
-    return "e30." + base64url(f'{{"sub": "other", "sub": {text}}}'.encode())
 
 
 def percent_encoded(text: str) -> str:

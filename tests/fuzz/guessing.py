@@ -133,11 +133,10 @@ def allows_method(client: Client, method: str, _endpoint: str) -> bool:
 
 
 def asserted(query_client: Callable[[str], Client | None], oauth_request: Any) -> Client | None:
-    """Return the client of an assertion, which holds the secret instead of a signature; reads RFC 7797, too."""
-    header, payload, secret = f"{oauth_request.form.get('client_assertion')}..".split(".")[:3]
+    """Return the client of an assertion, which holds the secret instead of a signature."""
+    _, payload, secret = f"{oauth_request.form.get('client_assertion')}..".split(".")[:3]
     try:
-        is_raw = json.loads(base64.urlsafe_b64decode(header + "===")).get("b64") is False
-        claims = json.loads(payload if is_raw else base64.urlsafe_b64decode(payload + "==="))
+        claims = json.loads(base64.urlsafe_b64decode(payload + "==="))
         client = query_client(str(claims["sub"]))
         given = base64.urlsafe_b64decode(secret + "===").decode()
     except (ValueError, KeyError, TypeError, AttributeError):

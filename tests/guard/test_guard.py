@@ -99,11 +99,6 @@ def test_network_of_48_bits_has_ten_times_the_limit(own: Guard) -> None:
     assert 10 * USER_LIMIT == checked(own, from_a_new_one, 10 * USER_LIMIT + 2)
 
 
-@pytest.mark.parametrize(("cost", "count"), [(2, CLIENT_LIMIT // 2), (CLIENT_LIMIT, 1), (CLIENT_LIMIT + 1, 0)])
-def test_guess_with_several_secrets_counts_as_several(own: Guard, cost: int, count: int) -> None:
-    assert [True] * count + [False] == [guess(own, secret(), cost=cost) for _ in range(count + 1)]
-
-
 @pytest.mark.parametrize("keys", [password(), passed_on()], ids=["public", "with a secret"])
 def test_exempt_client_is_reported_and_never_denied(own: Guard, keys: Keys) -> None:
     with capture_logs() as logs:
