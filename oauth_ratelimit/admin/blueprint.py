@@ -15,7 +15,6 @@ from werkzeug.wsgi import LimitedStream
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.cache import NothingShared, ReadCache
 from oauth_ratelimit.admin.client import client, client_day, denial, users
-from oauth_ratelimit.admin.form import amounts, errors_by_field
 from oauth_ratelimit.admin.marks import overrides
 from oauth_ratelimit.admin.params import Params
 from oauth_ratelimit.admin.present import instances, state, verdict
@@ -59,7 +58,7 @@ PARTS: Mapping[str, Callable[[ReadCache, Params], Record]] = {
     "clients": clients,
     "client": client,
     "panel": changes.panel,
-    "amounts": amounts,
+    "amounts": changes.amounts,
     "limits": client,
     "users": users,
     "day": client_day,
@@ -173,7 +172,7 @@ def _change_view(change: changes.Change, *, name: str) -> Callable[[], Response]
         try:
             return _json(change(_read_cache(), _body(), operator=operator))
         except ConfigError as exc:
-            fields = errors_by_field(exc)
+            fields = changes.errors_by_field(exc)
             text = "; ".join(f"{each['field']}: {each['text']}" for each in fields)
             return _problem("input", text, status=BadRequest.code, fields=fields)
         except (NothingShared, StoreError, ValueError) as exc:

@@ -103,14 +103,14 @@ def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: di
 
 
 def test_numbers_after_a_change_say_whether_it_worked(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [storm(1), replace(storm(0), denials={})])
-    now_s = time.time()
-    before = page.part("panel", id="app", since=f"{now_s - 400:.0f}")
-    after = page.part("panel", id="app", since=f"{now_s // 60 * 60:.0f}")
+    earlier, later = storm(1), replace(storm(0), denials={})
+    record(mongo_uri, [earlier, later])
+    before = page.part("panel", id="app", since=str(later.minute_s - 300))
+    after = page.part("panel", id="app", since=str(later.minute_s))
 
     assert re.search(r"Still denied: last at .* by client\. .* 100 90 0 .* 100 90 0", before)
     assert re.search(r"(It works: no request was denied|Did it work\?).* 100 90 0$", after)
-    assert "Still denied" not in page.part("panel", id="app", since=f"{now_s - 700:.0f}"), "that was long ago"
+    assert "Still denied" not in page.part("panel", id="app", since=str(later.minute_s - 700)), "that was long ago"
 
 
 def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None:
