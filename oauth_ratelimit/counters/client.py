@@ -135,12 +135,15 @@ class ClientState:
         total = self.total
         if not key.is_dirty or key in self.denials or (total is not None and not total.is_dirty):
             return ()
-        buckets = key.buckets() if total is None else key.buckets() + total.buckets()
-        counted: tuple[Content, ...] = ()
-        for bucket in buckets:
+        others = key.others if total is None else key.others + total.buckets()
+        first = key.first.count_surely(now_s, cost)
+        if first is None:
+            return ()
+        counted: tuple[Content, ...] = (first,)
+        for bucket in others:
             content = bucket.count_surely(now_s, cost)
             if content is None:
-                _count(buckets[: len(counted)], -cost)  # taken back
+                _count((key.first, *others)[: len(counted)], -cost)  # taken back
                 return ()
             counted += (content,)
         return counted

@@ -282,14 +282,9 @@ class KeyState:
         return self.version == UNUSABLE_VERSION
 
     @property
-    def is_filling(self) -> bool:
-        """True if so much of a limit is used up that the hits of other instances may soon matter."""
-        return self.has_used(FILLING_RATIO)
-
-    @property
     def may_have_changed(self) -> bool:
         """True if other instances have probably written the document since it was read or written here."""
-        return self.writer_count > 1 or (self.client.sharing.max_writer_count > 1 and self.is_filling)
+        return self.writer_count > 1 or (self.client.sharing.max_writer_count > 1 and self.has_used(FILLING_RATIO))
 
     @property
     def is_settled(self) -> bool:

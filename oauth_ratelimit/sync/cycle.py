@@ -248,7 +248,7 @@ class SyncCycle:
         those of other instances in the seconds since the last read or request, None if that is not known.
         """
         # Others may have counted it and not written yet.
-        if state.expected_writer_count < 2 or not state.is_filling:
+        if state.expected_writer_count < 2 or not state.has_used(FILLING_RATIO):
             return inf
         with state.client.lock:
             room = state.room(self._clock(), used_ratio=FILLING_RATIO)
