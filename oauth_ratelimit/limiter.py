@@ -136,7 +136,7 @@ class Limiter:
         finally:
             client.lock.release()
         if counted:
-            return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
+            return Decision(rules.mode, now_s, rules.for_client if pseudonym is None else rules.for_user, counted)
         if decision.denial is not None and not decision.is_repeat and decision.action != "reuse":
             self._report(client, key, decision, grant_type)
         return decision
