@@ -8,7 +8,7 @@ from flask.cli import ScriptInfo
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
-from oauth_ratelimit.config.file import permission_warning
+from oauth_ratelimit.config.loader import permission_warning
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, dotted
 from oauth_ratelimit.config.notation import MAX_RATES_LENGTH, RATES_NOTATION, RATES_PATTERN, parse_rates
-from oauth_ratelimit.config.types import ConfigKey, Kind, choice, flag, list_of, or_null, seconds, section, text, whole
+from oauth_ratelimit.config.types import FLAG, ConfigKey, Kind, choice, list_of, or_null, seconds, section, text, whole
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import (
     MAX_LIMIT,
@@ -35,7 +35,7 @@ _MODE = choice(Mode)
 # YAML 1.1 reads a bare off as false.
 MODE = replace(_MODE, parse=lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems))
 
-ENABLED = ConfigKey("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True)
+ENABLED = ConfigKey("enabled", FLAG, "false is the same as mode: off, and keeps the value of mode.", default=True)
 SWITCH = (
     ConfigKey(
         "mode",
@@ -114,7 +114,7 @@ LIMIT = section(
         ),
         ConfigKey(
             "count_denied",
-            flag(),
+            FLAG,
             "true counts denied requests too, so that hammering keeps a client out.",
             default=False,
         ),

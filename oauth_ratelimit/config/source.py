@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from oauth_ratelimit.config.file import Stamp, permission_warning, read_file, stamp_of
-from oauth_ratelimit.config.loader import parse_file, valid_parts
+from oauth_ratelimit.config.loader import Stamp, parse_file, permission_warning, read_file, stamp_of, valid_parts
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError

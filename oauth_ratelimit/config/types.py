@@ -127,15 +127,13 @@ def choice(options: Iterable[str]) -> Kind:
     return scalar(convert, f"{', '.join(names)} or {last}", schema=schema, words=words)
 
 
-def flag() -> Kind:
-    """Return the type of ``true`` and ``false``."""
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
 
-    def convert(value: object) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError
-        return value
 
-    return scalar(convert, "true or false", schema={"type": "boolean"}, words="`true`, `false`")
+FLAG = scalar(_flag, "true or false", schema={"type": "boolean"}, words="`true`, `false`")
 
 
 def or_null(kind: Kind) -> Kind:

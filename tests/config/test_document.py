@@ -11,7 +11,7 @@ import yaml
 
 from oauth_ratelimit.config import document
 from oauth_ratelimit.config.document import EMPTY, parse_yaml
-from oauth_ratelimit.config.file import MAX_FILE_BYTES, read_file
+from oauth_ratelimit.config.loader import MAX_FILE_BYTES, read_file
 from oauth_ratelimit.errors import ConfigError
 
 
