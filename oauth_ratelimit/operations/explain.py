@@ -8,7 +8,7 @@ from typing import Any
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origin
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, OnLimit
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
@@ -74,6 +74,8 @@ class LimitExplanation:
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
         last = max(denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
+        if last.policy.on_limit is OnLimit.REUSE:
+            reason += ", unless it is given the token that it has (on_limit: reuse)"
         if denying:
             return Forecast.DENIED, f"denied: {reason}"
         return Forecast.WOULD_BE_DENIED, f"admitted, would be denied: {reason}"

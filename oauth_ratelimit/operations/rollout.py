@@ -19,8 +19,6 @@ ENOUGH_S = 20 * 3600.0  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
 RISING_RATIO = 2.0  # times the day before
 MAX_NAMED = 5
-IN_FILE = "# in the configuration file:"
-NO_CANARY = ", without canary"
 NOT_SHARED = (
     "Counters are not shared: each process counts alone, so the limits are higher than they look, and there are no "
     "statistics. Set store.uri."
@@ -101,7 +99,7 @@ class Rollout:
             return []
         if step_of(self.status.file_policies) is RolloutStep.ENFORCE:
             return ['mode unset --reason "the configuration enforces"']
-        return [f"{IN_FILE} mode: enforce{NO_CANARY if self.status.file_policies.canary else ''}"]
+        return [self._in_file(Mode.ENFORCE, MAX_PERCENT)]
 
     @property
     def back_commands(self) -> list[str]:
@@ -119,9 +117,13 @@ class Rollout:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""
         if self.is_shared and self.status.file_policies.mode is not Mode.OFF:
             return f'mode set {mode.value}{f" --canary {percent}" if percent else ""} --reason "{reason}"'
+        return self._in_file(mode, percent)
+
+    def _in_file(self, mode: Mode, percent: float | None) -> str:
+        canary = f", canary: {{percent: {percent}}}" if percent else ""
         if percent == MAX_PERCENT:
-            return f"{IN_FILE} mode: {mode.value}{NO_CANARY if self.status.file_policies.canary else ''}"
-        return f"{IN_FILE} mode: {mode.value}{f', canary: {{percent: {percent}}}' if percent else ''}"
+            canary = ", without canary" if self.status.file_policies.canary else ""
+        return f"# in the configuration file: mode: {mode.value}{canary}"
 
     def data(self) -> Record:
         return {

@@ -40,6 +40,14 @@ def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longe
     assert "admitted" == forecast("cat")
 
 
+def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:
+    config = {"mode": "enforce", "limits": {"client": [{"limit": 2, "window": "1h", "on_limit": "reuse"}]}}
+    count(mongo_uri, clock, config, (2, "nightly", None))
+    forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()[1]
+
+    assert forecast.endswith(", unless it is given the token that it has (on_limit: reuse)")
+
+
 @pytest.mark.parametrize(
     ("client_id", "request_of", "origin"),
     [
