@@ -314,7 +314,7 @@ class AllOrNothing:
 
     def __init__(self, key: KeyState) -> None:
         self._key = key
-        self._hits = key.fresh_past, key.unsent, key.attempt
+        self._hits = key.fresh_past, key.unsent, key.attempt, key.is_dirty
         self._buckets = [(bucket, bucket.values()) for bucket in key.buckets()]
 
     def __enter__(self) -> None:
@@ -322,7 +322,7 @@ class AllOrNothing:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._key.fresh_past, self._key.unsent, self._key.attempt = self._hits
+            self._key.fresh_past, self._key.unsent, self._key.attempt, self._key.is_dirty = self._hits
             for bucket, values in self._buckets:
                 bucket.restore(values)
 

@@ -2,9 +2,12 @@
 
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 
+from oauth_ratelimit.counters import key
 from tests.simulation.configs import PLAIN, WIDE, WITH_TOTAL, Config, Limit
 from tests.simulation.fleet import Fleet
 from tests.simulation.instance import Instance, key_of
@@ -370,5 +373,19 @@ def test_hits_of_unknown_outcome_are_dropped_when_a_short_window_no_longer_needs
     fleet.true_s += 12.0
     report = here.sync(urgent=False)
     assert report is not None and 3 == report.dropped_hits
+
+    fleet.assert_exact()
+
+
+def test_key_whose_flush_was_interrupted_is_not_evicted(fleet: ScriptedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hits are back in their frame, and still to be sent."""
+    instance = fleet.start(PLAIN, max_keys=4)
+    instance.ask("shop", None, 4)
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(key, "merged", Mock(side_effect=KeyboardInterrupt))
+        instance.limiter.sync()
+    for username in ("ann", "bob", None):
+        instance.ask("app", username, 25)  # nearer to its limit, so evicted later
+        instance.sync(urgent=True)
 
     fleet.assert_exact()
