@@ -26,7 +26,7 @@ def test_more_notices_than_are_read_stand_for_all_clients(connection: Connection
 
 
 def test_planted_notices_hide_no_others(connection: Connection) -> None:
-    """One is of the future, one is huge, and the others have fields of another form."""
+    """One is of the future, one is huge, and the others have fields of another form, or ids among those of notices."""
     notices = RevocationNotices(connection)
     documents = connection.collection(STATISTICS)
     ahead = server_time(connection.database) + timedelta(days=1)
@@ -36,6 +36,8 @@ def test_planted_notices_hide_no_others(connection: Connection) -> None:
             {"_id": {"revocation": "huge"}, "at": ahead - timedelta(days=1), "more": "x" * 10_000},
             {"_id": {"revocation": 5}, "at": "now"},
             {"_id": {"revocation": "c"}, "at": "now"},
+            {"_id": {"revocation": "list"}, "at": [ahead - timedelta(days=1), ahead]},
+            *({"_id": {"a": {"n": number}}, "at": ahead - timedelta(days=1)} for number in range(MAX_NOTICES)),
         ]
     )
     assert notices.read() == set()

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from bson import Int64
+from bson import Decimal128, Int64
 
 from oauth_ratelimit.core.statistics import (
     OTHER_CLIENTS,
@@ -20,7 +20,7 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
-from oauth_ratelimit.store.mongo.rollups import DAY_S, FIVE_S, HOUR_S, RollupStore
+from oauth_ratelimit.store.mongo.rollups import DAY_S, FIVE_S, HOUR_S, LATE_ID, RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.clock import Clock
 from tests.store.test_mongo_counters import Commands, commands
@@ -251,6 +251,47 @@ def test_damaged_documents_do_not_hide_others(connection: Connection, is_derived
     assert (Tally(5), 0.5, "b") == (found["shop"].tally, found["peak"].highest_use, found["peak"].policy)
     assert {Tally()} == {found[f"damaged-{number}"].tally for number in range(len(damaged))}
     assert {minute_s: Tally(5)} == without_empty(lines.clients["shop"])
+
+
+PLANTED_S = 1_949_999_700
+
+
+def an_entry(client_id: str, **content: Any) -> dict[str, Any]:
+    """Return a minute of a client."""
+    tallies = {"one": {"user": {"password": {"allowed": 7}}}}
+    return {"_id": {"clientId": client_id, "minute": Int64(PLANTED_S)}, "by": tallies, **content}
+
+
+MANY = {f"p{number}": {"user": {"password": {"allowed": 1}}} for number in range(20_000)}
+LONG = "x" * 2**20
+PLANTED: dict[str, list[dict[str, Any]]] = {
+    "a step of another kind of number": [{"_id": {"step": FIVE_S, "start": Decimal128(str(PLANTED_S))}}],
+    "late minutes of impossible names": [
+        {"_id": LATE_ID, "due": {name: datetime.fromtimestamp(0, UTC) for name in ("9" * 30, "9" * 5000, "2" * 12)}}
+    ],
+    "late minutes of another form": [{"_id": LATE_ID, "due": "x"}],
+    "ids that fill a rollup": [an_entry(f"{number}{LONG}") for number in range(18)],
+    "policies that fill a rollup": [an_entry(f"{number}", peaks={LONG: [0.1, 1, 10, 60]}) for number in range(18)],
+    "more processes than the server can join": [an_entry("many", by=MANY, padding=LONG)],
+}
+
+
+@pytest.mark.parametrize("documents", PLANTED.values(), ids=PLANTED)
+def test_planted_documents_stop_neither_rollups_nor_statistics(
+    connection: Connection, documents: list[dict[str, Any]]
+) -> None:
+    fleet = Fleet(connection)
+    for document in documents:
+        fleet.collection.insert_one(document)
+    for number in range(2):  # the second time late
+        fleet.write(PLANTED_S, client_id=f"shop-{number}", allowed=5)
+        fleet.derive()
+        fleet.clock.advance(300)
+    fleet.derive()
+    found = {client.client_id: client.tally for client in fleet.rollups.totals(PLANTED_S - 900, fleet.clock()).clients}
+
+    assert Tally(5) == found["shop-0"]
+    assert fleet.derive() == 0
 
 
 def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: Connection) -> None:

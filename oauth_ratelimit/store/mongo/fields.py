@@ -21,9 +21,9 @@ LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
 
 
-def fits(max_bytes: int) -> dict[str, Any]:
+def fits(max_bytes: int, path: str = "$$ROOT") -> dict[str, Any]:
     """Return the filter by which the server leaves out documents above a size, so that it does not send them."""
-    return {"$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, max_bytes]}}
+    return {"$expr": {"$lte": [{"$bsonSize": path}, max_bytes]}}
 
 
 def newest(

@@ -6,10 +6,13 @@ from typing import Any, Final
 
 from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, Kind, Tally
 from oauth_ratelimit.store.mongo.client import Document
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, fits
 
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
+MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
+MAX_NAME_BYTES = 2**12  # of a client's id with what is around it, or of a policy
+MAX_PARTS = 2000  # processes or policies in a document: the server joins what they hold in quadratic time
 
 
 def selected_minutes(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
@@ -46,11 +49,14 @@ def minute_entries(since_s: float, until_s: float) -> list[Document]:
     selected, _ = selected_minutes(since_s, until_s, None)
     of_kinds: Document = {"$concatArrays": [fields_of(f"$$this.v.{kind}") for kind in KINDS]}
     share: Document = {"$arrayElemAt": [{"$cond": [{"$isArray": "$$this.v"}, "$$this.v", []]}, 0]}
-    is_share: Document = {"$and": [{"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}]}
+    is_short: Document = {"$lte": [{"$strLenBytes": "$$this.k"}, MAX_NAME_BYTES]}
+    is_share: Document = {"$and": [{"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}, is_short]}
     peak: Document = {"$cond": [is_share, [share, "$$this.k"], None]}
     return [
         {"$match": selected},
         {"$match": {"_id.clientId": {"$type": "string"}, "_id.minute": {"$type": ["int", "long", "double"]}}},
+        {"$match": fits(MAX_BYTES)},
+        {"$match": fits(MAX_NAME_BYTES, "$_id")},
         {
             "$project": {
                 "_id": False,
@@ -79,7 +85,8 @@ def minute_entries(since_s: float, until_s: float) -> list[Document]:
 
 def _flat(entries: Document, parts: Document) -> Document:
     """Return the expression for the parts of all entries in one list; ``$$this`` is the entry."""
-    return {"$reduce": {"input": entries, "initialValue": [], "in": {"$concatArrays": ["$$value", parts]}}}
+    first = {"$slice": [entries, MAX_PARTS]}
+    return {"$reduce": {"input": first, "initialValue": [], "in": {"$concatArrays": ["$$value", parts]}}}
 
 
 def _begins(prefix: str) -> Document:

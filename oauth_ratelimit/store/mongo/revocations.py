@@ -9,7 +9,7 @@ from pymongo import DESCENDING, UpdateOne
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, server_time, translated_errors
-from oauth_ratelimit.store.mongo.fields import fits, is_text
+from oauth_ratelimit.store.mongo.fields import fits
 
 REVOCATION = "revocation"  # in the id; in the statistics, because MongoDB removes what has expired there
 KEPT = timedelta(hours=2)  # more than the longest ``reuse.max_age``
@@ -39,11 +39,15 @@ class RevocationNotices:
 
     def read(self) -> set[str]:
         """Return the clients with notices since the last call; ``OTHER_CLIENTS`` stands for all."""
-        ids = {"$gte": {REVOCATION: ""}, "$lt": {REVOCATION: {}}}
-        selected: Document = {"_id": ids, "at": {"$gte": self._since}, "$and": [NOT_AHEAD, fits(MAX_BYTES)]}
+        selected: Document = {
+            "_id": {"$gte": {REVOCATION: ""}, "$lt": {REVOCATION: {}}},
+            f"_id.{REVOCATION}": {"$type": "string"},
+            "at": {"$gte": self._since, "$not": {"$type": "array"}},
+            "$and": [NOT_AHEAD, fits(MAX_BYTES)],
+        }
         with translated_errors():
-            found = self._connection.collection(STATISTICS).find(selected).sort("at", DESCENDING).limit(MAX_NOTICES)
-            notices = [notice for notice in found if is_text(notice["_id"][REVOCATION])]
+            found = self._connection.collection(STATISTICS).find(selected)
+            notices = list(found.sort("at", DESCENDING).limit(MAX_NOTICES))
         stamps = {notice["_id"][REVOCATION]: notice.get("stamp") for notice in notices}
         new = {client_id for client_id, stamp in stamps.items() if self._known.get(client_id) != stamp}
         if notices:

@@ -7,6 +7,7 @@ once or after a lost reply. An instance that writes a minute late notes it befor
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -16,7 +17,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientTotal
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, fits, is_text, mapping, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import PAGE_SIZE, SUMS, minute_entries, tallies_of
+from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_entries, tallies_of
 
 FIVE_S, HOUR_S, DAY_S = 300, 3600, 86_400
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
@@ -30,13 +31,15 @@ SETTLED_S = 90  # after the end of a minute; instances write every ten seconds
 YOUNG_S = 600  # at the end of a period, minutes of clients are read where no rollup is there yet
 LATE_S = 60  # after the end of a minute, a write may miss the rollup
 IN_DOUBT_S = 120  # after this a late write has been applied, or will never be
-MAX_CLIENTS = 10_000  # in a document, at most 7 MB; those with fewest requests are counted together
+MAX_CLIENTS = 10_000  # in a document; those with fewest requests are counted together
+MAX_CLIENTS_BYTES = 2**23  # of them
 MAX_OVER = 500  # clients over a limit that are returned at once
 MAX_LATE = 24  # periods of five minutes at once
 MAX_LATE_BYTES = 2**17  # a week of late minutes has half of that
 MAX_ID_BYTES = 100
 MAX_STEPS = 10_000  # four times as many as there are in eight days
 LATE_ID: Final[Document] = {"rollups": "late"}
+IS_NUMBER: Final[Document] = {"$type": ["int", "long", "double"]}
 
 Step = tuple[int, int]
 """Length and start of a step in seconds."""
@@ -76,12 +79,14 @@ class RollupStore(StatisticsCollection):
             oldest_s = self._first_minute_s()
             if oldest_s is None:
                 return []
-            known = self._known(now_s - max(LOOK_BACK_S.values()) - DAY_S, now_s)
+            since_s = int(now_s - max(LOOK_BACK_S.values()) - DAY_S)
+            known = self._known(since_s, now_s)
             selected = {"_id": LATE_ID, **fits(MAX_LATE_BYTES)}
             late = mapping(mapping(self._collection.find_one(selected)).get("due"))
         now = date_of(now_s)
-        late_s = [int(name) for name, at in late.items() if name.isdecimal() and type(at) is type(now) and at <= now]
-        found = {(FIVE_S, five_s) for five_s in late_s[:MAX_LATE]}
+        late_s = {name for name, at in late.items() if type(at) is type(now) and at <= now}
+        lately = range(since_s // FIVE_S * FIVE_S, int(now_s), FIVE_S)  # there may be other names
+        found = set(islice(((FIVE_S, five_s) for five_s in lately if str(five_s) in late_s), MAX_LATE))
         found |= {step for _, five_s in list(found) for step in _steps_around(five_s) if step in known}
         for step_s, look_back_s in LOOK_BACK_S.items():
             first_s = int(max(oldest_s, now_s - look_back_s)) // step_s * step_s
@@ -231,26 +236,26 @@ class RollupStore(StatisticsCollection):
             {"_id": {"$gte": {"step": step_s, "start": since_s}, "$lt": {"step": step_s, "start": until_s}}}
             for step_s in FINER_S
         ]
-        fits_id = {"$expr": {"$lte": [{"$bsonSize": "$_id"}, MAX_ID_BYTES]}}
-        found = self._collection.find({"$or": ranges, **fits_id}, {"_id": True}).limit(MAX_STEPS)
+        is_valid = {"_id.step": IS_NUMBER, "_id.start": IS_NUMBER, **fits(MAX_ID_BYTES, "$_id")}
+        found = self._collection.find({"$or": ranges, **is_valid}, {"_id": True}).limit(MAX_STEPS)
         return {(document["_id"]["step"], document["_id"]["start"]) for document in found}
 
     def _first_minute_s(self, since_s: float = 0.0) -> int | None:
         """Return the start of the first minute of any client since a time, None if there is none."""
-        is_time = {"$gte": since_s, "$lte": MAX_EXACT, "$type": ["int", "long", "double"], "$not": {"$type": "array"}}
+        is_time = {"$gte": since_s, "$lte": MAX_EXACT, **IS_NUMBER, "$not": {"$type": "array"}}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)
         first = next(iter(minutes.sort("_id.minute", ASCENDING).limit(1)), None)
         return None if first is None else int(first["minute"])
 
 
-def late_note(minutes: Collection[int], *, now_s: float, keep_s: float) -> UpdateOne | None:
-    """Return the note that minutes are about to be written whose rollups may exist; None if there are none."""
+def late_note(minutes: Collection[int], *, now_s: float, keep_s: float) -> Document | None:
+    """Return the update that notes minutes about to be written whose rollups may exist; None if there are none."""
     late = [minute_s for minute_s in minutes if minute_s + MINUTE_S + LATE_S <= now_s]
     if not late:
         return None
     due = {f"due.{minute_s // FIVE_S * FIVE_S}": date_of(now_s + IN_DOUBT_S) for minute_s in late}
-    return UpdateOne({"_id": LATE_ID}, {"$max": {**due, "expire": date_of(now_s + keep_s)}}, upsert=True)
+    return {"$max": {**due, "expire": date_of(now_s + keep_s)}}
 
 
 def _steps_around(five_s: int) -> Iterator[Step]:
@@ -266,7 +271,8 @@ def _selected(steps: Sequence[Step]) -> Document:
 def _entries(steps: Sequence[Step]) -> list[Document]:
     """Return the stages that take the clients out of rollups. They leave out damaged ones."""
     is_client = {"$and": [{"$eq": [{"$type": "$clients"}, "object"]}, {"$eq": [{"$type": "$clients.id"}, "string"]}]}
-    return [_selected(steps), {"$unwind": "$clients"}, {"$match": {"$expr": is_client}}, {"$replaceWith": "$clients"}]
+    clients: list[Document] = [{"$match": {"$expr": is_client}}, {"$replaceWith": "$clients"}]
+    return [_selected(steps), {"$unwind": "$clients"}, *clients, {"$match": fits(MAX_NAME_BYTES)}]
 
 
 _TOTALS: Final[Document] = {name: {"$sum": f"${name}"} for name in SUMS}
@@ -279,8 +285,10 @@ def _grouped(key: object) -> list[Document]:
 
 def _packed() -> list[Document]:
     """Return the stages that put the sums of all clients into one document, with those of few requests together."""
-    rank = {"$setWindowFields": {"sortBy": {"offered": -1}, "output": {"rank": {"$documentNumber": {}}}}}
-    is_beyond = {"$gt": ["$rank", MAX_CLIENTS]}
+    window = {"documents": ["unbounded", "current"]}
+    size = {"$sum": {"$bsonSize": "$$ROOT"}, "window": window}
+    rank = {"$setWindowFields": {"sortBy": {"offered": -1}, "output": {"rank": {"$documentNumber": {}}, "size": size}}}
+    is_beyond = {"$or": [{"$gt": ["$rank", MAX_CLIENTS]}, {"$gt": ["$size", MAX_CLIENTS_BYTES]}]}
     client: Document = {"id": "$_id"}
     client |= {name: {"$cond": [f"${name}", f"${name}", "$$REMOVE"]} for name in SUMS}  # zeros take room
     client |= {name: {"$ifNull": [f"${name}", "$$REMOVE"]} for name in ("peak", "first", "last")}

@@ -7,12 +7,13 @@ write changes nothing. The sum over the processes is exact.
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
 from bson.int64 import Int64
 from pymongo import ASCENDING, UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, WriteError
 
 from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
@@ -31,12 +32,11 @@ from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import KINDS, PAGE_SIZE, selected_minutes, tally_of
-from oauth_ratelimit.store.mongo.rollups import late_note
+from oauth_ratelimit.store.mongo.minute_sums import KINDS, MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
+from oauth_ratelimit.store.mongo.rollups import LATE_ID, late_note
 
 PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
-MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_LIFETIME_DIGITS = 12
 
 
@@ -53,7 +53,8 @@ class StatisticsStore(StatisticsCollection):
         with translated_errors():
             late = late_note({minute.minute_s for minute in minutes}, now_s=now_s, keep_s=keep_s)
             if late is not None:
-                self._collection.bulk_write([late])
+                with suppress(WriteError):  # the document has another form: those rollups stay as they are
+                    self._collection.update_one({"_id": LATE_ID}, late, upsert=True)
             rejected: list[int] = []
             try:
                 self._collection.bulk_write(
