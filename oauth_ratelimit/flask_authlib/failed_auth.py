@@ -4,7 +4,7 @@ Secrets of clients are guarded wherever Authlib authenticates a client, password
 Authlib looks a client up before it checks its secret, so each look-up is a guess, however the request names the client.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -62,13 +62,14 @@ class _Guarded:
 class _Attempt:
     """Guesses at the secrets of the clients that the server looks up for one authentication.
 
-    A client may be looked up once more without its secret: because the request names it beside the credentials, or, if
-    an assertion proves it, after the check.
+    A client may be looked up once more without its secret: by Authlib's method ``none``, if that is allowed and the
+    request names it beside the credentials, or, if an assertion proves it, after the check.
     """
 
-    def __init__(self, guarded: _Guarded, *, is_assertion: bool) -> None:
+    def __init__(self, guarded: _Guarded, *, is_assertion: bool, needs_secret: bool) -> None:
         self.guarded = guarded
         self._is_assertion = is_assertion
+        self._needs_secret = needs_secret
         self._guesses: list[tuple[str, Guess]] = []
         self._once_more: set[str] = set()
 
@@ -96,6 +97,8 @@ class _Attempt:
 
     def _is_named(self, client_id: str) -> bool:
         """Return True if the request holds a client's id and no secret for it, as Authlib's method ``none`` expects."""
+        if self._needs_secret:
+            return False
         try:
             values = self.guarded.request.values
         except Exception:  # noqa: BLE001  # a form that cannot be read: the client was named in another way
@@ -106,9 +109,9 @@ class _Attempt:
 _current_attempt: ContextVar[_Attempt | None] = ContextVar("oauth_ratelimit_attempt", default=None)
 
 
-def authenticate_guarded(app_limiter: AppLimiter, authenticate: Callable[[], Any]) -> Any:
+def authenticate_guarded(app_limiter: AppLimiter, authenticate: Callable[[], Any], methods: Collection[str]) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
-    with _attempt(app_limiter) as attempt:
+    with _attempt(app_limiter, needs_secret=NO_SECRET not in methods) as attempt:
         client = authenticate()
         if attempt is not None:
             with app_limiter.fail_open("guard_failed"):
@@ -143,7 +146,9 @@ def _check_assertion(app_limiter: AppLimiter, grant: Any, check: Callable[[], An
 
 
 @contextmanager
-def _attempt(app_limiter: AppLimiter, *, is_assertion: bool = False) -> Iterator[_Attempt | None]:
+def _attempt(
+    app_limiter: AppLimiter, *, is_assertion: bool = False, needs_secret: bool = False
+) -> Iterator[_Attempt | None]:
     """Settle the guesses of one authentication at its end: all are wrong after an error. None without a guard.
 
     A secret that was right would have ended it without an error. Of an assertion, which may also have expired or be for
@@ -152,7 +157,8 @@ def _attempt(app_limiter: AppLimiter, *, is_assertion: bool = False) -> Iterator
     attempt = None
     with app_limiter.fail_open("guard_failed"):
         guarded = _guarded(app_limiter)
-        attempt = None if guarded is None else _Attempt(guarded, is_assertion=is_assertion)
+        if guarded is not None:
+            attempt = _Attempt(guarded, is_assertion=is_assertion, needs_secret=needs_secret)
     outer = _current_attempt.set(attempt)
     is_wrong = not is_assertion
     try:
@@ -181,10 +187,9 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         guarded = _guarded(state.app_limiter)
         if guarded is None:
             return
-        places = guarded.request.form, guarded.request.args  # Authlib has read both
-        if not any("password" in place for place in places):
+        names = _claimed_users(guarded.request)
+        if names is None:
             return
-        names = {folded(name) for place in places if (name := place.get("username"))}
         users = [str(state.app_limiter.limiter.pseudonym_of(name)) for name in names]
         client_id = str(client.get_client_id())
         is_public = getattr(oauth_request, "auth_method", None) == NO_SECRET
@@ -192,6 +197,17 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         keys = password_keys(stored_id, users, guarded.networks, is_public=is_public)
         is_trusted = state.app_limiter.settings.policies.trusts(client_id)
         state.guess = guarded.reserve(keys, is_exempt=not is_public and is_trusted)
+
+
+def _claimed_users(http_request: Request) -> set[str] | None:
+    """Return the users whose password a request may hold, None if it has none. If it cannot be read, it names nobody."""
+    try:
+        places = http_request.form, http_request.args
+        if not any("password" in place for place in places):
+            return None
+        return {folded(name) for place in places if (name := place.get("username"))}
+    except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
+        return set()
 
 
 def settle_password(app_limiter: AppLimiter, guess: Guess, error: Any = None) -> None:

@@ -128,7 +128,7 @@ class RateLimitMixin:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:
             authenticate = partial(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
-            client = authenticate_guarded(app_limiter, authenticate)
+            client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
                 reserve_password(client, request)
         if endpoint != TOKEN_ENDPOINT:

@@ -170,6 +170,18 @@ def test_secret_that_was_checked_before_an_error_counts_and_a_failed_look_up_doe
     assert ["web-shop"] * CLIENT_LIMIT == checked
 
 
+def test_two_secrets_for_a_client_are_two_guesses_where_it_cannot_come_without_one(
+    trapped: Guarded, checked: list[str]
+) -> None:
+    """Its id in the query is no reason to look it up once more."""
+    headers = {**METHODS["header"][1], **METHODS["a header that only the server knows"][1]}
+    request = {"data": BODY, "query_string": {"client_id": "web-shop"}}
+    found = [send(trapped, "/introspect", request, headers) for _ in range(ATTEMPTS)]
+
+    assert 429 in found
+    assert len(checked) <= CLIENT_LIMIT
+
+
 def test_all_secrets_that_are_guessed_at_an_address_have_a_limit(database: Path) -> None:
     """Two in a request count as two. Other addresses go on, and passwords there."""
     limits = {**LIMITS, "client_address": [{"limit": 6, "window": WINDOW_S}]}

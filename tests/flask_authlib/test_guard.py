@@ -294,6 +294,18 @@ def test_server_answers_as_without_a_guard_when_the_guard_breaks(
     assert SECRET not in str(logs)
 
 
+def test_password_counts_against_the_address_where_the_guard_cannot_read_the_request(
+    server: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.failed_auth.folded", fail)
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.failed_auth._Attempt.look_up", lambda *_: None)
+
+    assert [400] * ADDRESS_LIMIT + [429] == statuses(lambda: server.login(client=MOBILE_APP), ADDRESS_LIMIT + 1)
+
+
 def test_flood_of_random_names_is_bounded_and_takes_nothing_from_tokens(database: Path) -> None:
     """Failures have keys and limits of their own. Refresh tokens cannot be guessed, so they are not denied."""
     settings = {**guard(max_keys=10), "limits": {"user": ["5/minute"], "client": ["5/minute"]}}
