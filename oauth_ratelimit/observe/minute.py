@@ -1,12 +1,12 @@
 """Counts of one client in one minute of one process."""
 
+from collections import Counter, defaultdict
 from heapq import nlargest
 
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
@@ -24,15 +24,14 @@ class OpenMinute:
         self.written_count = 0  # of the requests in the counts that were written last
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
-        # Plain tuples, because creating a Source and a Peak takes longer than all the rest of a request.
-        self._tallies: dict[tuple[Kind, str], dict[str, int]] = {}
-        self._peaks: dict[str, tuple[float, float, Policy]] = {}
-        self._denials: dict[tuple[str, str], list[int]] = {}
+        self._tallies: defaultdict[Source, Counter[str]] = defaultdict(Counter)
+        self._peaks: dict[str, Peak] = {}
+        self._denials: dict[tuple[str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
         self._burst = 0
-        self._lifetimes: dict[int, int] = {}
+        self._lifetimes: Counter[int] = Counter()
 
     @property
     def is_denied(self) -> bool:
@@ -51,11 +50,8 @@ class OpenMinute:
     ) -> None:
         """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1
-        source = (kind, grant)
-        tally = self._tallies.get(source)
-        if tally is None:
-            tally = self._tallies[source] = dict.fromkeys(COUNTS, 0)
-        outcome = outcome_of(decision)
+        tally = self._tallies[Source(kind, grant)]
+        outcome: str = outcome_of(decision)
         if decision.answer is Answer.REUSABLE:
             outcome = "would_deny" if decision.allowed else "denied"
             tally["would_reuse"] += 1
@@ -63,55 +59,43 @@ class OpenMinute:
         if decision.is_repeat and outcome == "denied":
             tally["retries"] += 1
         if outcome in ("denied", "would_deny"):
-            self._count_denial(decision, (f"{policy_prefix}{decision.policy}", grant), int(now_s))
+            key, second = (f"{policy_prefix}{decision.policy}", grant), int(now_s)
+            new = Denials(0, 0, second, second, decision.limit or 0, decision.window_s or 0)
+            known = self._denials.get(key, new)
+            self._denials[key] = known._replace(
+                denied=known.denied + (not decision.allowed),
+                would_deny=known.would_deny + decision.allowed,
+                last_s=max(known.last_s, second),
+            )
         for policy, used in decision.used_hits() if has_peak else ():
             name = policy_prefix + policy.name
-            known = self._peaks.get(name)
             share = used / policy.limit
-            if known is None or share > known[0]:
-                self._peaks[name] = (share, used, policy)
-
-    def _count_denial(self, decision: Decision, key: tuple[str, str], now_s: int) -> None:
-        counts = self._denials.get(key)
-        if counts is None:
-            limit, window_s = decision.limit or 0, decision.window_s or 0
-            counts = self._denials[key] = [0, 0, now_s, now_s, limit, window_s]
-        counts[decision.allowed] += 1
-        if now_s > counts[3]:
-            counts[3] = now_s
+            if name not in self._peaks or share > self._peaks[name].share:
+                self._peaks[name] = Peak(share, used, policy.limit, policy.window.window_s)
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
         """Count the user and the burst of a request at the token endpoint."""
         if username is not None:
-            user = self.users.get(username)
-            if user is None:
-                user = self._track(username)
+            user = self.users.get(username) or self._track(storable_name(username))
             user[0] += 1
             if decision.would_deny:
                 user[2 if decision.allowed else 1] += 1
         second = int(now_s)
         self._second_count = self._second_count + 1 if second == self._second else 1
         self._second = second
-        if self._second_count > self._burst:
-            self._burst = self._second_count
+        self._burst = max(self._burst, self._second_count)
 
     def count_lifetime(self, lifetime_s: int) -> None:
         """Count the lifetime of a token that was issued."""
-        count = self._lifetimes.get(lifetime_s, 0)
-        if count or len(self._lifetimes) < MAX_LIFETIMES:
-            self._lifetimes[lifetime_s] = count + 1
+        if lifetime_s in self._lifetimes or len(self._lifetimes) < MAX_LIFETIMES:
+            self._lifetimes[lifetime_s] += 1
 
-    def _track(self, username: str) -> list[int]:
-        """Return the counts of a user that is new, or whose name is too long to be kept as it is."""
-        name = storable_name(username)
-        user = self.users.get(name)
-        if user is not None:
-            return user
-        if len(self.users) >= self._max_users * TRACKED_RATIO:
+    def _track(self, name: str) -> list[int]:
+        """Return the counts of a user, who may be new."""
+        if name not in self.users and len(self.users) >= self._max_users * TRACKED_RATIO:
             self._registers = self._all_registers()
             self.users = dict(self._heaviest_users(len(self.users) // 2))
-        user = self.users[name] = [0, 0, 0]
-        return user
+        return self.users.setdefault(name, [0, 0, 0])
 
     def snapshot(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
         """Return the present counts; users only if the minute is over."""
@@ -119,12 +103,9 @@ class OpenMinute:
         return ClientMinute(
             client_id=self.client_id,
             minute_s=minute_s,
-            tallies={Source(*source): Tally(**tally) for source, tally in self._tallies.items()},
-            peaks={
-                name: Peak(share, used, policy.limit, policy.window.window_s)
-                for name, (share, used, policy) in self._peaks.items()
-            },
-            denials={key: Denials(*counts) for key, counts in self._denials.items()},
+            tallies={source: Tally(**tally) for source, tally in self._tallies.items()},
+            peaks=dict(self._peaks),
+            denials=dict(self._denials),
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),
             registers=self._all_registers() if is_complete else {},
             burst=self._burst,
