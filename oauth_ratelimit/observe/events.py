@@ -5,7 +5,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from oauth_ratelimit.core.cached_denial import SuppressionPeriod
@@ -30,15 +29,6 @@ EventKey = tuple[str, str | None, str | None, bool]
 """Client id, username and scope of a denial, and if it was admitted: a dry run has events of its own."""
 
 
-@dataclass(slots=True)
-class _Minute:
-    since_s: float
-    logged_count: int = 0
-    logged: Counter[str] = field(default_factory=Counter)  # by client
-    suppressed_count: int = 0
-    suppressed: Counter[str] = field(default_factory=Counter)  # by client
-
-
 class EventBudget:
     """Number of events that may be logged in a minute, a quarter of it for one client. Thread-safe.
 
@@ -47,39 +37,38 @@ class EventBudget:
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
-        self._lock = threading.Lock()  # guards _minute and its counts
-        self._minute = _Minute(0.0)
+        self._lock = threading.Lock()  # guards the attributes below
+        self._since_s = 0.0
+        self._logged_count = 0
+        self._logged: Counter[str] = Counter()  # by client
+        self._suppressed: Counter[str | None] = Counter()  # by client; None for those beyond ``MAX_CLIENTS``
 
     def admit(self, client_id: str, now_s: float) -> bool:
         """Return True if one more event about a client may be logged, and count it."""
         self.end_minute(now_s)
+        client_share = max(1, self.per_minute // SHARES)
         with self._lock:
-            minute = self._minute
-            client_share = max(1, self.per_minute // SHARES)
-            if minute.logged_count < self.per_minute and minute.logged[client_id] < client_share:
-                minute.logged_count += 1
-                minute.logged[client_id] += 1
+            if self._logged_count < self.per_minute and self._logged[client_id] < client_share:
+                self._logged_count += 1
+                self._logged[client_id] += 1
                 return True
-            minute.suppressed_count += 1
-            if client_id in minute.suppressed or len(minute.suppressed) < MAX_CLIENTS:
-                minute.suppressed[client_id] += 1
+            has_room = client_id in self._suppressed or len(self._suppressed) < MAX_CLIENTS
+            self._suppressed[client_id if has_room else None] += 1
             return False
 
     def end_minute(self, now_s: float) -> None:
         """Log what the last minute left out, if it is over. Infinity ends any minute."""
         with self._lock:
-            minute = self._minute
-            if minute.since_s <= now_s < minute.since_s + MINUTE_S:
+            if self._since_s <= now_s < self._since_s + MINUTE_S:
                 return
-            self._minute = _Minute(now_s)
-        if minute.suppressed_count:
+            suppressed = self._suppressed
+            self._since_s, self._logged_count, self._logged, self._suppressed = now_s, 0, Counter(), Counter()
+        if suppressed:
+            count = suppressed.total()
+            del suppressed[None]
+            by_client = {logged_name(str(client_id)): count for client_id, count in suppressed.most_common(MAX_NAMED)}
             log.warning(
-                "denial_events_suppressed",
-                suppressed_count=minute.suppressed_count,
-                per_minute=self.per_minute,
-                by_client={
-                    logged_name(client_id): count for client_id, count in minute.suppressed.most_common(MAX_NAMED)
-                },
+                "denial_events_suppressed", suppressed_count=count, per_minute=self.per_minute, by_client=by_client
             )
 
 
@@ -139,11 +128,13 @@ class DenialEvents:
             period.suppressed_count += 1
             decision.decision_id = period.decision_id
             return period
-        unlogged_count = self._take_unlogged_count(key)
+        period = self._periods.pop(key, None)
+        unlogged_count = 0 if period is None else period.unlogged_before + period.suppressed_count
         is_guess = scope in FAILURE_SCOPES
         is_logged = (self._guard_budget if is_guess else self._budget).admit(client_id, now_s)
-        if is_logged or not is_guess:  # else a stranger could have any number of records written
-            decision.decision_id = self._new_id(decision)
+        has_id = not decision.allowed and (is_logged or not is_guess)  # else a stranger had any number of records
+        if has_id and (self._recorder is None or self._recorder.has_room()):
+            decision.decision_id = f"{random.getrandbits(64):016x}"  # this generator is seeded anew after a fork
         period = SuppressionPeriod(
             now_s,
             now_s + REPEAT_S,
@@ -178,17 +169,6 @@ class DenialEvents:
             if self._recorder is not None and denial.decision_id is not None:
                 self._recorder.put(denial, period)
         return period
-
-    def _take_unlogged_count(self, key: EventKey) -> int:
-        """Return the number of denials of a key that no event has counted yet; the next event will."""
-        period = self._periods.pop(key, None)
-        return 0 if period is None else period.unlogged_before + period.suppressed_count
-
-    def _new_id(self, decision: Decision) -> str | None:
-        """Return an id for a denial; None in a dry run, and if its record would be lost."""
-        if decision.allowed or (self._recorder is not None and not self._recorder.has_room()):
-            return None
-        return f"{random.getrandbits(64):016x}"  # this generator is seeded anew after a fork
 
 
 def _logged(denial: Denial) -> dict[str, Any]:
