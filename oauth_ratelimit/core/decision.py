@@ -249,6 +249,18 @@ class Decision:
         )
 
 
+class DecidedRequest(NamedTuple):
+    """Request with its decision, for metrics and statistics."""
+
+    decision: Decision
+    client_id: str
+    username: str | None
+    grant: str  # name of the grant type, of which there is a bounded number
+    endpoint: str
+    now_s: float  # time of the request
+    duration_s: float  # time that the decision took
+
+
 def outcome_of(decision: Decision) -> Outcome:
     """Return the outcome of a request."""
     denial, answer = decision.denial, decision.answer

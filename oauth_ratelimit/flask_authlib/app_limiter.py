@@ -191,18 +191,17 @@ class AppLimiter:
                 reuse = self._reuser.answer(decision, worker.tokens, client, asked, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
-            if worker.observer.is_active:
-                try:
-                    worker.observer.report(
-                        decision,
-                        client_id,
-                        username=username,
-                        grant_type=grant_type,
-                        endpoint=endpoint,
-                        duration_s=duration_s,
-                    )
-                except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
-                    self.log_failure("observer_failed", exc)
+            try:
+                worker.observer.report(
+                    decision,
+                    client_id,
+                    username=username,
+                    grant_type=grant_type,
+                    endpoint=endpoint,
+                    duration_s=duration_s,
+                )
+            except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
+                self.log_failure("observer_failed", exc)
             if decision.allowed or reuse is not None:
                 return quota_headers(decision, settings.denial.headers, partition), None, reuse
             return (), RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition), None
@@ -220,7 +219,7 @@ class AppLimiter:
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
         worker = self._worker  # started by the decision; without one there is nothing to record with
-        if worker is None or not worker.observer.counts_lifetimes:
+        if worker is None:
             return
         try:
             lifetime_s = token.get("expires_in") if isinstance(token, Mapping) else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from oauth_ratelimit.core.decision import NEAR_LIMIT_SHARE, Decision, Outcome, outcome_of
+from oauth_ratelimit.core.decision import DecidedRequest, Decision, Outcome, is_near_limit, outcome_of
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
@@ -35,9 +35,6 @@ FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that
 DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
 FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
 FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
-
-DecidedRequest = tuple[Decision, str, Kind, str, float]
-"""Decision, client id, kind of limit, name of the grant type, and seconds that the decision took."""
 
 
 class Metrics:
@@ -100,20 +97,16 @@ class Metrics:
         """Count requests, those of a kind at once: the library takes longer to count one than we to decide it."""
         counts: Counter[tuple[str, Kind, str, Outcome, Mode, str]] = Counter()
         policies: dict[tuple[str, Kind, str, Outcome, Mode, str], Policy | None] = {}
-        near_limit_count = 0
-        for decision, client_id, kind, grant, _ in decided:
-            policy, mode, remaining, _ = decision.described
+        for decision, client_id, username, grant, *_ in decided:
+            policy, mode, *_ = decision.described
+            kind: Kind = "client" if username is None else "user"
             key = client_id, kind, grant, outcome_of(decision), mode, NONE if policy is None else policy.name
             counts[key] += 1
             policies[key] = policy
-            if policy is not None and remaining * NEAR_LIMIT_SHARE < policy.limit:
-                near_limit_count += decision.denial is None
         for key, count in counts.items():
             client_id, kind, grant, outcome, mode, name = key
-            client, policy = (
-                self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted")),
-                policies[key],
-            )
+            policy = policies[key]
+            client = self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted"))
             self._decisions.labels(outcome, mode.value, grant, name).inc(count)
             self._client_decisions.labels(client, kind, outcome).inc(count)
             if policy is not None and client != OTHER:
@@ -121,8 +114,8 @@ class Metrics:
                 if self._rates.get((client, kind, name)) != rate:
                     self._rates[client, kind, name] = rate
                     self._client_limit.labels(client, kind, name).set(rate)
-        self._near_limit.inc(near_limit_count)
-        _observe(self._decision_seconds, [duration_s for *_, duration_s in decided])
+        self._near_limit.inc(sum(is_near_limit(request.decision) for request in decided))
+        _observe(self._decision_seconds, [request.duration_s for request in decided])
 
     def _label_of(self, client_id: str, *, is_over_limit: bool) -> str:
         """Return a client's own label if it has one or there is room, else ``other``. A race may add one too many."""

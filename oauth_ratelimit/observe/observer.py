@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from oauth_ratelimit.core.decision import Decision, is_near_limit, outcome_of
+from oauth_ratelimit.core.decision import DecidedRequest, Decision, is_near_limit, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
@@ -29,27 +29,6 @@ class Callbacks(NamedTuple):
     on_near_limit: Hook | None = None
 
 
-class GrantNames:
-    """Names of grant types in metrics and statistics. Their number is bounded: clients cannot make up more."""
-
-    def __init__(self, has_grant: Callable[[str], bool]) -> None:
-        self._has_grant = has_grant
-        self._names: dict[str | None, str] = {**{name: name for name in STANDARD_GRANTS}, None: NONE}
-
-    def name_of(self, grant_type: str | None) -> str:
-        """Return a standard or supported grant type itself, ``other`` for any other one, ``none`` for None."""
-        name = self._names.get(grant_type)
-        if name is not None:
-            return name
-        if grant_type is None or not self._has_grant(grant_type):
-            return OTHER
-        return self._names.setdefault(grant_type, storable_name(grant_type))
-
-
-_Request = tuple[Decision, str, str | None, str | None, str, float, float]
-"""Decision, client id, username, grant type, endpoint, time of the request, seconds that the decision took."""
-
-
 class Observer:
     """Reports the decisions of one application in one process. Takes no lock of its own.
 
@@ -68,14 +47,11 @@ class Observer:
         self._metrics = metrics
         self._statistics = statistics
         self._clock = clock
-        self._grants = GrantNames(callbacks.has_grant)
-        self._requests: deque[_Request] = deque()
-        self._uncounted: deque[_Request] = deque()  # in the statistics
+        self._grant_names = {name: name for name in STANDARD_GRANTS}
+        self._requests: deque[DecidedRequest] = deque()
         self._lifetimes: deque[tuple[str, int]] = deque()
         self._counts = metrics is not None or statistics is not None
         self._has_hook = callbacks.on_denied is not None or callbacks.on_near_limit is not None
-        self.is_active = self._counts or self._has_hook or spans.IS_AVAILABLE
-        self.counts_lifetimes = statistics is not None
 
     def report(
         self,
@@ -89,8 +65,9 @@ class Observer:
     ) -> None:
         """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises."""
         if self._counts:
+            grant = NONE if grant_type is None else self._grant_name(grant_type)
             now_s = decision.now_s or self._clock()
-            self._requests.append((decision, client_id, username, grant_type, endpoint, now_s, duration_s))
+            self._requests.append(DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s))
             if len(self._requests) >= MAX_NOTED:
                 self.count_noted()
         if spans.IS_AVAILABLE:
@@ -101,33 +78,30 @@ class Observer:
             if hook is not None:
                 hook(decision, client_id=client_id, username=username, grant_type=grant_type)
 
+    def _grant_name(self, grant_type: str) -> str:
+        """Return a standard or supported grant type itself, else ``other``. Clients cannot make up more names."""
+        name = self._grant_names.get(grant_type)
+        if name is not None:
+            return name
+        if not self._callbacks.has_grant(grant_type):
+            return OTHER
+        return self._grant_names.setdefault(grant_type, storable_name(grant_type))
+
     def report_lifetime(self, client_id: str, lifetime_s: int) -> None:
         """Note the lifetime of a token that was issued, after its request was reported."""
-        self._lifetimes.append((client_id, lifetime_s))
+        if self._statistics is not None:
+            self._lifetimes.append((client_id, lifetime_s))
 
     def count_noted(self) -> None:
-        """Count what was noted so far. Several threads may do so at once.
-
-        An error loses the requests of one group in the metrics, or one request in the statistics.
-        """
+        """Count what was noted so far. Several threads may do so at once."""
         requests = [*_taken(self._requests)]
-        name_of = self._grants.name_of
         if self._statistics is not None:
-            self._uncounted.extend(requests)
+            for request in requests:
+                self._statistics.count(request)
+            for client_id, lifetime_s in _taken(self._lifetimes):
+                self._statistics.count_lifetime(client_id, lifetime_s)
         if self._metrics is not None and requests:
-            self._metrics.record_decisions(
-                [
-                    (decision, client_id, "client" if username is None else "user", name_of(grant_type), duration_s)
-                    for decision, client_id, username, grant_type, _, _, duration_s in requests
-                ]
-            )
-        if self._statistics is None:
-            return
-        for decision, client_id, username, grant_type, endpoint, now_s, _ in _taken(self._uncounted):
-            grant = name_of(grant_type)
-            self._statistics.count(decision, client_id, username=username, grant=grant, endpoint=endpoint, now_s=now_s)
-        for client_id, lifetime_s in _taken(self._lifetimes):
-            self._statistics.count_lifetime(client_id, lifetime_s)
+            self._metrics.record_decisions(requests)
 
 
 def _taken(noted: deque[Noted]) -> Iterator[Noted]:

@@ -12,10 +12,10 @@ from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import DecidedRequest, Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind
+from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, OTHER_CLIENTS, ClientMinute
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
@@ -83,29 +83,20 @@ class StatisticsRecorder:
     def _writer_name(self) -> str:
         return f"{self._process}-{self._restart_count}"
 
-    def count(
-        self,
-        decision: Decision,
-        client_id: str,
-        *,
-        username: str | None,
-        grant: str,
-        endpoint: str = TOKEN_ENDPOINT,
-        now_s: float,
-    ) -> None:
-        """Count one request. There is a bounded number of names for grants."""
+    def count(self, request: DecidedRequest) -> None:
+        """Count one request."""
         if not self._is_on:
             return
+        decision, client_id, username, grant, endpoint, now_s, _ = request
         prefix = ""
         is_token = endpoint == TOKEN_ENDPOINT
         if not is_token:
             prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
-        kind: Kind = "client" if username is None else "user"
         with self._lock:
             client = self._client(client_id, self._settings.clients_per_minute, now_s)
             if decision.would_deny and not client.is_denied:
                 self._denied[client.client_id] = client
-            client.count(decision, kind, grant, now_s=now_s, policy_prefix=prefix)
+            client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)
 

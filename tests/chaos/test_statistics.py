@@ -8,6 +8,7 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.config.settings import StatisticsSettings
+from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo.client import Connection
@@ -33,7 +34,7 @@ class Process:
 
     def ask(self) -> Tally:
         decision = self.limiter.check("shop", "alice")
-        self.recorder.count(decision, "shop", username="alice", grant="password", now_s=self.clock())
+        self.recorder.count(DecidedRequest(decision, "shop", "alice", "password", "token", self.clock(), 3e-6))
         return Tally(allowed=1) if decision.allowed else Tally(denied=1)
 
     def run(self) -> None:

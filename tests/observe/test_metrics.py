@@ -55,7 +55,7 @@ def test_decision_is_counted_by_outcome_mode_grant_policy_and_kind(metrics: Reco
     """A trusted client's request has no policy. Each kind has the rate of its limit beside it, also after a change."""
     for decision in (ALLOWED, DENIED, WOULD_DENY, TRUSTED, a_denial(Policy("client", 600, Window.of(60)))):
         metrics.decide(decision)
-    metrics.decide(ALLOWED, kind="user")
+    metrics.decide(ALLOWED, username="alice")
 
     assert {
         ("allowed", "password", "enforce", "client"): 2,

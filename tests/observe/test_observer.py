@@ -1,12 +1,13 @@
 """Callbacks of the application, names of grant types, and requests near their limit."""
 
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.decision import Decision, is_near_limit
-from oauth_ratelimit.observe.observer import MAX_NOTED, Callbacks, GrantNames, Observer
+from oauth_ratelimit.observe.observer import MAX_NOTED, Callbacks, Observer
 from testbed.clock import Clock
 from tests.support.apps import ask, protected_app
 from tests.support.decisions import DENIED, TRUSTED, WOULD_DENY, an_admission
@@ -42,48 +43,21 @@ def test_callback_of_a_decision(decision: Decision, denied_count: int, near_coun
     assert is_near_limit(decision) is bool(near_count)
 
 
-class FakeStatistics:
-    """Statistics that remember the time of each request that they count."""
-
-    def __init__(self) -> None:
-        self.counted: list[tuple[str, float]] = []
-
-    def count(self, decision: Decision, client_id: str, *, now_s: float, **_: Any) -> None:
-        if client_id == "broken":
-            raise LookupError("a defect")
-        self.counted.append((client_id, now_s))
-
-
-def test_requests_are_counted_in_groups_with_the_time_at_which_they_came() -> None:
-    """One that cannot be counted loses no other."""
-    statistics, clock = FakeStatistics(), Clock(1000.0)
-    observer = Observer(Callbacks(has_grant=bool), statistics=cast(Any, statistics), clock=clock)
-    for name in (*map(str, range(MAX_NOTED)), "broken", "web-shop"):
-        observer.report(an_admission(remaining=50), name, username=None, grant_type=None, duration_s=3e-6)
+def test_requests_are_counted_in_groups_with_the_time_at_which_they_came_and_the_name_of_their_grant_type() -> None:
+    """Standard and supported grant types have names of their own; a client cannot make up more."""
+    counted: list[tuple[str, str, float]] = []
+    statistics, clock = Mock(), Clock(1000.0)
+    statistics.count = lambda request: counted.append((request.client_id, request.grant, request.now_s))
+    observer = Observer(Callbacks(has_grant="urn:own".__eq__), statistics=statistics, clock=clock)
+    names = {"password": "password", "urn:own": "urn:own", "made up": "other", "": "other", None: "none"}
+    grant_types = [*names] * (MAX_NOTED // len(names))
+    for number, grant_type in enumerate([*grant_types, None]):
+        observer.report(an_admission(remaining=50), str(number), username=None, grant_type=grant_type, duration_s=3e-6)
         clock.advance(1)
 
-    assert [(str(number), 1000.0 + number) for number in range(MAX_NOTED)] == statistics.counted
-    with pytest.raises(LookupError):
-        observer.count_noted()
+    assert [(str(at), names[grant_type], 1000.0 + at) for at, grant_type in enumerate(grant_types)] == counted
     observer.count_noted()
-    assert [("web-shop", 1001.0 + MAX_NOTED)] == statistics.counted[MAX_NOTED:]
-
-
-@pytest.mark.parametrize(
-    ("grant_type", "name"),
-    [
-        ("password", "password"),
-        ("urn:example:own", "urn:example:own"),
-        ("made up", "other"),
-        ("", "other"),
-        (None, "none"),
-    ],
-)
-def test_name_of_a_grant_type(grant_type: str | None, name: str) -> None:
-    """Standard and supported grant types have names of their own; a client cannot make up more."""
-    names = GrantNames(lambda grant: grant == "urn:example:own")
-
-    assert [name, name] == [names.name_of(grant_type), names.name_of(grant_type)]
+    assert [(str(MAX_NOTED), "none", 1000.0 + MAX_NOTED)] == counted[MAX_NOTED:]
 
 
 def test_denial_has_one_id_in_answer_log_and_callback() -> None:

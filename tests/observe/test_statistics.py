@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
+from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.failed_auth import networks_of, secret_keys
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
@@ -77,9 +78,7 @@ class Instance:
         grant = grant or (CREDENTIALS if username is None else PASSWORD)
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
-            self.recorder.count(
-                decision, client_id, username=username, grant=grant, endpoint=endpoint, now_s=self.clock()
-            )
+            self.recorder.count(DecidedRequest(decision, client_id, username, grant, endpoint, self.clock(), 3e-6))
         self.clock.advance(pause_s)
 
     def run(self, after_s: float = 10.0) -> None:

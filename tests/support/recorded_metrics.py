@@ -6,9 +6,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import DecidedRequest, Decision
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.statistics import Kind
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -25,14 +24,8 @@ class RecordedMetrics(Metrics):
         self.registry = CollectorRegistry()
         super().__init__(self.registry)
 
-    def decide(
-        self,
-        decision: Decision,
-        client_id: str = "some-client",
-        *,
-        kind: Kind = "client",
-    ) -> None:
-        self.record_decisions([(decision, client_id, kind, "password", 3e-6)])
+    def decide(self, decision: Decision, client_id: str = "some-client", username: str | None = None) -> None:
+        self.record_decisions([DecidedRequest(decision, client_id, username, "password", "token", 1.0, 3e-6)])
 
     def use_all(self) -> None:
         self.decide(an_admission(remaining=1))
