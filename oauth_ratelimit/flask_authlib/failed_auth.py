@@ -200,7 +200,7 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
 
 
 def _claimed_users(http_request: Request) -> set[str] | None:
-    """Return the users whose password a request may hold, None if it has none. If it cannot be read, it names nobody."""
+    """Return the users whose password a request may hold, None without one. If it cannot be read, it names nobody."""
     try:
         places = http_request.form, http_request.args
         if not any("password" in place for place in places):
