@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
+from oauth_ratelimit.config.errors import dotted
+from oauth_ratelimit.config.limits import content_of
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.settings import FILE, Settings
 from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.policy import OnLimit, Policy
-from oauth_ratelimit.core.window import Estimator, default_frame_count
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Window
 
 MAX_CHANGES = 50  # lines; a log event must not hold a whole file
 
@@ -52,41 +54,25 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         for part in fields(value):
             if part.name == "warnings":  # logged apart
                 continue
-            below = path if part.name == "policies" else _join(path, _NAMES.get(part.name, part.name))
+            below = path if part.name == "policies" else dotted(path, _NAMES.get(part.name, part.name))
             yield from _flatten(getattr(value, part.name), below)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield _join(path, key), ""
-            yield from _flatten(item, _join(path, key))
+            yield dotted(path, key), ""
+            yield from _flatten(item, dotted(path, key))
     elif isinstance(value, tuple):
-        yield from _flatten_list(value, path)
+        if path.rpartition(".")[0].endswith("limits"):
+            yield path, ""  # an empty list of limits differs from none
+        for item in value:  # by name rather than by position, so that an item inserted at the front is one change
+            name = item.name if isinstance(item, Policy) else str(item)
+            yield f"{path}[{name}]", _policy_text(item) if isinstance(item, Policy) else ""
     elif value not in (None, ""):
         yield path, str(value)
 
 
-def _flatten_list(items: tuple[object, ...], path: str) -> Iterator[tuple[str, str]]:
-    """Yield the items by name rather than by position, so that an item inserted at the front is one change."""
-    if path.rpartition(".")[0].endswith("limits"):
-        yield path, ""  # an empty list of limits differs from none
-    for item in items:
-        name = item.name if isinstance(item, Policy) else str(item)
-        yield f"{path}[{name}]", _policy_text(item) if isinstance(item, Policy) else ""
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 def _policy_text(policy: Policy) -> str:
     """Return a limit in one line: the amount, the window, and what is not the default."""
-    window = policy.window
-    text = rate_text(policy.limit, window.window_s)
-    if window.frame_count != default_frame_count(window.window_s):
-        text += f" frames={window.frame_count}"
-    if policy.estimator is not Estimator.SLIDING:
-        text += f" estimator={policy.estimator}"
-    if policy.count_denied:
-        text += " count_denied"
-    if policy.on_limit is not OnLimit.DENY:
-        text += f" on_limit={policy.on_limit}"
-    return text if policy.mode is None else f"{text} mode={policy.mode}"
+    window_s = policy.window.window_s
+    usual = content_of(Policy(policy.name, policy.limit, Window.of(window_s)))
+    options = [f" {name}={value}" for name, value in content_of(policy).items() if value != usual.get(name)]
+    return rate_text(policy.limit, window_s) + "".join(options)

@@ -79,10 +79,14 @@ def top_level(content: bytes, names: Collection[str]) -> dict[str, object]:
 
 
 def line_numbers(content: bytes) -> Callable[[str], int | None]:
-    """Return a function from the path of a key to its line in a YAML document, or to that of the nearest one above."""
-    lines = dict(_lines_below(_Loader(content).get_single_node(), ""))
+    """Return a function from the path of a key to its line in a YAML document, or to that of the nearest one above.
+
+    Its first call reads the document.
+    """
+    lines: dict[str, int] = {}
 
     def line_of(path: str) -> int | None:
+        lines.update(() if lines else _lines_below(_Loader(content).get_single_node(), ""))
         while path and path not in lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return lines.get(path)

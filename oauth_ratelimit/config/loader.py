@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, without_address
-from oauth_ratelimit.config.limits import LIMITS, MODE
+from oauth_ratelimit.config.limits import MODE
 from oauth_ratelimit.config.policies import find_clashes
 from oauth_ratelimit.config.privacy import PrivacySettings
 from oauth_ratelimit.config.settings import FILE, MONGO_URI, GuardSettings, Settings, StoreSettings
 from oauth_ratelimit.config.types import keys_of, or_null
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import OwnLimits, PolicySet
+from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
 
 ABSOLUTE = "an absolute one such as /etc/myauth/ratelimit.yaml works from everywhere"
-
-LineOf = Callable[[str], int | None]
-"""Returns the line of the key with a path."""
 
 Stamp = tuple[int, ...]
 """What the status of a file says. It differs if the file has changed."""
@@ -60,8 +57,8 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
     from oauth_ratelimit.config.document import line_numbers, parse_yaml
 
     try:
-        values, lines = parse_yaml(content, source=source), lambda: line_numbers(content)
-        return parse_settings(values, source=source, mode=mode, uri=uri, lines=lines)
+        values = parse_yaml(content, source=source)
+        return parse_settings(values, source=source, mode=mode, uri=uri, line_of=line_numbers(content))
     except ConfigError as exc:
         problems = exc.problems
     raise ConfigError(problems, source=source, valid_parts=valid_parts(content, mode=mode, uri=uri))
@@ -76,11 +73,12 @@ def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = No
     from oauth_ratelimit.config.document import top_level
 
     sections = top_level(content, ("mode", "store", "privacy", "guard"))
+    unknown_key = PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES))
     is_off = f"{mode or sections.get('mode')}".lower() == Mode.OFF.value
     return Settings(
         PolicySet(mode=Mode.OFF),
         store=_valid_store(sections.get("store"), uri),
-        privacy=_valid("privacy", sections.get("privacy")) or _hidden_names(),
+        privacy=_valid("privacy", sections.get("privacy")) or PrivacySettings("hashed", (unknown_key,)),
         guard=GuardSettings(mode=Mode.OFF) if is_off else _valid_guard(sections.get("guard")),
         is_rejected=not is_off,
     )
@@ -93,11 +91,6 @@ def _valid_store(section: object, uri: str | None) -> StoreSettings:
         key.attribute: key.kind.parse(given.get(key.name), key.name, Problems()) for key in keys_of(StoreSettings)
     }
     return StoreSettings(**{name: value for name, value in parsed.items() if value is not None})
-
-
-def _hidden_names() -> PrivacySettings:
-    """Return settings that hide usernames under a key that nobody knows."""
-    return PrivacySettings(user_names="hashed", keys=(PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES)),))
 
 
 def _valid_guard(section: object) -> GuardSettings:
@@ -120,11 +113,11 @@ def parse_settings(
     source: str,
     mode: str | None = None,
     uri: str | None = None,
-    lines: Callable[[], LineOf] = lambda: lambda _: None,
+    line_of: Callable[[str], int | None] = lambda _: None,
 ) -> Settings:
     """Return the settings in plain values, with ``mode`` and ``uri`` on top.
 
-    ``source`` names where the values come from, ``lines`` in which line a key is there. Raises ``ConfigError``.
+    ``source`` names where the values come from, ``line_of`` the line of a key. Raises ``ConfigError``.
     """
     problems = Problems(values)
     settings: Settings | None = FILE.parse(values, "", problems)
@@ -133,23 +126,13 @@ def parse_settings(
     if settings:
         find_clashes(settings.policies, problems)
     if problems or settings is None:
-        raise problems.error(source=source, line_of=lines())
-    line_of = lines() if problems.ignored else None
+        raise problems.error(source=source, line_of=line_of)
     return replace(
         settings,
         policies=replace(settings.policies, mode=own_mode or settings.policies.mode),
         store=replace(settings.store, uri=own_uri or settings.store.uri),
-        warnings=tuple(key.text(line_of and line_of(key.at)) for key in problems.ignored),
+        warnings=tuple(key.text(line_of(key.at)) for key in problems.ignored),
     )
-
-
-def parse_limits(values: Mapping[str, Any]) -> OwnLimits:
-    """Return the limits in a ``limits`` section that comes from a command, not from a file. Raises ``ConfigError``."""
-    problems = Problems()
-    limits: OwnLimits = LIMITS.parse(values, "limits", problems)
-    if problems:
-        raise problems.error(source="limits")
-    return limits
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
-from typing import Any, Literal, get_args
+from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, without_parts_of
 from oauth_ratelimit.config.limits import MODE, limits_key, switched
@@ -29,9 +29,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 
-HeaderFamily = Literal["ietf", "x-ratelimit"]
-
-HEADER_FAMILIES: tuple[HeaderFamily, ...] = get_args(HeaderFamily)
+HEADER_FAMILIES = ("ietf", "x-ratelimit")
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
 MAX_NETWORK_LENGTH = 50
@@ -140,7 +138,7 @@ class DenialSettings:
         ),
         doc="Address of a page that explains how to do better.",
     )
-    headers: tuple[HeaderFamily, ...] = setting(
+    headers: tuple[str, ...] = setting(
         list_of(choice(HEADER_FAMILIES), build=unique),
         default=list(HEADER_FAMILIES),
         doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none. They describe "

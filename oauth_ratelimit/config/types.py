@@ -49,13 +49,7 @@ def scalar(
     return Kind(parse, schema, words)
 
 
-def text(
-    allowed: str = "text",
-    *,
-    pattern: str = "",
-    shortest: int = 0,
-    longest: int | None = None,
-) -> Kind:
+def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest: int | None = None) -> Kind:
     """Return the type of text. Restricted text has to be valid Unicode. ``pattern`` is that of a JSON Schema."""
     regex = re.sub(r"\$$", r"\\Z", pattern)  # in a JSON Schema, $ does not match before a final line feed
     found = {"pattern": pattern, "minLength": shortest, "maxLength": longest}

@@ -6,7 +6,7 @@ from typing import Any
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
-from oauth_ratelimit.config.loader import parse_limits
+from oauth_ratelimit.config.limits import LIMITS
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
@@ -76,17 +76,15 @@ def limit_override(
             items.append(STAND_IN)
     if on_limit is not None:
         items = [each for item in items for each in _with(on_limit, item)]
-    try:
-        own = parse_limits({kind: items})
-    except ConfigError as exc:
-        problems += exc.problems
+    found = Problems()
+    own = LIMITS.parse({kind: items}, "limits", found)
+    problems += found.error(source="limits").problems
+    if not problems:
+        override = replace(template, policies=getattr(own, kind))
+        find_clashes(apply_overrides(policies, [override]), found)
+        problems += found.error(source="limits").problems
     if problems:
         raise ConfigError(problems, source="limits")
-    override = replace(template, policies=getattr(own, kind))
-    clashes = Problems()
-    find_clashes(apply_overrides(policies, [override]), clashes)
-    if clashes:
-        raise clashes.error(source="limits")
     return override
 
 
