@@ -34,9 +34,7 @@ OPTIONS = {"frames": 2, "mode": "enforce", "count_denied": True}
         ),
         (
             {"limits": {"user": ["10/second", {"limit": 50, "window": 60, **OPTIONS}]}},
-            [
-                "limits.user[user-60s]: 50/minute -> 50/minute frames=2 count_denied=True mode=enforce"
-            ],
+            ["limits.user[user-60s]: 50/minute -> 50/minute frames=2 count_denied=True mode=enforce"],
         ),
         (
             {"clients": {}},
