@@ -1,7 +1,7 @@
 """State of one key: its counters, and what ``sync/protocol.py`` knows of the document that all instances share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters.attempt import Attempt
 from oauth_ratelimit.counters.bucket import FAR_RATIO, FEWEST_UNSENT, NO_FRAMES, UNSENT_RATIO, Bucket
 from oauth_ratelimit.counters.due_queue import Due, Slot
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, Prunable
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits
 
 if TYPE_CHECKING:
@@ -24,94 +24,50 @@ WAITS_PER_WINDOW = 10  # so that hits are sent while they matter
 
 @dataclass(slots=True)
 class SharingState:
-    """Other instances that count the same keys.
+    """Other instances that count the same keys."""
 
-    Attributes:
-        is_shared: Whether there is a store that other instances may use, too.
-        max_writer_count: The largest number of instances seen on one key, this one included.
-    """
-
-    is_shared: bool = True
-    max_writer_count: int = 1
+    is_shared: bool = True  # there is a store that other instances may use, too
+    max_writer_count: int = 1  # the largest number of instances seen on one key, this one included
 
 
+@dataclass(slots=True, eq=False)
 class KeyState:
-    """State of one key. There is one for each document in a process.
+    """State of one key. There is one for each document in a process. The client's lock guards the counters."""
 
-    The client's lock guards the counters. Those in the second half of the list belong to the sync cycle alone.
+    client: "ClientState"
+    username: str | None  # pseudonym of the user, None for grants without one
+    scope: str | None  # what the document counts besides the plain token counter
+    tiers: InitVar[tuple[Tier, ...]]
+    requested_s: float  # time of the last cycle that found requests
+    # The bucket of the tier with the widest window, and those of further tiers. Most keys have one tier, and a tuple
+    # for it would cost memory.
+    first: Bucket = field(init=False)
+    others: tuple[Bucket, ...] = field(init=False)
+    # Hits of earlier frames and former tiers that no flush has taken, None if there are none. Never changed in place.
+    fresh_past: Hits | None = None
+    is_dirty: bool = False  # a request came since the last cycle
+    is_urgent: bool = False  # to be synchronised at once; false for a key that becomes urgent at a time
 
-    Attributes:
-        username: Pseudonym of the user, None for grants without one.
-        scope: What the document counts besides the plain token counter.
-        first, others: The bucket of the tier with the widest window, and those of further tiers. Most keys have one
-            tier, and a tuple for it would cost memory.
-        fresh_past: Hits of earlier frames and former tiers that no flush has taken, by series; None if there are none.
-            Never changed in place.
-        is_dirty: A request came since the last cycle.
-        is_urgent: The key is to be synchronised at once; false for one that becomes urgent at a time.
+    # Of the sync cycle alone:
+    due: Due | Slot = Due.NEW  # when the cycle takes the key next
+    version: int | None = None  # the document's, as last known; None without one, or if it was not read yet
+    mark: int | None = None  # the number of this writer's last write in the document, as last known
+    unsent: Hits | None = None  # hits that the cycle has taken and that are in no write; never changed in place
+    attempt: Attempt | None = None  # the write that is under way, or whose outcome is unknown
+    is_stale: bool = False  # the document has probably changed, so it is read before the next write
+    horizons: Mapping[Series, int] = field(default_factory=lambda: NO_HORIZONS)  # of the document, as far as known
+    newest_s: int = 0  # start of the newest frame in the document, that of a write under way included
+    writer_count: int = 1  # instances that have written the document lately, this one included
+    prunable: Prunable = NOTHING_PRUNABLE  # parts that the next writes remove from the document
+    read_s: float = field(init=False)  # time of the last read; ``-inf`` if a series that is new here may have hits
 
-        due: When the cycle takes the key next.
-        version: The document's version as last known; None if there is no document, or it was not read yet.
-        unsent: Hits that the cycle has taken and that are in no write. Never changed in place.
-        attempt: The write that is under way, or whose outcome is unknown; None if there is none.
-        is_stale: The document has probably changed, so it is read before the next write.
-        horizons: Seconds for which a frame of a series can matter, as the document holds them, as far as it is known.
-        newest_s: Start of the newest frame in the document, that of a write under way included.
-        writer_count: Number of instances that have written the document lately, this one included.
-        prunable: Parts that the next writes remove from the document.
-        requested_s: Time of the last cycle that found requests.
-        read_s: Time of the last read; ``-inf`` if the document may hold hits of a series that is new here.
-    """
-
-    __slots__ = (
-        "attempt",
-        "client",
-        "due",
-        "first",
-        "fresh_past",
-        "horizons",
-        "is_dirty",
-        "is_stale",
-        "is_urgent",
-        "mark",
-        "newest_s",
-        "others",
-        "prunable",
-        "read_s",
-        "requested_s",
-        "scope",
-        "unsent",
-        "username",
-        "version",
-        "writer_count",
-    )
-
-    def __init__(
-        self, client: "ClientState", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
-    ) -> None:
-        self.client = client
-        self.username = username
-        self.scope = scope
-        self.first = Bucket(tiers[0], now_s)
-        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
-        self.fresh_past: Hits | None = None
-        self.is_dirty = False
-        self.is_urgent = False
-        self.due: Due | Slot = Due.NEW
-        self.version: int | None = None
-        self.mark: int | None = None
-        self.unsent: Hits | None = None
-        self.attempt: Attempt | None = None
-        self.is_stale = False
-        self.horizons = NO_HORIZONS
-        self.newest_s = 0
-        self.writer_count = 1
-        self.prunable = NOTHING_PRUNABLE
-        self.requested_s = now_s
-        self.read_s = now_s
-        if client.sharing.is_shared:
+    def __post_init__(self, tiers: tuple[Tier, ...]) -> None:
+        self.first, *others = (Bucket(tier, self.requested_s) for tier in tiers)
+        self.others = tuple(others)
+        self.read_s = self.requested_s
+        if self.client.sharing.is_shared:
             for bucket in self.buckets():
-                bucket.watch_unread(writer_count=client.sharing.max_writer_count)
+                bucket.watch_unread(writer_count=self.client.sharing.max_writer_count)
 
     @property
     def key(self) -> Key:

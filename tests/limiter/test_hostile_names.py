@@ -84,7 +84,7 @@ def test_answer_repeats_no_name(clock: Clock, name: str) -> None:
     status, body, headers = RateLimited(decision, limiter.settings.denial)()
 
     assert 429 == status
-    said = [json.dumps(body), *(part for header in (*headers, *quota_headers(decision, ["ietf"])) for part in header)]
+    said = [json.dumps(body), *(part for header in (*headers, *quota_headers(decision, ("ietf",))) for part in header)]
     assert all(text.isascii() and text.isprintable() for text in said)
     assert len(name) < 6 or all(name not in text for text in said)
 
