@@ -33,21 +33,13 @@ class Answer(enum.StrEnum):
 
 
 class Quota(NamedTuple):
-    """Quota of one policy.
-
-    Attributes:
-        policy: The policy.
-        is_total: True if all users of a client share it.
-        remaining: Hits left in its window.
-        more_after_s: Seconds until one more is left if nothing else happens; after a denial, until one is admitted.
-        reset_after_s: Seconds until the whole quota is back; after a denial the same as ``more_after_s``.
-    """
+    """Quota of one policy."""
 
     policy: Policy
-    is_total: bool
-    remaining: int
-    more_after_s: float
-    reset_after_s: float
+    is_total: bool  # True if all users of a client share it
+    remaining: int  # hits left in its window
+    more_after_s: float  # seconds until one more is left if nothing else happens; after a denial, until one is admitted
+    reset_after_s: float  # seconds until the whole quota is back; after a denial the same as ``more_after_s``
 
 
 class Described(NamedTuple):
@@ -61,57 +53,33 @@ class Described(NamedTuple):
 
 @dataclass(slots=True)
 class LimitDenial:
-    """Denial by a limit. Requests that repeat a denial share it.
+    """Denial by a limit. Requests that repeat a denial share it."""
 
-    Attributes:
-        policy: The policy that admits the request last.
-        mode: Its mode.
-        is_enforced: False if all policies that deny are in a dry run.
-        remaining: The smallest number of hits left in the policies that deny.
-        at_s: Time of the first request, seconds since the epoch. The delays count from there.
-        retry_after_s: Seconds until a request like this is admitted; infinity if its cost is above the limit.
-        reset_after_s: Seconds until the whole quota is back.
-        decision_id: Its id in the response and in the log; None in a dry run, or if it is not recorded.
-        reuses: True if all policies that deny, and are enforced if any is, have ``on_limit: reuse``.
-    """
-
-    policy: Policy
-    mode: Mode
-    is_enforced: bool
-    remaining: int
-    at_s: float
-    retry_after_s: float
-    reset_after_s: float
-    decision_id: str | None = None
-    reuses: bool = False
+    policy: Policy  # the one that admits the request last
+    mode: Mode  # of the policy
+    is_enforced: bool  # False if all policies that deny are in a dry run
+    remaining: int  # the smallest number of hits left in the policies that deny
+    at_s: float  # time of the first request, seconds since the epoch; the delays count from there
+    retry_after_s: float  # seconds until a request like this is admitted; infinity if its cost is above the limit
+    reset_after_s: float  # seconds until the whole quota is back
+    decision_id: str | None = None  # in the response and in the log; None in a dry run, or if it is not recorded
+    reuses: bool = False  # True if all policies that deny, and are enforced if any is, have ``on_limit: reuse``
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Decision:
-    """Decision about one request. It describes the policy that denies, else the one with least left.
+    """Decision about one request. It describes the policy that denies, else the one with least left."""
 
-    Args:
-        client_mode: Mode of the client, which holds where no policy applies.
-        now_s: Time of the request, seconds since the epoch.
-        tiers: The policies that were checked, with their modes.
-        counted: Content of the window of each, this request included if it was counted.
-        denial: The denial; None if the request is within all limits.
-        is_repeat: True if an earlier denial of the same key was repeated. ``counted`` is of that one.
-        trusted: True if the client is trusted, so that no limit was checked or counted.
-        can_reuse: True for a request over a limit whose grant and user allow that its client gets a token again.
-        answer: The answer if it is not what the limits alone say.
-    """
-
-    client_mode: Mode
-    now_s: float = 0.0
-    tiers: tuple[Tier, ...] = ()
-    counted: tuple[Content, ...] = ()
-    denial: LimitDenial | None = None
-    is_repeat: bool = False
-    trusted: bool = False
-    can_reuse: bool = False
-    answer: Answer | None = None
+    client_mode: Mode  #: holds where no policy applies
+    now_s: float = 0.0  #: time of the request, seconds since the epoch
+    tiers: tuple[Tier, ...] = ()  #: the policies that were checked, with their modes
+    counted: tuple[Content, ...] = ()  #: content of the window of each, this request included if it was counted
+    denial: LimitDenial | None = None  #: None if the request is within all limits
+    is_repeat: bool = False  #: True if an earlier denial of the same key was repeated; ``counted`` is of that one
+    trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
+    can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
+    answer: Answer | None = None  #: the answer if it is not what the limits alone say
 
     @property
     def allowed(self) -> bool:

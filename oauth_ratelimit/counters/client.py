@@ -28,22 +28,8 @@ class ClientState:
     Args:
         client_id: The client, in its storable form.
         configured_id: The client's id as the configuration names it.
-        endpoint: The endpoint whose requests are counted here.
         grant_type: The grant type whose requests are counted here, None for all that have no limits of their own.
         grants: See ``apply``.
-
-    Attributes:
-        scope: The scope of the keys, None for the plain token counter.
-        horizon_s: Seconds for which a frame can matter, from its start.
-        former_horizons: The same by series, as far as former tiers had it: their hits may still be to be sent.
-        denials: The denials to repeat, by key. Few keys have one, so it is not in the key.
-        lock: Guards the counters of all keys, and ``denials``.
-        grant_rules: Rules by grant type, where one differs from the others in its modes alone.
-        keys: Counters by username, None for grants without a user.
-        former: Counters that no request has asked for since the policies last changed.
-        total: Counters of all users together, if they are limited.
-        known_total: The same, also if they are not limited any more. It is used again if the limit comes back.
-        is_gone: Whether the registry has dropped this state, so that no key may be added.
     """
 
     def __init__(
@@ -60,21 +46,21 @@ class ClientState:
         grants: Mapping[str, ClientPolicies],
     ) -> None:
         self.client_id = client_id
-        self.scope = None if policies.scope is None else storable_name(policies.scope)
-        self.horizon_s = 0
-        self.former_horizons = NO_HORIZONS
-        self.sharing = sharing
-        self.denials: dict[KeyState, CachedDenial] = {}
-        self.lock = threading.Lock()
         self.configured_id = configured_id
         self.endpoint = endpoint
         self.grant_type = grant_type
         self.queue = queue
-        self.keys: dict[str | None, KeyState] = {}
-        self.former: dict[str | None, KeyState] = {}
-        self.total: KeyState | None = None
-        self.known_total: KeyState | None = None
-        self.is_gone = False
+        self.sharing = sharing
+        self.scope = None if policies.scope is None else storable_name(policies.scope)
+        self.lock = threading.Lock()  # guards the counters of all keys, and ``denials``
+        self.keys: dict[str | None, KeyState] = {}  # by username, None for grants without a user
+        self.former: dict[str | None, KeyState] = {}  # those without a request since the policies last changed
+        self.total: KeyState | None = None  # of all users together, if they are limited
+        self.known_total: KeyState | None = None  # the same, kept in case that the limit comes back
+        self.denials: dict[KeyState, CachedDenial] = {}  # to repeat; few keys have one, so it is not in the key
+        self.horizon_s = 0  # seconds for which a frame can matter, from its start
+        self.former_horizons = NO_HORIZONS  # the same by series of former tiers, whose hits may still be to be sent
+        self.is_gone = False  # the registry has dropped this state, so that no key may be added
         self.rules = ClientRules.of(replace(policies, limits=Limits()))
         self.apply(policies, now_s, grants=grants)
 

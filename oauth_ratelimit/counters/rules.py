@@ -15,22 +15,15 @@ _USER, _CLIENT, _TOTAL = map(attrgetter, ("limits.user", "limits.client", "limit
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """Tiers of a client for all grant types, or for one that has modes of its own.
+    """Tiers of a client for all grant types, or for one that has modes of its own."""
 
-    Attributes:
-        mode: Mode of the client.
-        is_canary: True if the canary enforces limits for the client.
-        exempt: The answer to every request, if nothing is decided.
-        user, client, total: The tiers by what they count: one user, grants without a user, all users together.
-        for_user, for_client: The tiers that a request with or without a user must pass.
-    """
-
-    mode: Mode
-    is_canary: bool
-    exempt: Decision | None
-    user: tuple[Tier, ...]
-    client: tuple[Tier, ...]
-    total: tuple[Tier, ...]
+    mode: Mode  # of the client
+    is_canary: bool  # True if the canary enforces limits for the client
+    exempt: Decision | None  # the answer to every request, if nothing is decided
+    user: tuple[Tier, ...]  # per user
+    client: tuple[Tier, ...]  # for grants without a user
+    total: tuple[Tier, ...]  # for all users together
+    # The tiers that a request with or without a user must pass.
     for_user: tuple[Tier, ...] = field(init=False)
     for_client: tuple[Tier, ...] = field(init=False)
 
