@@ -142,11 +142,7 @@ class Limiter:
         return decision
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
-        """Log a decision with the action ``reuse`` that was answered with a denial after all, as ``check`` does others.
-
-        Args:
-            decision: A decision of ``check`` about a request without a user at the token endpoint.
-        """
+        """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""
         with self._clients.locked(client_id, grant_type=grant_type) as client:
             pass  # created anew if it was dropped meanwhile
         self._log_denial(client, None, decision, grant_type)

@@ -84,14 +84,11 @@ NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope, FailureKin
 """Scopes of keys that contain a username."""
 
 
-def secret_keys(client_id: str, networks: Sequence[str]) -> list[FailureKey]:
-    """Return the keys of a wrong secret for a client, as ``folded`` returns its id, from ``networks_of`` an address."""
+def secret_keys(client_id: str | None, networks: Sequence[str]) -> list[FailureKey]:
+    """Return the keys of a wrong secret for a client, by its ``folded`` id, or for any client, from ``networks_of``."""
+    if client_id is None:
+        return [FailureKey.at(FailureKind.CLIENT_ADDRESS, ANYONE, network) for network in networks]
     return [FailureKey.at(FailureKind.CLIENT, client_id, network) for network in networks]
-
-
-def all_secrets_keys(networks: Sequence[str]) -> list[FailureKey]:
-    """Return the keys of a wrong secret for any client, from ``networks_of`` an address."""
-    return [FailureKey.at(FailureKind.CLIENT_ADDRESS, ANYONE, network) for network in networks]
 
 
 def password_keys(

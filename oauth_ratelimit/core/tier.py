@@ -30,11 +30,7 @@ class Series(NamedTuple):
 class Tier:
     """Policy with its mode. A request is admitted only if all of its tiers admit it.
 
-    Attributes:
-        series: Counters in the document that hold its hits.
-        horizon_s: Seconds for which a frame can matter, from its start: the window and one frame.
-        reuses: True if a client gets the token that it has when this tier denies.
-        urgent_hits: Unsent hits that make a key urgent where several instances count.
+    Args:
         sends: True for the widest tier of a series. Tiers of one series count the same requests, which are sent once.
         is_total: True if it counts all users of a client together.
     """
@@ -54,14 +50,14 @@ class Tier:
         self.limit = policy.limit
         self.window_s = policy.window.window_s
         self.frame_s = policy.window.frame_s
-        self.horizon_s = self.window_s + self.frame_s
+        self.horizon_s = self.window_s + self.frame_s  # seconds for which a frame can matter, from its start
         self.frame_count = policy.window.frame_count
         self.is_enforced = mode is Mode.ENFORCE
         self.is_sliding = policy.estimator is Estimator.SLIDING
         self.edge_per_hit = policy.estimator.edge_per_hit
         self.count_denied = policy.count_denied
         self.reuses = policy.on_limit is OnLimit.REUSE
-        self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)
+        self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)  # unsent ones, where several instances count
         self.series = Series(self.frame_s, policy.count_denied, on_trial, by_grant)
         self.sends = sends
         self.is_total = is_total

@@ -24,25 +24,18 @@ class Bucket:
 
     An instance knows ``g``, the global snapshot, and ``i``, the hits that it has counted since. Decisions use the sum.
     The bucket holds the sum and the part of it that a flush has taken, so a request changes one number.
-
-    Attributes:
-        frame_end_s: End of the current frame, seconds since the epoch; a whole number.
-        full, edge: The two numbers of an estimate, see ``core.window``.
-        past: Hits of the frames before the current one, newest first.
-        not_fresh: The part of ``full`` that needs no flush. The rest are hits of the current frame that none has taken.
-        alert: The value of ``full`` at which the key becomes urgent.
     """
 
     __slots__ = ("alert", "edge", "frame_end_s", "full", "not_fresh", "past", "tier")
 
     def __init__(self, tier: Tier, now_s: float) -> None:
         self.tier = tier
-        self.frame_end_s = tier.frame_end_after(now_s)
-        self.full = 0
+        self.frame_end_s = tier.frame_end_after(now_s)  # of the current frame; a whole number
+        self.full = 0  # with ``edge``, the two numbers of an estimate, see ``core.window``
         self.edge = 0
-        self.past: Sequence[int] = b""
-        self.not_fresh = 0
-        self.alert = NO_ALERT
+        self.past: Sequence[int] = b""  # hits of the frames before the current one, newest first
+        self.not_fresh = 0  # the part of ``full`` that needs no flush; none has taken the rest, of the current frame
+        self.alert = NO_ALERT  # the value of ``full`` at which the key becomes urgent
 
     def values(self) -> tuple[Any, ...]:
         """Return all that changes, for ``restore``."""

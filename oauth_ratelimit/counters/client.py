@@ -24,12 +24,6 @@ class ClientState:
     """One client in one scope: its limits and its keys. There is one in a process, so each document has one state.
 
     All methods but ``apply`` and ``rules_for`` need the lock.
-
-    Args:
-        client_id: The client, in its storable form.
-        configured_id: The client's id as the configuration names it.
-        grant_type: The grant type whose requests are counted here, None for all that have no limits of their own.
-        grants: See ``apply``.
     """
 
     def __init__(
@@ -45,10 +39,10 @@ class ClientState:
         grant_type: str | None = None,
         grants: Mapping[str, ClientPolicies],
     ) -> None:
-        self.client_id = client_id
-        self.configured_id = configured_id
+        self.client_id = client_id  # in its storable form
+        self.configured_id = configured_id  # as the configuration names it
         self.endpoint = endpoint
-        self.grant_type = grant_type
+        self.grant_type = grant_type  # None for all that have no limits of their own
         self.queue = queue
         self.sharing = sharing
         self.scope = None if policies.scope is None else storable_name(policies.scope)
@@ -65,11 +59,7 @@ class ClientState:
         self.apply(policies, now_s, grants=grants)
 
     def apply(self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies]) -> None:
-        """Apply new policies. Each key follows with its next request.
-
-        Args:
-            grants: Policies of the grant types that count here and differ from ``policies`` in their modes.
-        """
+        """Apply new policies, and those of grant types with other modes. Each key follows with its next request."""
         with self.lock:
             self.former_horizons = extend_horizons(self.former_horizons, self.rules.horizons)
             self.rules = ClientRules.of(policies, by_grant=grants.values())
@@ -137,10 +127,7 @@ class ClientState:
     def decide(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool) -> Decision:
         """Decide about a request by the estimates, and count it where it counts; or repeat a denial.
 
-        Args:
-            key: The key; None if it has no limits of its own.
-            rules: The rules for its grant type.
-            can_reuse: Whether its client may get a token again.
+        A key of None has no limits of its own. The rules are those for the grant type.
         """
         holder = key or self.total
         if holder is not None and holder in self.denials and cost == 1 and rules is self.rules:
@@ -277,11 +264,7 @@ def _reuses(over: Sequence[Tier]) -> bool:
 
 
 def _describe(checked: Sequence[tuple[Tier, Bucket]], over: Sequence[Tier], *, now_s: float, cost: int) -> LimitDenial:
-    """Describe a denial by the limit that admits the request last.
-
-    Args:
-        over: The limits that deny it. If one of them is enforced, only enforced ones matter.
-    """
+    """Describe a denial by the limit that admits the request last. If an enforced one denies, only those matter."""
     is_enforced = any(tier.is_enforced for tier in over)
     concerned = [(tier, bucket) for tier, bucket in checked if tier.is_enforced or not is_enforced]
     retry_after_s, last = 0.0, concerned[0]

@@ -36,11 +36,7 @@ class Due(enum.Enum):
 
 
 class Slot:
-    """Keys that are due at one time. An entry counts only while the key's ``due`` is this slot.
-
-    Attributes:
-        keys: The keys, those included that were made due at another time since.
-    """
+    """Keys that are due at one time. An entry counts only while the key's ``due`` is this slot."""
 
     __slots__ = ("keys",)
 
@@ -48,7 +44,6 @@ class Slot:
         self.keys: list[KeyState] = []
 
     def put(self, key: "KeyState") -> None:
-        """Add a key."""
         key.due = self
         self.keys.append(key)
 

@@ -64,11 +64,6 @@ class ClientRegistry:
         return self._key_count
 
     @property
-    def client_count(self) -> int:
-        """Number of known clients, once for each scope."""
-        return len(self._clients)
-
-    @property
     def excess_count(self) -> int:
         """Number of keys to forget, to make room for new ones."""
         if self._key_count < self._max_keys * CROWDED_RATIO:
@@ -126,7 +121,7 @@ class ClientRegistry:
                 grant_type=own_grant_type,
                 grants=grants,
             )
-            if self.client_count >= self._max_clients:
+            if len(self._clients) >= self._max_clients:
                 return client, False
             self._clients[name, stored_scope] = client
         if endpoint == TOKEN_ENDPOINT and grant_type is None:
@@ -219,7 +214,7 @@ class ClientRegistry:
 
     def sweep(self, now_s: float) -> None:
         """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""
-        client_count = self.client_count
+        client_count = len(self._clients)
         is_crowded = client_count >= self._max_clients * CROWDED_RATIO
         if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
             return

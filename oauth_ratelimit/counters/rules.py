@@ -33,11 +33,7 @@ class ClientRules:
 
     @classmethod
     def of(cls, policies: ClientPolicies, *, by_grant: Iterable[ClientPolicies] = ()) -> "ClientRules":
-        """Return the rules of policies.
-
-        Args:
-            by_grant: Policies of the grant types that are counted with them.
-        """
+        """Return the rules of policies, with those of the grant types that are counted with them."""
         every = (policies, *by_grant)
         # Limits are the same for all grants, but where a mode is off they are left out.
         counted = next((found for found in every if found.limits != Limits()), policies)

@@ -1,8 +1,9 @@
 """Usage of each limit, from a stored counter document."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
@@ -62,7 +63,7 @@ class UsageReader:
 
     def __init__(self, policies: PolicySet) -> None:
         self._policies = policies
-        self._cache: dict[tuple[str, str | None, LimitKind], tuple[Tier, ...]] = {}
+        self._tiers = lru_cache(MAX_CACHED)(self._find_tiers)
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """Return the usage of each limit of a key; none if it has no limits or is trusted."""
@@ -70,29 +71,18 @@ class UsageReader:
         if scope_of(key.scope).is_total:
             kind = LimitKind.CLIENT_TOTAL
         usages = []
-        for tier in self._tiers(key, kind):
+        for tier in self._tiers(key.client_id, key.scope, kind):
             frames = snapshot.hits.get(tier.series, {}) if snapshot else {}
             usages.append(_usage_of(key, kind, tier, frames=frames, now_s=now_s))
         return usages
 
-    def of_all(self, documents: Iterable[tuple[Key, Snapshot]], now_s: float) -> Iterator[LimitUsage]:
-        """Yield the usage of each limit of every key."""
-        for key, snapshot in documents:
-            yield from self.of(key, snapshot, now_s)
-
-    def _tiers(self, key: Key, kind: LimitKind) -> tuple[Tier, ...]:
-        client = (key.client_id, key.scope, kind)
-        tiers = self._cache.get(client)
-        if tiers is None:
-            if len(self._cache) >= MAX_CACHED:
-                self._cache.clear()
-            endpoint, grant_type, _ = scope_of(key.scope)
-            found = self._policies.matching(key.client_id, endpoint=endpoint, grant_type=grant_type)
-            limits = () if found.trusted else getattr(found.limits, kind.value)
-            grants = self._policies.by_grant(key.client_id).values() if found.scope is None else ()
-            by_grant = tuple((getattr(own.limits, kind.value), own.mode) for own in grants)
-            tiers = self._cache[client] = tiers_of(limits, found.mode, by_grant=by_grant)
-        return tiers
+    def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
+        endpoint, grant_type, _ = scope_of(scope)
+        found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
+        limits = () if found.trusted else getattr(found.limits, kind.value)
+        grants = self._policies.by_grant(client_id).values() if found.scope is None else ()
+        by_grant = tuple((getattr(own.limits, kind.value), own.mode) for own in grants)
+        return tiers_of(limits, found.mode, by_grant=by_grant)
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:

@@ -16,7 +16,6 @@ from flask import Request, request
 
 from oauth_ratelimit.core.failed_auth import (
     FailureKey,
-    all_secrets_keys,
     folded,
     networks_of,
     password_keys,
@@ -81,7 +80,7 @@ class _Attempt:
         guarded = self.guarded
         keys = secret_keys(folded(client_id), guarded.networks)
         if self._is_assertion or "Authorization" in guarded.request.headers or not self._is_named(client_id):
-            keys += all_secrets_keys(guarded.networks)  # else it may be a client without a secret
+            keys += secret_keys(None, guarded.networks)  # else it may be a client without a secret
         self._guesses.append((client_id, guarded.reserve(keys, waits=not self._guesses)))  # it would wait for itself
         self._once_more.add(client_id)
 

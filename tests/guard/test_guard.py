@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.failed_auth import all_secrets_keys
+from oauth_ratelimit.core.failed_auth import secret_keys
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Guard, Guess, Lockout
 from testbed.clock import Clock
@@ -56,9 +56,9 @@ def checked(guard: Guard, keys: Callable[[int], Keys], count: int) -> int:
             [passed_on(client_id="b"), password(), secret()],
         ),
         (
-            lambda n: [*all_secrets_keys([HOME]), *secret(f"client-{n}")],
+            lambda n: [*secret_keys(None, [HOME]), *secret(f"client-{n}")],
             SECRETS_LIMIT,
-            [[*all_secrets_keys([ELSEWHERE]), *secret(network=ELSEWHERE)], secret(), password(), passed_on()],
+            [[*secret_keys(None, [ELSEWHERE]), *secret(network=ELSEWHERE)], secret(), password(), passed_on()],
         ),
         (lambda _: secret(), CLIENT_LIMIT, [secret("other"), secret(network=ELSEWHERE), password(), passed_on()]),
     ],

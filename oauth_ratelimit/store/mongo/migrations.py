@@ -1,9 +1,9 @@
 """Migrations of the database: idempotent, applied in order, recorded in MongoDB."""
 
-import importlib.util
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -103,11 +103,5 @@ class Migrations:
 
 def load_migrations() -> dict[str, ModuleType]:
     """Return the modules of all migrations by name, in order."""
-    modules = {}
-    for path in sorted((Path(__file__).parents[2] / "migrations").glob("[0-9]*.py")):
-        spec = importlib.util.spec_from_file_location(f"oauth_ratelimit.migrations.{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"cannot load {path}")
-        modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(modules[path.stem])
-    return modules
+    names = sorted(path.stem for path in (Path(__file__).parents[2] / "migrations").glob("[0-9]*.py"))
+    return {name: import_module(f"oauth_ratelimit.migrations.{name}") for name in names}
