@@ -1,9 +1,8 @@
 """The answer to a decision: a 429 that explains itself, and quota headers in several families."""
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from authlib.oauth2 import OAuth2Error
 
@@ -96,57 +95,32 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
         return ()
     policy, is_total, remaining, more_after_s, reset_after_s = quota
     at_least = 0 if decision.allowed else 1  # of seconds
-    return _rendered(
-        families,
-        decision.tiers or tiers_of((policy,), Mode.ENFORCE),
-        policy.name,
-        remaining,
-        whole_seconds(more_after_s, at_least=at_least),
-        whole_seconds(reset_after_s, at_least=at_least),
-        None if is_total else partition,
-    )
-
-
-@lru_cache(maxsize=1000)
-def _rendered(
-    families: tuple[str, ...],
-    tiers: tuple[Tier, ...],
-    name: str,
-    remaining: int,
-    more_after_s: int,
-    reset_after_s: int,
-    partition: str | None,
-) -> QuotaHeaders:
-    """Return the headers of one policy and its numbers, which are the same for many clients."""
-    fixed = _fixed(tiers)
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition else ""
-        left = min(remaining, MAX_FIELD_INTEGER)
-        headers = (fixed.policies, ("RateLimit", f"{fixed.names[name]};r={left};t={more_after_s}{pk}"))
+        pk = f";pk=:{partition}:" if partition and not is_total else ""
+        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(more_after_s, at_least=at_least)
+        policies = _policies_header(decision.tiers or tiers_of((policy,), Mode.ENFORCE))
+        headers = (policies, ("RateLimit", f"{_quoted(policy.name)};r={left};t={more_after}{pk}"))
     if "x-ratelimit" in families:
         headers += (
-            fixed.limits[name],
+            ("X-RateLimit-Limit", f"{policy.limit}"),
             ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{reset_after_s}"),
+            ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least=at_least)}"),
         )
     return headers
 
 
-class _Fixed(NamedTuple):
-    names: Mapping[str, str]  # of the enforced policies, as strings of structured fields
-    policies: Header
-    limits: Mapping[str, Header]
-
-
 @lru_cache(maxsize=1000)
-def _fixed(tiers: tuple[Tier, ...]) -> _Fixed:
-    """Return what is the same in each answer under these policies."""
+def _policies_header(tiers: tuple[Tier, ...]) -> Header:
+    """Return the header that is the same in each answer under these policies."""
     enforced = [tier.policy for tier in tiers if tier.is_enforced]
-    names = {policy.name: f'"{_NOT_IN_A_STRING.sub("?", policy.name)}"' for policy in enforced}
     items = [
-        f"{names[policy.name]};q={min(policy.limit, MAX_FIELD_INTEGER)};w={policy.window.window_s}"
+        f"{_quoted(policy.name)};q={min(policy.limit, MAX_FIELD_INTEGER)};w={policy.window.window_s}"
         for policy in enforced
     ]
-    limits = {policy.name: ("X-RateLimit-Limit", f"{policy.limit}") for policy in enforced}
-    return _Fixed(names, ("RateLimit-Policy", ", ".join(items)), limits)
+    return "RateLimit-Policy", ", ".join(items)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a string of a structured field."""
+    return f'"{_NOT_IN_A_STRING.sub("?", name)}"'

@@ -1,21 +1,20 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any, TypeVar
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from inspect import unwrap
+from typing import Any
 
+from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.flask_authlib.other_servers import servers_used_by
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, trust_warnings_of, warnings_of
 from oauth_ratelimit.process.log import get_logger
-
-T = TypeVar("T")
 
 log = get_logger(__name__)
 
@@ -47,7 +46,7 @@ class StartReport:
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),
         )
         self.warn(settings)
-        for server in servers_used_by(self._app):
+        for server in _servers_used_by(self._app):
             if not isinstance(server, self._mixin):
                 kind, grants = type(server), [_type_of(grant) for grant, _ in server._token_grants]
                 log.warning(
@@ -59,21 +58,22 @@ class StartReport:
 
     def warn(self, settings: Settings, former: Settings | None = None) -> None:
         """Log what an operator should know about settings, unless it holds for the former ones, too."""
+        known = [] if former is None else list(self._warnings(former))
+        for event, facts in self._warnings(settings):
+            if (event, facts) not in known:
+                log.warning(event, **facts)
 
-        def new(find: Callable[[Settings], Iterable[T]]) -> list[T]:
-            known = [] if former is None else list(find(former))
-            return [found for found in find(settings) if found not in known]
-
-        for hint in new(warnings_of):
-            log.warning("counters_not_shared", hint=hint)
-        for hint in new(trust_warnings_of):
-            log.warning("everybody_trusted", hint=hint)
-        for hint in new(attrgetter("warnings")):
-            log.warning("config_key_ignored", hint=hint)
-        for name, hint in new(lambda each: self.unknown_grants(each.policies)):
-            log.warning("grant_unknown", grant_type=name, hint=hint)
-        for name, hint in new(lambda each: self.unknown_endpoints(each.policies)):
-            log.warning("endpoint_unknown", endpoint=name, hint=hint)
+    def _warnings(self, settings: Settings) -> Iterator[tuple[str, dict[str, str]]]:
+        for hint in warnings_of(settings):
+            yield "counters_not_shared", {"hint": hint}
+        for hint in trust_warnings_of(settings):
+            yield "everybody_trusted", {"hint": hint}
+        for hint in settings.warnings:
+            yield "config_key_ignored", {"hint": hint}
+        for name, hint in self.unknown_grants(settings.policies):
+            yield "grant_unknown", {"grant_type": name, "hint": hint}
+        for name, hint in self.unknown_endpoints(settings.policies):
+            yield "endpoint_unknown", {"endpoint": name, "hint": hint}
 
     def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each grant type in a configuration that the application does not have."""
@@ -94,7 +94,7 @@ class StartReport:
 
     def _limited(self) -> list[Any]:
         """Return the servers that were passed, and others with the mixin."""
-        others = [server for server in servers_used_by(self._app) if isinstance(server, self._mixin)]
+        others = [server for server in _servers_used_by(self._app) if isinstance(server, self._mixin)]
         return [*self._servers, *(server for server in others if server not in self._servers)]
 
 
@@ -116,3 +116,32 @@ def _unknown(names: Iterable[str], known: set[str]) -> Iterator[tuple[str, str]]
             guess = f"did you mean {close[0]}? " if close else ""
             has = ", ".join(names_text(sorted(known))) or "none"
             yield name, f"{guess}its rules never apply; the application has {has}"
+
+
+def _servers_used_by(app: Flask) -> list[Any]:
+    """Return the servers that can issue tokens and that the views of an application seem to use.
+
+    Authlib registers its servers nowhere, so they are looked for where a view usually has them: in its module, its
+    closure or its object, and in the application's extensions. One that a view finds in another way is not seen.
+    """
+    values = list(app.extensions.values())
+    modules: set[str] = set()
+    for view in map(unwrap, app.view_functions.values()):
+        modules.add(getattr(getattr(view, "view_class", view), "__module__", ""))
+        values += _values_in(view)
+    for name in modules & sys.modules.keys():
+        values += list(vars(sys.modules[name]).values())
+    servers = {id(value): value for value in values if issubclass(type(value), AuthorizationServer)}  # asks no proxy
+    return [server for server in servers.values() if server._token_grants or server._authorization_grants]
+
+
+def _values_in(view: Any) -> Iterator[Any]:
+    """Yield what a view holds itself: its object, what that holds, and its closure."""
+    owner = getattr(view, "__self__", None)
+    yield owner
+    yield from list(getattr(owner, "__dict__", {}).values())
+    for cell in getattr(view, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            continue
