@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 
 WAIT_S = 5.0  # longest time that a request waits for a token that is being issued
 WAITING_PART = 4  # one of so many threads may wait, at least one; for the same client half of those
@@ -65,14 +65,6 @@ class _Client:
     waiting_count: int = 0
 
 
-class Notices(Protocol):
-    """Notices of clients that have revoked a token, shared by all instances."""
-
-    def announce(self, client_ids: Collection[str]) -> None: ...
-
-    def read(self) -> Collection[str]: ...
-
-
 class TokenCache:
     """Tokens of one application in one process, by client and by a digest of the request. Thread-safe.
 
@@ -86,7 +78,7 @@ class TokenCache:
         self,
         settings: Callable[[], ReuseSettings],
         *,
-        notices: Notices | None = None,
+        notices: RevocationNotices | None = None,
         clock: Callable[[], float] = uptime_s,
     ) -> None:
         self._settings = settings
@@ -171,11 +163,6 @@ class TokenCache:
                 client.noted_s = now_s
             self._keep(client, request, KeptToken(now_s))
             return False
-
-    @property
-    def is_used(self) -> bool:
-        """True if anything of any client is kept."""
-        return bool(self._clients)
 
     def follows(self, client_id: str) -> bool:
         """Return True if anything of a client is kept."""

@@ -131,14 +131,14 @@ def _page_view(page: str, title: str) -> Callable[[], str]:
 def _part(name: str, *, is_now: bool = True) -> Markup:
     """Return a part of a page, or the problem; in the page without ``is_now`` only if all of it is to be read now."""
     html, data = ("", {}) if not is_now and "full" not in request.args else _read(name)
-    age_s = f"{max(0.0, _read_cache().app_limiter.now_s() - data['now_s']):.1f}" if data else ""
+    age_s = f"{max(0.0, _read_cache().app_limiter.clock() - data['now_s']):.1f}" if data else ""
     frame = '<div class="part" data-part="{}" data-age="{}" data-fresh="{}">{}</div>'
     return Markup(frame).format(name, age_s, data.get("fresh_s", 0), Markup(html))
 
 
 def _chosen_span() -> str:
     try:
-        return span_of(request.args, _read_cache().app_limiter.now_s())
+        return span_of(request.args, _read_cache().app_limiter.clock())
     except ValueError:
         return ""  # a part of the page names the error
 
@@ -147,7 +147,7 @@ def _read(name: str) -> tuple[str, Record]:
     """Return the HTML of a part and its data. The username comes in a header, because access logs keep URLs."""
     params = {**request.args, "user": unquote(request.headers.get(USER_HEADER, ""))}
     try:
-        text = Texts(zone_of(params), _read_cache().app_limiter.now_s())
+        text = Texts(zone_of(params), _read_cache().app_limiter.clock())
         data = PARTS[name](_read_cache(), params)
     except (NothingShared, StoreError, ValueError) as exc:
         kind, words = _problem_of(exc)

@@ -7,7 +7,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.background.live_settings import LiveSettings
@@ -59,39 +60,31 @@ def username_of(user: Any) -> str:
     )
 
 
+@dataclass(eq=False)
 class AppLimiter:
     """Decides the requests of one application. The first request of each process starts its worker.
 
     While it is switched off it starts nothing, and the mode in ``live`` is off. ``log`` is for problems that may come
-    with every request.
+    with every request. The functions are those that ``OAuthRateLimit`` takes.
     """
 
-    worker_type: type[Worker] = Worker
+    worker_type: ClassVar[type[Worker]] = Worker
 
-    def __init__(
-        self,
-        live: LiveSettings,
-        *,
-        username_of: Callable[[Any], str],
-        caller_of: Callable[[Any], Any],
-        callbacks: Callbacks,
-        is_token_active: Callable[[dict[str, Any]], object] | None = None,
-        reuse_key: Callable[[Any], str] | None = None,
-        authorize_endpoint: bool,
-        start_report: StartReport,
-        is_switched_off: bool,
-        clock: Callable[[], float],
-    ) -> None:
-        self._live = live
-        self.caller_of = caller_of
-        self.authorize_endpoint = authorize_endpoint
-        self.start_report = start_report
-        self.is_switched_off = is_switched_off
-        self._username_of = username_of
-        self._callbacks = callbacks
-        self._clock = clock
+    live: LiveSettings
+    _: KW_ONLY
+    username_of: Callable[[Any], str]
+    caller_of: Callable[[Any], Any]
+    callbacks: Callbacks
+    is_token_active: Callable[[dict[str, Any]], object] | None
+    reuse_key: Callable[[Any], str] | None
+    authorize_endpoint: bool
+    start_report: StartReport
+    is_switched_off: bool
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
-        self._reuser = Reuser(is_token_active, reuse_key, self.log_failure)
+        self._reuser = Reuser(self.is_token_active, self.reuse_key, self.log_failure)
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
@@ -99,7 +92,7 @@ class AppLimiter:
     @property
     def settings(self) -> Settings:
         """The configuration with the overrides of operators applied."""
-        return self._live.current
+        return self.live.current
 
     @property
     def limiter(self) -> Limiter:
@@ -108,7 +101,7 @@ class AppLimiter:
 
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""
-        return self._running_worker().guard if self._live.current.is_guarded else None
+        return self._running_worker().guard if self.live.current.is_guarded else None
 
     def start(self) -> None:
         """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
@@ -141,15 +134,15 @@ class AppLimiter:
         # As text, because structlog may render local variables with a traceback, the client's secret included.
         self.log.error(event, error=error, traceback="".join(traceback.format_exception(exc)), **facts)
 
-    def username_of(self, user: Any) -> str | None:
+    def checked_username_of(self, user: Any) -> str | None:
         """Return the name of a user; None while nothing is decided.
 
         Raises:
             Exception: The application's function has failed, or did not return a name. See ``log_uncounted``.
         """
-        if self._live.current.policies.mode is Mode.OFF:
+        if self.live.current.policies.mode is Mode.OFF:
             return None
-        username = self._username_of(user)
+        username = self.username_of(user)
         if not isinstance(username, str):
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
@@ -173,7 +166,7 @@ class AppLimiter:
         """
         if self.is_switched_off:
             return (), None, None
-        settings = self._live.current
+        settings = self.live.current
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
@@ -188,7 +181,7 @@ class AppLimiter:
                     partition = key.partition(client_id, username)
             reuse = None
             if asked is not None and username is None:
-                reuse = self._reuser.answer(decision, worker.tokens, client, asked, settings.denial)
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:
@@ -245,10 +238,7 @@ class AppLimiter:
         from oauth_ratelimit.operations.context import OperatorContext  # at a command or page, no worker's need
 
         stores = None if self.is_switched_off else self._running_worker().stores
-        return OperatorContext(lambda: self._live.base, lambda: stores, clock=self._clock) if stores else None
-
-    def now_s(self) -> float:
-        return self._clock()
+        return OperatorContext(lambda: self.live.base, lambda: stores, clock=self.clock) if stores else None
 
     def close(self) -> None:
         """Flush for the last time and release everything of this process. A later request starts a new worker."""
@@ -285,7 +275,7 @@ class AppLimiter:
             if worker is not None:
                 worker.tokens.forget_parent()
                 self._inherited.append(worker)
-            worker = self.worker_type(self._live, callbacks=self._callbacks, clock=self._clock, trace_of=self._trace_of)
+            worker = self.worker_type(self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
@@ -300,5 +290,5 @@ class AppLimiter:
 
     def _trace_of(self) -> Trace:
         with self.fail_open("observer_failed"):  # a denial stands without its trace
-            return trace_of_request(self._live.current.events.request_id_header)
+            return trace_of_request(self.live.current.events.request_id_header)
         return Trace()

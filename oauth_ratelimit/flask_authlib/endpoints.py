@@ -38,12 +38,6 @@ class Caller(NamedTuple):
         return self.client_id
 
 
-def limit_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
-    """Raise if an authenticated client is denied at one of Authlib's endpoints."""
-    if getattr(oauth_request, "auth_method", None) != NO_SECRET:
-        limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
-
-
 def limit_token_owner(_sender: Any, token: Any = None, **_extra: Any) -> None:
     """Raise if the owner of a valid token is denied at the current endpoint. Receives Authlib's signal."""
     limit_caller(lambda app_limiter: app_limiter.caller_of(token))

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, limit_client
+from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
     guard_assertion,
@@ -28,7 +28,6 @@ from oauth_ratelimit.flask_authlib.request_state import (
     current_app_limiter,
     current_state,
     keep_state,
-    kept_state,
     new_state,
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
@@ -88,7 +87,7 @@ class RateLimitMixin:
 
     def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Decide before a token is generated, or give out one again."""
-        state = TOKEN_STATE.get() or kept_state(None)
+        state = current_state()
         if state is not None:
             asked = None
             is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
@@ -102,7 +101,7 @@ class RateLimitMixin:
 
     def save_token(self, token: Any, request: Any) -> Any:
         """Decide before a token is saved, for grants that generate it themselves, and record its lifetime."""
-        state = TOKEN_STATE.get() or kept_state(None)
+        state = current_state()
         if state is None:
             return super().save_token(token, request)  # type: ignore[misc]
         if state.denial is not None:
@@ -131,10 +130,10 @@ class RateLimitMixin:
             client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
                 reserve_password(client, request)
-        if endpoint != TOKEN_ENDPOINT:
-            if endpoint == REVOCATION and app_limiter is not None and request.auth_method != NO_SECRET:
+        if endpoint != TOKEN_ENDPOINT and app_limiter is not None and request.auth_method != NO_SECRET:
+            if endpoint == REVOCATION:
                 app_limiter.forget_tokens(client)
-            limit_client(endpoint, client, oauth_request=request)
+            limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
         return client
 
     def query_client(self, client_id: str) -> Any:

@@ -38,7 +38,7 @@ class RequestState:
             self.client = client
             self.is_decided = True
             try:
-                username = None if user is None else self.app_limiter.username_of(user)
+                username = None if user is None else self.app_limiter.checked_username_of(user)
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:

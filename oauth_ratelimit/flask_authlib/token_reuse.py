@@ -19,7 +19,6 @@ from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Answer, Decision
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
@@ -144,11 +143,6 @@ def _sorted_scope(scope: str) -> str:
     return " ".join(sorted(scope.split()))
 
 
-@lru_cache(maxsize=1000)
-def _keeps_tokens(tiers: tuple[Tier, ...]) -> bool:
-    return any(tier.reuses and tier.is_enforced for tier in tiers)
-
-
 class Reuser:
     """Decides which requests get a token again. An error of the application's functions counts as no."""
 
@@ -167,19 +161,18 @@ class Reuser:
         decision: Decision,
         cache: TokenCache,
         client: Any,
+        client_id: str,
         asked: TokenRequest,
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
         is_over = decision.denial is not None
-        keeps = decision.allowed and _keeps_tokens(decision.tiers)
-        if not (is_over or keeps or cache.is_used):
+        keeps = decision.allowed and any(tier.reuses and tier.is_enforced for tier in decision.tiers)
+        client_id = storable_name(client_id)
+        if not (is_over or keeps or cache.follows(client_id)):
             return None
         reuses = decision.action == "reuse"
         try:
-            client_id = storable_name(f"{client.get_client_id()}")
-            if not (is_over or keeps or cache.follows(client_id)):
-                return None
             allowed = client.get_allowed_scope(asked.scope)
             scope = None if allowed is None else _sorted_scope(allowed)
             digest = None if scope is None else self._digest(client, asked, scope)

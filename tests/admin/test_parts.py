@@ -14,7 +14,6 @@ from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
 from tests.admin.conftest import LIMIT, Page, minute, record
@@ -82,7 +81,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     since = re.search(r'unreachable since <time datetime="([^"]+)"', first)
     assert since and abs(time.time() - datetime.fromisoformat(since[1]).timestamp()) < 60
     later_s = time.time() + 600
-    monkeypatch.setattr(AppLimiter, "now_s", lambda self: later_s)
+    monkeypatch.setattr(app_limiter_of(cut_off_page.app), "clock", lambda: later_s)
     assert since[0] in cut_off_page.get("part/state").text
 
 
