@@ -73,9 +73,9 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             is_shared=app_limiter.settings.store.uri is not None,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,
-            in_flight_hits=found.in_flight_hits,
-            tracked_keys=found.key_count,
-            quarantined_keys=found.quarantined_count,
+            in_flight_hits=found.last_cycle.in_flight_hits,
+            tracked_keys=found.last_cycle.key_count,
+            quarantined_keys=found.last_cycle.quarantined_count,
             last_error=found.last_error,
             last_error_ago_s=None if found.last_error_ago_s is None else round(found.last_error_ago_s, 3),
         )

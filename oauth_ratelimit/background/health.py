@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -26,9 +27,7 @@ class Health(NamedTuple):
 
     instance: str | None = None  # name of the process; None if nothing was started
     lag_s: float = 0.0  # seconds since the last successful full sync cycle, or since the start
-    in_flight_hits: int = 0  # hits that the last full cycle could not send
-    key_count: int = 0
-    quarantined_count: int = 0  # keys whose hits wait until a damaged document is repaired or removed
+    last_cycle: CycleReport = CycleReport()  # the last full one
     last_error: str | None = None  # code of the last failed cycle's error; None if no cycle has failed
     last_error_ago_s: float | None = None  # seconds since that cycle
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
@@ -37,8 +36,7 @@ class Health(NamedTuple):
 class HealthMonitor:
     """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
 
-    ``before_cycle`` is called before each full cycle and returns an error if nothing may be sent in it. ``is_failing``
-    is True if the last access to MongoDB failed.
+    ``before_cycle`` is called before each full cycle and returns an error if nothing may be sent in it.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class HealthMonitor:
         self._next_beat_s = 0.0
         self._reported: tuple[object, ...] = ()  # what the last heartbeat said of settings
         self._noted: Settings | None = None  # configuration in the history
-        self.is_failing = False
+        self._is_failing = False  # the last cycle
         self._totals = Counter(flushed_count=0, conflict_count=0, failure_count=0, over_admitted_count=0)
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
@@ -99,9 +97,7 @@ class HealthMonitor:
         return Health(
             instance=self.instance,
             lag_s=now_s - self._last_success_s,
-            in_flight_hits=self._last_full.in_flight_hits,
-            key_count=self._last_full.key_count,
-            quarantined_count=self._last_full.quarantined_count,
+            last_cycle=self._last_full,
             last_error=code,
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
             rejection=self._file.rejection if self._file else None,
@@ -110,13 +106,9 @@ class HealthMonitor:
     def note_state(self) -> None:
         """Update the metrics. The lag grows while no cycle runs."""
         if self._metrics is not None:
-            health = self.health()
+            found, mode = self.health(), self._limiter.settings.policies.mode
             self._metrics.record_state(
-                in_flight_hits=health.in_flight_hits,
-                key_count=health.key_count,
-                lag_s=health.lag_s,
-                is_config_valid=health.rejection is None,
-                mode=self._limiter.settings.policies.mode,
+                found.last_cycle, lag_s=found.lag_s, is_config_valid=found.rejection is None, mode=mode
             )
 
     def beat(self, *, override_count: int, revision: str | None = None, base: Settings | None = None) -> None:
@@ -165,32 +157,28 @@ class HealthMonitor:
         self._next_beat_s, self._reported, self._longest_lag_s = now_s + BEAT_INTERVAL_S, reported, 0.0
 
     def stop(self) -> None:
-        """Remove the heartbeat, unless MongoDB is unreachable. Updates ``is_failing``."""
+        """Remove the heartbeat, unless MongoDB is unreachable."""
         if self._metrics is not None:
-            self._metrics.record_state(in_flight_hits=0, key_count=0, lag_s=0.0, is_config_valid=True, mode=None)
-        if self._store is None or self.is_failing or not self._next_beat_s:
+            self._metrics.record_state(CycleReport(), lag_s=0.0, is_config_valid=True, mode=None)
+        if self._store is None or self._is_failing or not self._next_beat_s:
             return
-        try:
+        with suppress(StoreError):  # the heartbeat expires by itself
             self._store.note_event(InstanceEvent(self.instance, self._clock(), "ended", package_version()))
             self._store.remove(self.instance)
-        except StoreUnavailable:
-            self.is_failing = True  # the heartbeat expires by itself
-        except StoreRejected:
-            pass  # the heartbeat was refused, too
 
     def _record(self, report: CycleReport, started_s: float) -> None:
         now_s = time.monotonic()
         if self._metrics is not None:
             self._metrics.record_cycle(report, duration_s=now_s - started_s)
         with self._lock:
-            self.is_failing = report.error is not None
+            self._is_failing = report.error is not None
             if report.error is not None:
                 self._last_error = (report.error.code, now_s)
             self._totals.update(
                 flushed_count=report.flushed_count,
                 conflict_count=report.conflict_count,
                 over_admitted_count=report.over_admitted.total(),
-                failure_count=self.is_failing,
+                failure_count=self._is_failing,
             )
 
 

@@ -91,9 +91,8 @@ class DenialRecorder:
             self._due = []  # the next round tries again
         self._lost.log()
 
-    def close(self, deadline: Deadline | None = None) -> None:
-        """Write the remaining records; without a deadline in the time that a process has to end."""
-        deadline = deadline or Deadline()
+    def close(self, deadline: Deadline) -> None:
+        """Write the remaining records."""
         self._collect_due(self._clock())
         while self._due and not deadline.is_over and self._write_batch():
             pass

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 from oauth_ratelimit.process.log import get_logger
 
@@ -14,9 +13,8 @@ INTERVAL_S = 600.0  # between two log entries
 class LostRecords:
     """Counts lost records, and logs an event about them at most once in ten minutes. Thread-safe."""
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, event: str) -> None:
         self._event = event
-        self._clock = clock
         self._lock = threading.Lock()  # guards the attributes below
         self._count = 0
         self._reason = ""
@@ -31,7 +29,7 @@ class LostRecords:
     def log(self, *, is_final: bool = False) -> None:
         """Log the number and the last reason, unless none is lost or, before the end, the last entry is too recent."""
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
             count, reason = self._count, self._reason
             if not count or (now_s < self._next_s and not is_final):
                 return

@@ -137,12 +137,10 @@ class Metrics:
         for policy, hits in report.over_admitted.items():
             self._over_admitted.labels(policy).inc(hits)
 
-    def record_state(
-        self, *, in_flight_hits: int, key_count: int, lag_s: float, is_config_valid: bool, mode: Mode | None
-    ) -> None:
+    def record_state(self, report: CycleReport, *, lag_s: float, is_config_valid: bool, mode: Mode | None) -> None:
         """Set the gauges; ``mode`` is None at the end of a process."""
-        self._in_flight_hits.set(in_flight_hits)
-        self._tracked_keys.set(key_count)
+        self._in_flight_hits.set(report.in_flight_hits)
+        self._tracked_keys.set(report.key_count)
         self._snapshot_age.set(lag_s)
         self._config_valid.set(is_config_valid)
         for each in Mode:

@@ -178,9 +178,8 @@ class StatisticsRecorder:
         self._write_batch(now_s)
         self._lost.log()
 
-    def close(self, deadline: Deadline | None = None) -> None:
-        """Write the remaining records until the deadline. The current minute counts as complete."""
-        deadline = deadline or Deadline()
+    def close(self, deadline: Deadline) -> None:
+        """Write the remaining records. The current minute counts as complete."""
         failure_count = 0
         with self._lock:
             self._end_minute()

@@ -11,6 +11,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.rollups import IN_DOUBT_S, RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -43,7 +44,7 @@ class Process:
         self.rollups.run()
 
     def close(self) -> None:
-        self.recorder.close()
+        self.recorder.close(Deadline())
         self.connection.close()
 
 

@@ -126,7 +126,7 @@ def test_repeats_are_counted_in_the_same_record(instance: Instance) -> None:
     assert [at_s] == [record.last_at_s for record in instance.writer.records.values()], "not the time of its writing"
 
     instance.deny("bob", times=3)
-    instance.recorder.close()
+    instance.recorder.close(Deadline())
     assert [8, 2] == instance.repeats()
 
 

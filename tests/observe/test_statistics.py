@@ -256,7 +256,7 @@ def test_requests_count_in_the_minute_that_is_not_over(instance: Instance) -> No
     for step_s in (-30.0, 30.0 - 600.0):
         instance.clock.advance(step_s)
         instance.ask()
-    instance.recorder.close()
+    instance.recorder.close(Deadline())
 
     found = [
         (writer[-1], start_s - MINUTE_S, minute.tally().offered)
@@ -279,7 +279,7 @@ def test_counts_are_written_after_an_outage(instance: Instance, monkeypatch: pyt
         instance.writer.error = None
         for _ in range(3):
             instance.run(60.0)
-        instance.recorder.close()
+        instance.recorder.close(Deadline())
 
     assert 16 - lost_count == offered(instance)
     lost = [entry for entry in logs if entry["event"] == "statistics_unrecorded"]
@@ -328,6 +328,6 @@ def test_concurrent_requests_lose_no_count(clock: Clock) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))
-    instance.recorder.close()
+    instance.recorder.close(Deadline())
 
     assert (4 * 1500, 1500) == (offered(instance), len(instance.writer.minutes))

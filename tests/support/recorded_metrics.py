@@ -35,7 +35,8 @@ class RecordedMetrics(Metrics):
         )
         self.record_cycle(CycleReport(error=StoreUnavailable("out of reach")), duration_s=0.01)
         self.record_cycle(CycleReport(), duration_s=0.0)  # did nothing, so its duration is left out
-        self.record_state(in_flight_hits=7, key_count=9, lag_s=1.5, is_config_valid=False, mode=Mode.ENFORCE)
+        last = CycleReport(in_flight_hits=7, key_count=9)
+        self.record_state(last, lag_s=1.5, is_config_valid=False, mode=Mode.ENFORCE)
         self.record_failure("user")
         self.record_alarm(DENIED)
 
