@@ -4,7 +4,6 @@ The pytest plugin offers them as fixtures, see ``docs/testing.md``. Other test r
 """
 
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from flask import Flask
@@ -90,9 +89,7 @@ class FrozenRateLimit(OAuthRateLimit):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def init_app(self, app: Flask | None, server: Any) -> None:

@@ -22,6 +22,7 @@ class OpenMinute:
         self.client_id = client_id
         self.request_count = 0
         self.written_count = 0  # of the requests in the counts that were written last
+        self.is_newly_denied = False  # for the first time in the minute, and not written since
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
         self._tallies: defaultdict[Source, Counter[str]] = defaultdict(Counter)
@@ -32,11 +33,6 @@ class OpenMinute:
         self._second_count = 0
         self._burst = 0
         self._lifetimes: Counter[int] = Counter()
-
-    @property
-    def is_denied(self) -> bool:
-        """True if a request of it was over a limit."""
-        return bool(self._denials)
 
     def count(
         self,
@@ -59,6 +55,7 @@ class OpenMinute:
         if decision.is_repeat and outcome == "denied":
             tally["retries"] += 1
         if outcome in ("denied", "would_deny"):
+            self.is_newly_denied |= not self._denials
             key, second = (f"{policy_prefix}{decision.policy}", grant), int(now_s)
             new = Denials(0, 0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)

@@ -70,7 +70,6 @@ class StatisticsRecorder:
         self._minute_s = 0
         self._end_s = 0
         self._clients: dict[str, OpenMinute] = {}
-        self._denied: dict[str, OpenMinute] = {}  # for the first time in this minute, which is written at once
         self._ended: deque[_Entry] = deque()
         self._ended_size = 0
         self._growing: deque[_Entry] = deque()
@@ -94,8 +93,6 @@ class StatisticsRecorder:
             prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
         with self._lock:
             client = self._client(client_id, self._settings.clients_per_minute, now_s)
-            if decision.would_deny and not client.is_denied:
-                self._denied[client.client_id] = client
             client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)
@@ -109,8 +106,6 @@ class StatisticsRecorder:
             return
         with self._lock:
             client = self._client(client_id, self._settings.clients_per_minute // 2, now_s)
-            if not client.is_denied:
-                self._denied[client.client_id] = client
             client.count(decision, "client", GUARD + kind, now_s=now_s, policy_prefix="guard/", has_peak=False)
 
     def count_lifetime(self, client_id: str, lifetime_s: int) -> None:
@@ -144,7 +139,7 @@ class StatisticsRecorder:
 
     def _end_minute(self) -> None:
         entries = [_Entry(self._writer_name, self._minute_s, client, True) for client in self._clients.values()]
-        self._clients, self._denied = {}, {}
+        self._clients = {}
         self._ended.extend(entries)
         self._ended_size += sum(entry.size for entry in entries)
         lost_count = 0
@@ -158,7 +153,7 @@ class StatisticsRecorder:
         self._settings = self._read_settings()
         if not self._is_on:
             with self._lock:
-                self._clients, self._denied, self._ended, self._ended_size = {}, {}, deque(), 0
+                self._clients, self._ended, self._ended_size = {}, deque(), 0
             return
         now_s = self._clock()
         is_due = not self._next_s - WRITE_EVERY_S <= now_s < self._next_s
@@ -168,13 +163,11 @@ class StatisticsRecorder:
                 if now_s >= self._end_s:
                     self._start_minute(now_s)
             if is_due or not self._growing:
-                clients = self._clients if is_due else self._denied
                 self._growing = deque(
                     _Entry(self._writer_name, self._minute_s, client, False)
-                    for client in clients.values()
-                    if client.request_count != client.written_count
+                    for client in self._clients.values()
+                    if client.request_count != client.written_count and (is_due or client.is_newly_denied)
                 )
-                self._denied = {}
         self._write_batch(now_s)
         self._lost.log()
 
@@ -198,6 +191,7 @@ class StatisticsRecorder:
         for entry in yield_between(batch):
             with self._lock if not entry.is_complete else nullcontext():  # no request changes one that is over
                 counts.append(entry.client.request_count)
+                entry.client.is_newly_denied = False
                 minutes.append(entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete))
         try:
             refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings.keep_s, now_s=now_s)
