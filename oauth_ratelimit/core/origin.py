@@ -1,6 +1,6 @@
 """Origins of configured values: the section of the configuration or the override that a value comes from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oauth_ratelimit.core.key import matches_any
@@ -48,13 +48,27 @@ class Origins:
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """Return the origin of the client's mode, without regard to a canary."""
-        modes = self._modes(client_id, endpoint=endpoint, grant_type=grant_type)
-        origin, mode = next((origin, mode) for origin, mode in modes if mode is not None)
-        if mode is Mode.ENFORCE:
-            for override in (self._find(OverrideKind.MODE, None), self._find(OverrideKind.MODE, client_id)):
-                if override and override.mode is Mode.DRY_RUN:
-                    return Origin(OVERRIDE, override)
-        return origin
+        client, plan = self.policies.rules_of(client_id)
+        here, plan_here, client_here = self.policies.rules_at(client_id, endpoint, grant_type)
+        at, plan_at, client_at = self._section_names(client_id, client, endpoint, grant_type)
+        for_all = None if self.policies.mode is Mode.OFF else self._find(OverrideKind.MODE, None)
+        own = self._find(OverrideKind.MODE, client_id)
+        top = (Origin(OVERRIDE, for_all), for_all.mode) if for_all else (Origin("mode"), self.policies.mode)
+        section, of_client = (Origin(at), here.mode), (Origin(f"clients.{client_id}"), client.mode)
+        if own:
+            of_client = (Origin(OVERRIDE, own), own.mode)
+        modes = [
+            *(each for each in (top, section, *([of_client] if own else [])) if each[1] is Mode.OFF),
+            (Origin(client_at), client_here.mode),
+            of_client,
+            (Origin(plan_at), plan_here.mode),
+            (Origin(f"plans.{client.plan}"), plan.mode),
+            section,
+            top,
+        ]  # the one that wins first
+        origin, mode = next(each for each in modes if each[1] is not None)
+        dry_run = next((each for each in (for_all, own) if each and each.mode is Mode.DRY_RUN), None)
+        return Origin(OVERRIDE, dry_run) if dry_run and mode is Mode.ENFORCE else origin
 
     def of_trust(self, client_id: str) -> Origin | None:
         """Return the origin of a client's trust, None if it is not trusted."""
@@ -66,28 +80,6 @@ class Origins:
             if matches_any([pattern], client_id):
                 return Origin(f"trusted_clients[{pattern}]")
         return None
-
-    def _modes(self, client_id: str, *, endpoint: str, grant_type: str | None) -> Iterator[tuple[Origin, Mode | None]]:
-        """Yield each origin with its mode, the one that wins first."""
-        client, plan = self.policies.rules_of(client_id)
-        section, plan_section, client_section = self.policies.rules_at(client_id, endpoint, grant_type)
-        names = self._section_names(client_id, client, endpoint, grant_type)
-        everybody = None if self.policies.mode is Mode.OFF else self._find(OverrideKind.MODE, None)
-        own = self._find(OverrideKind.MODE, client_id)
-        top = Origin(OVERRIDE, everybody) if everybody else Origin("mode")
-        top_mode = everybody.mode if everybody else self.policies.mode
-        if top_mode is Mode.OFF:
-            yield top, top_mode
-        if section.mode is Mode.OFF:
-            yield Origin(names[0]), section.mode
-        if own and own.mode is Mode.OFF:
-            yield Origin(OVERRIDE, own), own.mode
-        yield Origin(names[2]), client_section.mode
-        yield (Origin(OVERRIDE, own), own.mode) if own else (Origin(f"clients.{client_id}"), client.mode)
-        yield Origin(names[1]), plan_section.mode
-        yield Origin(f"plans.{client.plan}"), plan.mode
-        yield Origin(names[0]), section.mode
-        yield top, top_mode
 
     def _find(self, kind: OverrideKind, client_id: str | None, limit_kind: LimitKind | None = None) -> Override | None:
         target = Target(kind, client_id, limit_kind)
