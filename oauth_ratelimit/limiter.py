@@ -143,9 +143,7 @@ class Limiter:
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
         """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""
-        with self._clients.locked(client_id, grant_type=grant_type) as client:
-            pass  # created anew if it was dropped meanwhile
-        self._log_denial(client, None, decision, grant_type)
+        self._log_denial(self._clients.get(client_id, grant_type=grant_type), None, decision, grant_type)
 
     def _report(self, client: ClientState, key: KeyState | None, decision: Decision, grant_type: str | None) -> None:
         """Log a denial, and have it repeated while its events are suppressed."""

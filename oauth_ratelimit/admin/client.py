@@ -152,7 +152,7 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
         "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
         "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),
         "source_text": source_text,
-        "users": total.heaviest(MAX_WORST),
+        "users": sorted(total.users.values(), key=lambda user: -user.offered)[:MAX_WORST],
     }
 
 

@@ -226,7 +226,3 @@ class ClientSum(Load):
         usual = [seconds for seconds, count in self.lifetimes.items() if count * MIN_LIFETIME_SHARE >= total]
         usual = usual or list(self.lifetimes)
         return (min(usual), max(usual)) if usual else None
-
-    def heaviest(self, count: int) -> list[UserLoad]:
-        """Return the users with most requests, the heaviest first."""
-        return sorted(self.users.values(), key=lambda user: -user.offered)[:count]

@@ -40,6 +40,6 @@ def test_sum_adds_requests_and_keeps_the_highest_peaks() -> None:
     assert {PASSWORD: Tally(6), BATCH: Tally(1), REFRESH: Tally(8, denied=2)} == shop.tallies
     assert (Tally(15, denied=2), Tally(14, denied=2)) == (shop.tally(), shop.tally("user"))
     assert {"user": Peak(0.9, 4.5, 5, 60), "client": Peak(0.1, 1.0, 10, 60)} == shop.peaks
-    assert [UserLoad("alice", 13, denied=2)] == shop.heaviest(1)
+    assert UserLoad("alice", 13, denied=2) == shop.users["alice"]
     assert (4, (11, 120)) == (shop.burst, shop.busiest)
     assert (0, 2) == (ClientSum("other").user_count, round(shop.user_count))
