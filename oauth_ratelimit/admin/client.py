@@ -12,7 +12,7 @@ from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, ClientMinute, ClientSum, Source, UserLoad
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
-from oauth_ratelimit.operations.client_hints import known_client_ids, similar_client_ids
+from oauth_ratelimit.operations.client_hints import similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import policy_text
@@ -25,7 +25,7 @@ HOUR_S, DAY_S = 3600, 86_400
 CLIENT_TTL_S = 2.0
 DAY_TTL_S = 30.0
 USERS_TTL_S = 10.0
-KNOWN_IDS_TTL_S = 60.0  # takes some thousand documents to read
+SUGGESTIONS_TTL_S = 10.0  # takes some thousand documents to read
 MAX_READ = 5000  # documents of one client, about half a second
 MAX_USERS = 50
 MAX_WORST = 5
@@ -53,7 +53,10 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
 
     request = {"endpoint": endpoint} if endpoint else {}
     explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)
-    suggestions = None if minutes else _suggestions(cache, context, client_id)
+    suggestions = None
+    if not minutes:
+        key, ttl_s = ("suggestions", client_id), SUGGESTIONS_TTL_S
+        suggestions = cache.read_cached(key, lambda context: similar_client_ids(context, client_id), ttl_s=ttl_s)
     usages = sorted(explanation.usages, key=lambda item: -item[0].used_ratio)
     nearest = None
     if usages:
@@ -75,13 +78,6 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "forecast": (kind.value, text),
         "plan": context.policies.rules_of(client_id)[0].plan,
     }
-
-
-def _suggestions(cache: ReadCache, context: OperatorContext, client_id: str) -> list[str] | None:
-    def known_ids() -> set[str]:
-        return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
-
-    return similar_client_ids(context, client_id, known_ids=known_ids)
 
 
 def main_source(minutes: list[ClientMinute]) -> Source | None:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.params import Params
 from oauth_ratelimit.admin.text import change_text
-from oauth_ratelimit.admin.verdict import Change
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
@@ -21,28 +20,17 @@ CLIENTS = "clients."  # what the path of a client's own value begins with
 
 
 class Mark(NamedTuple):
-    """A moment at which requests may begin to be decided otherwise, or instances began or ended.
-
-    Attributes:
-        text: What changed; empty for the first configuration that is known.
-        client_id: The only client that it concerns; None for all.
-        is_change: False if nothing of the configuration has changed.
-    """
+    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
 
     at_s: float
-    text: str
-    client_id: str | None = None
-    is_change: bool = True
+    text: str  # what changed; empty for the first configuration that is known
+    client_id: str | None = None  # the only client that it concerns; None for all
+    is_change: bool = True  # False if nothing of the configuration has changed
 
 
 def read_marks(cache: ReadCache) -> list[Mark]:
     """Return all recorded changes, the oldest first."""
     return cache.read_cached("marks", lambda context: sorted(_marks(context), key=lambda mark: mark.at_s), ttl_s=TTL_S)
-
-
-def changes_for(marks: Sequence[Mark], client_id: str) -> list[Change]:
-    """Return the changes that concern a client."""
-    return [Change(mark.at_s, mark.text) for mark in marks if mark.is_change and mark.client_id in (None, client_id)]
 
 
 def _marks(context: OperatorContext) -> Iterator[Mark]:

@@ -1,9 +1,9 @@
 """What happens now: state of the whole, verdict on all clients and on one, instances."""
 
 from oauth_ratelimit.admin.cache import ReadCache
-from oauth_ratelimit.admin.marks import changes_for, read_marks
+from oauth_ratelimit.admin.marks import read_marks
 from oauth_ratelimit.admin.params import Params
-from oauth_ratelimit.admin.verdict import RULE, Case, judge, judge_all, last_run, severity
+from oauth_ratelimit.admin.verdict import RULE, Case, judge, judge_all, last_runs, severity
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute
@@ -71,8 +71,7 @@ def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMi
         for span_s in (HOUR_S, DAY_S):
             since_s = context.now_s - span_s
             minutes = list(context.stores.statistics.minutes(since_s, context.now_s, stored, parts=PARTS))
-            runs = [run for is_real in (True, False) if (run := last_run(minutes, is_real=is_real))]
-            is_beyond = any(run.first_s < since_s + 2 * MINUTE_S for run in runs)
+            is_beyond = any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
             if not is_beyond:
                 break
         return context.now_s, minutes, is_beyond
@@ -107,8 +106,7 @@ def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more
     matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants]
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
-    run = last_run(minutes, is_real=True)
-    is_real = run is not None
+    is_real = any(run.is_real for run in last_runs(minutes))
     others = [each for each in present.over if each.client_id != stored and (each.all.denied or not is_real)]
     return Case(
         now_s=now_s,
@@ -117,7 +115,7 @@ def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
         others_over=len(others),
-        changes=changes_for(read_marks(cache), client_id),
+        changes=[each for each in read_marks(cache) if each.is_change and each.client_id in (None, client_id)],
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
         is_trusted=matched[0].trusted,

@@ -82,8 +82,7 @@ class SpanTraffic:
     """Requests of all clients in a span up to now.
 
     Attributes:
-        clients: Those with requests or peaks, the worst first.
-        named: The clients without ``OTHER_CLIENTS``.
+        named: Clients with requests or peaks, the worst first.
         colours: Colours of those with a line of their own.
         lines: Name, colour and line of those, and of all others.
         is_complete: False while a part is not derived yet.
@@ -95,18 +94,18 @@ class SpanTraffic:
         self.timeline = Timeline(span, context.now_s)
         totals = context.stores.rollups.totals(self.timeline.starts_s[0], context.now_s)
         found = [client for client in totals.clients if client.all.offered or client.highest_use is not None]
-        self.clients = sorted(found, key=lambda each: (severity(each), each.client_id))
-        self.named = [client for client in self.clients if client.client_id != OTHER_CLIENTS]
+        found.sort(key=lambda each: (severity(each), each.client_id))
+        self.named = [client for client in found if client.client_id != OTHER_CLIENTS]
         drawn = [client.client_id for client in self.named[:MAX_LINES]]
         total, lines = self.timeline.lines(context, drawn)
         self.colours = colours(drawn)
         self.lines = [(client_name(name), self.colours[name], line) for name, line in zip(drawn, lines, strict=True)]
-        self.rest_count = len(self.clients) - len(drawn)
+        self.rest_count = len(found) - len(drawn)
         if self.rest_count:
             rest = [each and each - sum(filter(None, some), Tally()) for each, *some in zip(total, *lines, strict=True)]
             self.lines.append((client_name(OTHER_CLIENTS), REST, rest))
         self.is_complete = totals.is_complete
-        self.fresh_s = LARGE_TTL_S if len(self.clients) > MANY else span_ttl_s(span)
+        self.fresh_s = LARGE_TTL_S if len(found) > MANY else span_ttl_s(span)
         self.has_dry_run = any(client.tally.would_deny or client.all.would_deny for client in self.named)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from oauth_ratelimit.admin.marks import Mark
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
 from oauth_ratelimit.operations.format import counted, duration, percent_text, utc_time
@@ -28,13 +29,6 @@ RULE = (
 
 Outcome = Literal["denied", "would_deny"]
 Kind = Literal["denied", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
-
-
-class Change(NamedTuple):
-    """A change of the configuration or of an override. Without a text, the first configuration that is known."""
-
-    at_s: float
-    text: str
 
 
 class Verdict(NamedTuple):
@@ -60,41 +54,28 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """What a verdict on a client needs.
-
-    Args:
-        minutes: Its minutes of the last hour or day, in order of time.
-        is_beyond: True if denials may have begun before them.
-        usual: Its usual requests per minute at this hour; None if no earlier day is recorded.
-        others_active: Number of other clients with requests lately.
-        others_over: Number of them that are denied, or would be.
-        changes: Changes of the configuration that concern it, in order of time.
-        totals: Names of the policies that count all its requests together.
-        owns: Names of the policies that count its requests without a user.
-        nearest: The highest present use of a limit, and in words.
-        is_alone: False where the other clients are counted elsewhere.
-    """
+    """What a verdict on a client needs. Minutes and changes are in order of time."""
 
     now_s: float
-    minutes: Sequence[ClientMinute] = ()
-    is_beyond: bool = False
-    usual: float | None = None
-    others_active: int = 0
-    others_over: int = 0
-    changes: Sequence[Change] = ()
-    totals: frozenset[str] = frozenset()
-    owns: frozenset[str] = frozenset()
-    nearest: tuple[float, str] | None = None
+    minutes: Sequence[ClientMinute] = ()  # of the last hour or day
+    is_beyond: bool = False  # True if denials may have begun before them
+    usual: float | None = None  # requests per minute at this hour; None if no earlier day is recorded
+    others_active: int = 0  # other clients with requests lately
+    others_over: int = 0  # those of them that are denied, or would be
+    changes: Sequence[Mark] = ()
+    totals: frozenset[str] = frozenset()  # names of the policies that count all its requests together
+    owns: frozenset[str] = frozenset()  # and of those that count its requests without a user
+    nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
     is_unknown: bool = False
-    is_alone: bool = True
+    is_alone: bool = True  # False where the other clients are counted elsewhere
 
 
 def judge(case: Case) -> Verdict:
     """Return the verdict on a client."""
     if case.is_unknown:
         return Verdict("unknown", ("Unknown: no counters, statistics or configuration for this id.",))
-    runs = [run for is_real in (True, False) if (run := last_run(case.minutes, is_real=is_real))]
+    runs = last_runs(case.minutes)
     for run in runs:
         if case.now_s - run.last_s <= ACTIVE_S:
             return _active(case, run)
@@ -105,10 +86,14 @@ def judge(case: Case) -> Verdict:
     return _quiet(case)
 
 
-def last_run(minutes: Sequence[ClientMinute], *, is_real: bool) -> Run | None:
-    """Return the latest denials that belong together, real ones or those of a dry run; None if there are none."""
+def last_runs(minutes: Sequence[ClientMinute]) -> list[Run]:
+    """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
+    outcomes: tuple[Outcome, ...] = ("denied", "would_deny")
+    return [run for outcome in outcomes if (run := _last_run(minutes, outcome))]
+
+
+def _last_run(minutes: Sequence[ClientMinute], outcome: Outcome) -> Run | None:
     run: Run | None = None
-    outcome: Outcome = "denied" if is_real else "would_deny"
     for minute in reversed(minutes):
         found = {key: each for key, each in minute.denials.items() if getattr(each, outcome)}
         if not found:

@@ -1,6 +1,5 @@
 """Hints about client ids: "did you mean" for unknown ones, and a warning for limits of trusted clients."""
 
-from collections.abc import Callable
 from difflib import get_close_matches
 
 from oauth_ratelimit.core.key import storable_name, visible_name
@@ -26,13 +25,10 @@ def unknown_client_hint(context: OperatorContext, client_id: str) -> str | None:
     return f"No counters, statistics or configuration for '{name}'{suggestion}"
 
 
-def similar_client_ids(
-    context: OperatorContext, client_id: str, *, known_ids: Callable[[], set[str]] | None = None, count: int = 3
-) -> list[str] | None:
-    """Return known client ids like an unknown one, the most similar first.
+def similar_client_ids(context: OperatorContext, client_id: str, *, count: int = 3) -> list[str] | None:
+    """Return known client ids like an unknown one, the most similar first. Reads some thousand documents.
 
-    Returns None if the client is known, or if the database does not let us find out. ``known_ids`` returns cached ids
-    to compare with; by default ``known_client_ids`` reads them.
+    Returns None if the client is known, or if the database does not let us find out.
     """
     if not context.is_shared or _is_configured(context, client_id):
         return None
@@ -41,7 +37,7 @@ def similar_client_ids(
         stores = context.stores
         if any(True for _ in stores.documents.of_client(stored, at_most=1)) or stores.statistics.knows(stored):
             return None
-        return _most_similar(client_id, known_ids() if known_ids else known_client_ids(context), count)
+        return _most_similar(client_id, _known_client_ids(context), count)
     except StoreError:
         return None  # a missing hint must not fail the command
 
@@ -53,8 +49,8 @@ def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
     return None
 
 
-def known_client_ids(context: OperatorContext) -> set[str]:
-    """Return the client ids that are configured or were active lately. Reads some thousand documents."""
+def _known_client_ids(context: OperatorContext) -> set[str]:
+    """Return the client ids that are configured or were active lately."""
     policies = context.policies
     return {
         *policies.clients,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from oauth_ratelimit.admin.verdict import Case, Change, judge, judge_all, severity
+from oauth_ratelimit.admin.marks import Mark
+from oauth_ratelimit.admin.verdict import Case, judge, judge_all, severity
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Kind, Peak, Source, Tally
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
@@ -45,7 +46,7 @@ def storm(minutes: Sequence[ClientMinute] = (), **more: object) -> Case:
     """Return a client with ten requests a second since 325 s ago, at a limit of 100 a minute, unusual for it, alone."""
     denied = [minute(ago, allowed=100, denied=500) for ago in range(5, 0, -1)] + [minute(0, allowed=75, denied=375)]
     known = {"usual": 10.0, "others_active": 211, "totals": frozenset({"total-hour"})}
-    changes = [Change(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
+    changes = [Mark(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
     return Case(NOW_S, minutes or denied, **{**known, "changes": changes, **more})  # type: ignore[arg-type]
 
 
@@ -98,12 +99,12 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(others_over=150), "Most clients are affected: look for the cause on our side.", "the client's load"),
         (storm(changes=[]), "No change of the configuration is recorded.", "has not changed"),
         (
-            storm(changes=[Change(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
+            storm(changes=[Mark(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
             "Changed 40 s before it began: limits.client: 9000/minute → 120/minute. The cause may be on our side",
             "the client's load",
         ),
         (
-            storm(changes=[Change(BEGUN_S + 90, "client limit of batch-jobs: 800/minute (ann)")]),
+            storm(changes=[Mark(BEGUN_S + 90, "client limit of batch-jobs: 800/minute (ann)")]),
             f"Changed since it began, at {utc_time(BEGUN_S + 90)}: client limit of batch-jobs: 800/minute (ann).",
             "has not changed",
         ),
