@@ -20,9 +20,9 @@ from oauth_ratelimit.admin.params import Params
 from oauth_ratelimit.admin.present import instances, state, verdict
 from oauth_ratelimit.admin.security import (
     NO_SECRET_KEY,
+    SECURITY_HEADERS,
     Authorize,
     CsrfTokens,
-    add_security_headers,
     authorized_operator,
     rejection_reason,
 )
@@ -101,7 +101,9 @@ def admin_blueprint(
 
     @pages.after_request
     def add_headers(response: Response) -> Response:
-        return add_security_headers(response, is_static=(request.endpoint or "").endswith(".static"))
+        is_static = (request.endpoint or "").endswith(".static")  # browsers store nothing else, and revalidate it
+        response.headers.update({**SECURITY_HEADERS, "Cache-Control": "no-cache" if is_static else "no-store"})
+        return response
 
     for page, (path, title) in PAGES.items():
         pages.add_url_rule(path, page, _page_view(page, title))

@@ -104,7 +104,6 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
     """
     form, found = Form(body), list[Override]()
     made = (operator, form.reason, context.now_s, form.end_s(context.now_s))
-    targets = set()
     if form.kind is OverrideKind.LIMIT:
         is_reuse, present = body.get("on_limit") == OnLimit.REUSE, limits_of(context.policies, form.client_id)
         limits = {} if is_reuse else form.field("limits") or {}
@@ -114,18 +113,16 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
                 form.problems.add(f"limits.{kind}", f"got {show(name)}, allowed: the name of a limit that applies now")
         raised = amount_overrides(context.policies, form.client_id, limits, template)
         found = _reuse_overrides(present, template) if is_reuse else raised
-        targets = {Target(form.kind, form.client_id, kind) for kind in (REUSING if is_reuse else limits)}
     elif form.kind is OverrideKind.MODE and body.get("mode") != Mode.DRY_RUN:
         form.problems.add("mode", f"got {show(body.get('mode'))}, allowed: dry-run; others by mode set in the terminal")
     form.raise_errors()
     if form.kind is not OverrideKind.LIMIT:
         mode = Mode.DRY_RUN if form.kind is OverrideKind.MODE else None
         found = [Override(Target(form.kind, form.client_id), *made, mode=mode)]
-        targets = {each.target for each in found}
     known = [
         each
         for each in context.overrides
-        if each.target in targets
+        if (each.target.kind, each.target.client_id) == (form.kind, form.client_id)
         and (each.author, each.reason) == (operator, form.reason)
         and context.now_s - each.made_at_s < REPEATED_S
     ]
@@ -152,14 +149,6 @@ def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
 
 def _value(override: Override) -> object:
     return override.target, override.mode, override.policies
-
-
-def read_target(body: Body) -> tuple[Target, str]:
-    """Return the override to remove and the reason, or raise ``ConfigError`` with all errors."""
-    form = Form(body)
-    limit_kind = form.field("limit_kind") if form.kind is OverrideKind.LIMIT else None
-    form.raise_errors()
-    return Target(form.kind, form.client_id, limit_kind), form.reason
 
 
 def amounts(cache: ReadCache, params: Params) -> Record:
@@ -207,10 +196,12 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
 
 def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
     """Remove an override."""
-    target, reason = read_target(body)
+    form = Form(body)
+    target = Target(form.kind, form.client_id, form.field("limit_kind") if form.kind is OverrideKind.LIMIT else None)
+    form.raise_errors()
 
     def change(context: OperatorContext) -> Record:
-        is_removed = context.stores.overrides.remove(target, author=operator, reason=reason, at_s=context.now_s)
+        is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason, at_s=context.now_s)
         if is_removed:
             _log_change(target, "unset", operator=operator)
         return {"is_removed": is_removed}

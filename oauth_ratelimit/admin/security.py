@@ -34,7 +34,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -62,13 +62,6 @@ def authorized_operator(authorize: Authorize) -> str | AnyResponse:
     if not isinstance(operator, str):
         raise TypeError(f"authorize must return the operator's name, None or a response, got {type(operator).__name__}")
     return operator[:MAX_OPERATOR_LENGTH].encode("utf-8", "replace").decode()
-
-
-def add_security_headers(response: Response, *, is_static: bool) -> Response:
-    """Return a response with security headers. Browsers store only static files, and revalidate them."""
-    response.headers.update(HEADERS)
-    response.headers["Cache-Control"] = "no-cache" if is_static else "no-store"
-    return response
 
 
 class CsrfTokens:

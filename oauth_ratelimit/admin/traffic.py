@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import groupby
 
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import Mark, read_marks
@@ -11,7 +12,7 @@ from oauth_ratelimit.admin.verdict import RULE, severity
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, json_safe
@@ -222,39 +223,32 @@ def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Tim
     return timeline, None not in line, charts
 
 
-Use = tuple[float, int, int] | tuple[None, None, None]
-"""Highest use of a limit in a step, as a share, and the limit and window that applied then."""
-
-
-def _highest_uses(timeline: Timeline, minutes: Sequence[ClientMinute]) -> dict[str, list[Use]]:
-    """Return the highest use of each limit in each step."""
-    uses: dict[str, dict[int, tuple[float, int, int]]] = {}
+def _highest_uses(timeline: Timeline, minutes: Sequence[ClientMinute]) -> dict[str, list[Peak | None]]:
+    """Return the highest use of each limit in each step, for the limits that are used most."""
+    uses: dict[str, dict[int, Peak]] = {}
     for minute in minutes:
         at_s = minute.minute_s // timeline.step_s * timeline.step_s
         for policy, peak in minute.peaks.items():
             steps = uses.setdefault(policy, {})
-            share = max(peak.share, steps.get(at_s, (0.0, 0, 0))[0])
-            steps[at_s] = (share, peak.limit, peak.window_s)
-    highest = sorted(uses.items(), key=lambda item: -max(use[0] for use in item[1].values()))[:MAX_USES]
-    return {policy: [steps.get(at_s, (None, None, None)) for at_s in timeline.starts_s] for policy, steps in highest}
+            steps[at_s] = max(peak, steps.get(at_s, peak))
+    highest = sorted(uses.items(), key=lambda item: -max(peak.share for peak in item[1].values()))[:MAX_USES]
+    return {policy: list(map(steps.get, timeline.starts_s)) for policy, steps in highest}
 
 
-def _limits_per_minute(uses: Mapping[str, Sequence[Use]], of_users: Set[str]) -> Iterator[Record]:
+def _limits_per_minute(uses: Mapping[str, Sequence[Peak | None]], of_users: Set[str]) -> Iterator[Record]:
     """Yield the limits that requests per minute can be compared with: another window only with its own use."""
     for policy, steps in uses.items():
-        if policy not in of_users and any(window_s == MINUTE_S for _, _, window_s in steps):
-            yield _drawn(f"limit of {policy}", REST, [limit for _, limit, _ in steps], "stepped")
+        if policy not in of_users and any(peak and peak.window_s == MINUTE_S for peak in steps):
+            yield _drawn(f"limit of {policy}", REST, [peak and peak.limit for peak in steps], "stepped")
 
 
-def _uses(uses: Mapping[str, Sequence[Use]]) -> Iterator[Record]:
+def _uses(uses: Mapping[str, Sequence[Peak | None]]) -> Iterator[Record]:
     """Yield the use of each limit in percent; its label has the limit, and former ones."""
     for number, (policy, steps) in enumerate(uses.items(), 1):
-        rates = [
-            rate_text(limit, window_s) for _, limit, window_s in steps if limit is not None and window_s is not None
-        ]
-        changed = [rate for at, rate in enumerate(rates) if not at or rate != rates[at - 1]]
-        shares = [share and share * 100 for share, _, _ in steps]
-        yield _drawn(f"{policy}: {' → '.join(changed[-MAX_RATES:])}", str(number), shares)
+        rates = [rate for rate, _ in groupby(rate_text(peak.limit, peak.window_s) for peak in steps if peak)]
+        yield _drawn(
+            f"{policy}: {' → '.join(rates[-MAX_RATES:])}", str(number), [peak and peak.share * 100 for peak in steps]
+        )
     if uses:
         yield _drawn("the limit", "bad", [100 for _ in next(iter(uses.values()))], "stepped")
 
