@@ -26,6 +26,11 @@ MEANWHILE = (
     "again. Until then this page shows no counts of other processes and no statistics, and cannot change overrides."
 )
 
+UNREADABLE = (
+    "The configuration file is invalid, and this process has read no store.uri from it, so this page shows nothing. "
+    "The log has the problems (config_rejected), check-config lists them."
+)
+
 
 class NothingShared(Exception):
     """There is no shared database to read; the message has the reason."""
@@ -113,6 +118,8 @@ class ReadCache:
         if self.app_limiter.is_switched_off:
             raise NothingShared("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
         context = self.app_limiter.context()
+        if context is None and self.app_limiter.health().rejection is not None:
+            raise NothingShared(UNREADABLE)
         if context is None:
             raise NothingShared(
                 "Counters are not shared: the configuration has no store.uri. This page shows what is in MongoDB."

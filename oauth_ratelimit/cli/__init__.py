@@ -39,7 +39,7 @@ REMOVED = {
     "--near-limit": "keys near a limit are synchronised at once, so leave it out",
     "--picture": "draw the JSON of replay, or see the admin page",
 }
-NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
+NEEDS_STORE = "No store.uri can be read; with --mongo-uri before the command it works all the same."
 
 
 class Commands(click.Group):

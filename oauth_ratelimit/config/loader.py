@@ -11,12 +11,12 @@ from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, without_address
 from oauth_ratelimit.config.limits import MODE
-from oauth_ratelimit.config.policies import find_clashes
+from oauth_ratelimit.config.policies import INSTANCE, build_policies, find_clashes
 from oauth_ratelimit.config.privacy import PrivacySettings
 from oauth_ratelimit.config.settings import FILE, MONGO_URI, GuardSettings, Settings, StoreSettings
 from oauth_ratelimit.config.types import keys_of, or_null
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.policy import OwnLimits
 from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
 
@@ -67,16 +67,18 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
 def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = None) -> Settings:
     """Return what applies of a file that is not valid: limits are off.
 
-    ``store`` and ``privacy`` apply as far as they are valid alone. So does ``guard``; if it is named and not valid, it
-    runs with its default limits, as a dry run if its mode cannot be read either. With ``mode: off`` it is off, too.
+    ``instance``, ``store`` and ``privacy`` apply as far as they are valid alone. So does ``guard``; if it is named and
+    not valid, it runs with its default limits, as a dry run if its mode cannot be read either. With ``mode: off`` it is
+    off, too.
     """
     from oauth_ratelimit.config.document import top_level
 
-    sections = top_level(content, ("mode", "store", "privacy", "guard"))
+    sections = top_level(content, ("mode", "instance", "store", "privacy", "guard"))
     unknown_key = PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES))
+    instance = INSTANCE.parse(sections.get("instance"), "instance", Problems())
     is_off = f"{mode or sections.get('mode')}".lower() == Mode.OFF.value
     return Settings(
-        PolicySet(mode=Mode.OFF),
+        build_policies(limits=OwnLimits(), mode=Mode.OFF, instance=instance),
         store=_valid_store(sections.get("store"), uri),
         privacy=_valid("privacy", sections.get("privacy")) or PrivacySettings("hashed", (unknown_key,)),
         guard=GuardSettings(mode=Mode.OFF) if is_off else _valid_guard(sections.get("guard")),

@@ -15,6 +15,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, OnLimit, OwnLimi
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
 
+INSTANCE = or_null(text("text of 1 to 255 characters", shortest=1, longest=255))
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 NAME = text(
     "1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit",
@@ -174,7 +175,7 @@ POLICY_KEYS = (
     ENABLED,
     ConfigKey(
         "instance",
-        or_null(text("text of 1 to 255 characters", shortest=1, longest=255)),
+        INSTANCE,
         "Name of this instance, for a canary by instance. Default: the host's name.",
     ),
     ConfigKey(

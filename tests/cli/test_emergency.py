@@ -76,7 +76,7 @@ def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mo
     refused = terminal.run("limit", "set", "app", "--limit", "5/min", "--kind", "user", "--yes", *WHY)
 
     assert 1 == refused.exit_code
-    assert "with --mongo-uri this command works all the same" in refused.stderr
+    assert "with --mongo-uri before the command it works all the same" in refused.stderr
     assert 0 == terminal.run("--mongo-uri", mongo_uri, "mode", "set", "dry-run", *WHY).exit_code
 
 

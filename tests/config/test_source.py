@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -305,6 +306,20 @@ def test_guard_of_an_invalid_file_goes_on(path: Path, guard: str | None, expecte
     assert expected == (settings.guard.mode, settings.guard.max_keys)
     assert settings.is_guarded is (guard is not None)
     assert "mongodb://host/db" == settings.store.uri
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", gethostname()),
+        (BROKEN, gethostname()),
+        (f"{BROKEN}instance: node-1\n", "node-1"),
+        ("instance: 7\n", gethostname()),
+    ],
+)
+def test_instance_has_its_name_whatever_is_wrong_with_the_file(path: Path, content: str, expected: str) -> None:
+    path.write_text(content)
+    assert expected == ConfigFile(path).load().policies.instance
 
 
 def test_user_names_are_hidden_if_the_section_privacy_is_invalid(path: Path) -> None:
