@@ -45,10 +45,8 @@ def test_networks_that_failures_are_counted_by(remote_addr: str | None, expected
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        *(
-            (text, True)
-            for text in ("10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7:4711", "2001:db8::9", "[2001:db9::5]:80")
-        ),
+        *((text, True) for text in ("10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7:4711", "2001:db8::9")),
+        ("[2001:db9::5]:80", True),
         *((text, False) for text in ("192.0.2.8", "2001:db9::6", "2001:dba::1", "")),
     ],
 )

@@ -1,5 +1,6 @@
 """Overrides on top of the configuration."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,10 +49,8 @@ def test_limit_of_a_client_replaces_only_that_kind_of_that_client(config: Any, p
 
 def test_limit_of_all_clients_replaces_the_default() -> None:
     """A client with a limit of its own keeps it."""
-    config, change = (
-        {"clients": {"app": {"limits": {"client": ["100/minute"]}}}},
-        override(client_id=None, policies=(POLICY,)),
-    )
+    change = override(client_id=None, policies=(POLICY,))
+    config = {"clients": {"app": {"limits": {"client": ["100/minute"]}}}}
     assert (POLICY,) == found(config, change, client_id="other").limits.client
     assert found(config).limits.client == found(config, change).limits.client
 
@@ -122,33 +121,21 @@ def test_several_overrides_of_a_client_apply_together() -> None:
     assert (Mode.ENFORCE, (POLICY,), ()) == (policies.mode, policies.limits.client, policies.limits.user)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: Target(LIMIT, "app"),
-        lambda: Target(MODE, "app", LimitKind.USER),
-        lambda: Target(TRUSTED),
-        lambda: override(MODE),
-        lambda: override(TRUSTED, mode=Mode.OFF),
-        lambda: override(MODE, None, mode=Mode.DRY_RUN, canary_percent=5),
-        lambda: override(MODE, mode=Mode.ENFORCE, canary_percent=5),
-        lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=0),
-        lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=float("nan")),
-        lambda: override(TRUSTED, policies=(POLICY,)),
-    ],
-    ids=[
-        "limit of no kind",
-        "mode with a kind",
-        "all trusted",
-        "no mode",
-        "a mode",
-        "limits",
-        "canary of a dry run",
-        "canary of a client",
-        "empty canary",
-        "canary that is no number",
-    ],
-)
-def test_override_that_does_not_fit_its_target_is_rejected(build: Any) -> None:
+MISFITS: dict[str, Callable[[], object]] = {
+    "limit of no kind": lambda: Target(LIMIT, "app"),
+    "mode with a kind": lambda: Target(MODE, "app", LimitKind.USER),
+    "all trusted": lambda: Target(TRUSTED),
+    "no mode": lambda: override(MODE),
+    "a mode": lambda: override(TRUSTED, mode=Mode.OFF),
+    "canary of a dry run": lambda: override(MODE, None, mode=Mode.DRY_RUN, canary_percent=5),
+    "canary of a client": lambda: override(MODE, mode=Mode.ENFORCE, canary_percent=5),
+    "empty canary": lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=0),
+    "canary that is no number": lambda: override(MODE, None, mode=Mode.ENFORCE, canary_percent=float("nan")),
+    "limits": lambda: override(TRUSTED, policies=(POLICY,)),
+}
+
+
+@pytest.mark.parametrize("build", MISFITS.values(), ids=MISFITS)
+def test_override_that_does_not_fit_its_target_is_rejected(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"override|trusting|canary"):
         build()

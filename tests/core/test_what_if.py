@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,8 @@ from testbed.clock import Clock
 from testbed.trace import hits
 
 SHOP = Subject("shop", None)
-BATCH, PASSWORD, REVOCATION = (
-    Source("client", "client_credentials"),
-    Source("user", "password"),
-    Source("client", "endpoint:revocation"),
-)
+BATCH, PASSWORD = Source("client", "client_credentials"), Source("user", "password")
+REVOCATION = Source("client", "endpoint:revocation")
 
 
 def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s: float = 0.0) -> tuple[int, int, int]:
@@ -27,27 +25,19 @@ def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s
     return effect.at_least, effect.denied, effect.at_most
 
 
-@pytest.mark.parametrize(
-    ("load", "limit", "window_minutes", "expected"),
-    [
-        ({60: 150, 300: 80}, 100, 1, (50, 50, 50)),
-        ({60: 100, 300: 100}, 100, 1, (0, 0, 0)),
-        ({60: 80, 120: 80}, 100, 1, (0, 7, 60)),
-        ({60 * minute: 10 for minute in range(1, 7)}, 40, 5, (10, 15, 20)),
-        ({60 * minute: 10 for minute in range(1, 7)}, 50, 5, (0, 5, 10)),
-        ({60 * minute: 10 for minute in range(1, 7)}, 60, 5, (0, 0, 0)),
-        ({60: 1000, 180: 100}, 100, 1, (900, 900, 900)),
-    ],
-    ids=[
-        "minutes apart",
-        "minutes apart that fit",
-        "side by side",
-        "wide window",
-        "wide window that may fit",
-        "wide window that fits",
-        "denied requests do not count",
-    ],
-)
+SIX_MINUTES = {60 * minute: 10 for minute in range(1, 7)}
+WINDOWS: dict[str, tuple[Any, ...]] = {
+    "minutes apart": ({60: 150, 300: 80}, 100, 1, (50, 50, 50)),
+    "minutes apart that fit": ({60: 100, 300: 100}, 100, 1, (0, 0, 0)),
+    "side by side": ({60: 80, 120: 80}, 100, 1, (0, 7, 60)),
+    "wide window": (SIX_MINUTES, 40, 5, (10, 15, 20)),
+    "wide window that may fit": (SIX_MINUTES, 50, 5, (0, 5, 10)),
+    "wide window that fits": (SIX_MINUTES, 60, 5, (0, 0, 0)),
+    "denied requests do not count": ({60: 1000, 180: 100}, 100, 1, (900, 900, 900)),
+}
+
+
+@pytest.mark.parametrize(("load", "limit", "window_minutes", "expected"), WINDOWS.values(), ids=WINDOWS)
 def test_window_holds_some_of_the_minute_that_it_begins_in(
     load: dict[int, int], limit: int, window_minutes: int, expected: tuple[int, int, int]
 ) -> None:
@@ -115,19 +105,10 @@ def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window
     assert (0, 0, 0) == bounds(load, sum(load.values()), window_minutes)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "window_minutes", "limit", "error_ratio"),
-    (
-        ("sliding", 1, 10, 0.02),
-        ("sliding", 5, 20, 0.003),
-        ("sliding", 10, 20, 0.002),
-    ),
-)
-def test_errors_on_recorded_traffic_are_as_documented(
-    estimator: str, window_minutes: int, limit: int, error_ratio: float
-) -> None:
+@pytest.mark.parametrize(("window_minutes", "limit", "error_ratio"), ((1, 10, 0.02), (5, 20, 0.003), (10, 20, 0.002)))
+def test_errors_on_recorded_traffic_are_as_documented(window_minutes: int, limit: int, error_ratio: float) -> None:
     clock = Clock()
-    limits = {"client": [{"limit": limit, "window": 60 * window_minutes, "estimator": estimator}]}
+    limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
     limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)
     load: defaultdict[Subject, Counter[int]] = defaultdict(Counter)
     denied: Counter[Subject] = Counter()

@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
@@ -21,18 +20,9 @@ from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, in_flight_h
 TRIPLE = a_policy(3, 60)
 
 
-def figures(decision: Decision) -> tuple[Any, ...]:
-    return (
-        decision.allowed,
-        decision.would_deny,
-        decision.mode,
-        decision.policy,
-        decision.limit,
-        decision.window_s,
-        decision.remaining,
-        decision.reset_after_s,
-        decision.retry_after_s,
-    )
+figures = attrgetter(
+    *("allowed", "would_deny", "mode", "policy", "limit", "window_s", "remaining", "reset_after_s", "retry_after_s")
+)
 
 
 def test_requests_are_admitted_up_to_the_limit_then_denied_with_a_delay(clock: Clock) -> None:

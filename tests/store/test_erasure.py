@@ -55,9 +55,7 @@ class Records:
         self.uri: str = terminal.settings["store"]["uri"]
 
     def configure(self, privacy: dict[str, Any]) -> Pseudonyms:
-        """
-        Have the commands, and instances from now on, go by a section ``privacy``; return the pseudonyms of users then.
-        """
+        """Have commands and instances use a section ``privacy`` from now on, and return its pseudonyms."""
         self.terminal.settings |= {"privacy": privacy, "sync": {"interval": "10ms"}}
         self.terminal.config_path.write_text(yaml.safe_dump(self.terminal.settings))
         return load_config(self.terminal.settings).privacy.names()
@@ -155,13 +153,9 @@ def test_erase_at_one_client_leaves_the_records_at_others(records: Records) -> N
     """Overrides are about clients, so the name is blanked everywhere, except for resets elsewhere."""
     records.fill({})
 
-    assert (
-        FOUND | {"counters": 2, "failures": 0, "statistics": 0, "denials": 0, "overrides": 1}
-        == (records.terminal.data("erase", ALICE, "--client", "z/last")["removed"])
-    )
-    assert (
-        FOUND | {"counters": 2, "overrides": 1} == (records.terminal.data("erase", ALICE, "--client", "app")["removed"])
-    )
+    removed = [records.terminal.data("erase", ALICE, "--client", name)["removed"] for name in ("z/last", "app")]
+    assert dict.fromkeys(FOUND, 0) | {"counters": 2, "overrides": 1} == removed[0]
+    assert FOUND | {"counters": 2, "overrides": 1} == removed[1]
     assert [("portal", ALICE)] * 2 == [
         (row["client_id"], row["username"]) for row in records.terminal.data("show", "portal", ALICE)
     ]

@@ -21,6 +21,7 @@ from oauth_ratelimit.store.mongo.heartbeats import (
 
 NOW_S = 4_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
+STRANGE: dict[str, Any] = {"_id": {"instance": "strange"}}
 
 
 @pytest.fixture
@@ -56,23 +57,9 @@ def test_instance_is_forgotten_when_it_is_removed_or_silent(store: HeartbeatStor
 @pytest.mark.parametrize(
     "document",
     [
-        {"_id": {"instance": "strange"}},
-        {
-            "_id": {"instance": "strange"},
-            "started_at_s": 1,
-            "beat_at_s": 1,
-            "version": "1",
-            "mode": "off",
-            "interval_s": "soon",
-        },
-        {
-            "_id": {"instance": "strange"},
-            "started_at_s": 1,
-            "beat_at_s": 1,
-            "version": {"a": 1},
-            "mode": [],
-            "interval_s": {"a": 1},
-        },
+        STRANGE,
+        {**STRANGE, "started_at_s": 1, "beat_at_s": 1, "version": "1", "mode": "off", "interval_s": "soon"},
+        {**STRANGE, "started_at_s": 1, "beat_at_s": 1, "version": {"a": 1}, "mode": [], "interval_s": {"a": 1}},
         {"_id": {"kind": "mode"}},  # found, too: MongoDB compares mappings by their types first
     ],
     ids=["nothing else", "numbers in words", "mappings for numbers", "another kind"],

@@ -50,9 +50,7 @@ class Commands(CommandListener):
         """Nothing to note."""
 
     def names(self) -> list[str]:
-        """
-        Return the names of the commands since the last call, but for the look at the server's clock once a minute.
-        """
+        """Return the names of the commands since the last call, but for looks at the server's clock."""
         names = [event.command_name for event in self.sent if event.command_name != "hello"]
         self.sent.clear()
         return names
@@ -181,20 +179,10 @@ def test_connection_string_without_a_database_means_oauth_ratelimit(mongod: Mong
 
 
 def test_namespaces_share_no_counter(mongo_uri: str) -> None:
-    limiters = [
-        Limiter(
-            load_config(
-                {
-                    "mode": "enforce",
-                    "limits": {"client": ["1/minute"]},
-                    "store": {"uri": mongo_uri, **({"namespace": name} if name else {})},
-                }
-            ),
-            clock=Clock(FUTURE_S),
-        )
-        for name in (None, "one", "two")
-    ]
-    for limiter in limiters:
+    for namespace in ({}, {"namespace": "one"}, {"namespace": "two"}):
+        store = {"uri": mongo_uri, **namespace}
+        config = load_config({"mode": "enforce", "limits": {"client": ["1/minute"]}, "store": store})
+        limiter = Limiter(config, clock=Clock(FUTURE_S))
         limiter.peek(CLIENT)
         limiter.sync()
         assert limiter.check(CLIENT).allowed

@@ -52,18 +52,12 @@ def documents(mongo_database: Any) -> Any:
 
 
 def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore]) -> None:
+    """It replaces the former one of its target."""
     writer = open_store()
-    for override in SAMPLES:
+    for override in (Override(MODE, "ann", "former", 1.0, mode=Mode.OFF), *SAMPLES):
         writer.put(override)
 
     assert tuple(SAMPLES) == open_store().read()
-
-
-def test_override_replaces_the_former_one_of_its_target(store: OverrideStore) -> None:
-    store.put(Override(MODE, "ann", "first", 1.0, mode=Mode.OFF))
-    store.put(Override(MODE, "bob", "second", 2.0, mode=Mode.ENFORCE))
-
-    assert ["second"] == [override.reason for override in store.read()]
 
 
 def test_removed_override_is_not_read(store: OverrideStore) -> None:
@@ -100,11 +94,8 @@ def test_history_has_every_change_in_order(store: OverrideStore) -> None:
     assert [*zip([LIMIT, MODE, TRUSTED], SAMPLES, strict=True), (LIMIT, None)] == [
         (entry.target, entry.override) for entry in store.history()
     ]
-    assert ("bob", "over", 1500.0) == (
-        store.history()[-1].author,
-        store.history()[-1].reason,
-        store.history()[-1].at_s,
-    )
+    last = store.history()[-1]
+    assert ("bob", "over", 1500.0) == (last.author, last.reason, last.at_s)
     assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
 
 
@@ -122,12 +113,8 @@ def test_resets_are_in_the_history_alone(store: OverrideStore, monkeypatch: pyte
     monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
     store.put(SAMPLES[0])
     revision = store.revision()
-    for at_s, client_id, username in (
-        (5.0, "app", None),
-        (6.0, "app", "ann"),
-        (7.0, "partner", "kim"),
-        (8.0, "app", ""),
-    ):
+    resets = (5.0, "app", None), (6.0, "app", "ann"), (7.0, "partner", "kim"), (8.0, "app", "")
+    for at_s, client_id, username in resets:
         store.note_reset(Counters(client_id, username), author="bob", reason="", at_s=at_s)
 
     assert [("reset", Counters("app", "ann"), 6.0), ("reset", Counters("app", ""), 8.0)] == [
@@ -150,14 +137,8 @@ def an_override(**fields: Any) -> dict[str, Any]:
     """Return the document of an override but for these fields."""
     limit = {"name": "user", "limit": Int64(5), "window": 60, "frames": 10, "estimator": "sliding"}
     limit |= {"count_denied": False, "mode": None}
-    content = {
-        "by": "bob",
-        "reason": "r",
-        "at": datetime(2033, 5, 18, tzinfo=UTC),
-        "until": None,
-        "mode": None,
-        "limits": [limit],
-    }
+    at = datetime(2033, 5, 18, tzinfo=UTC)
+    content = {"by": "bob", "reason": "r", "at": at, "until": None, "mode": None, "limits": [limit]}
     identity = {"kind": "limit", "clientId": "app", "limitKind": "user"}
     return {"_id": identity, "active": True, **content, "history": [{"action": "set", **content}], **fields}
 
@@ -190,12 +171,6 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "name that forges a header": a_limit(name='x"\r\nRetry-After: 0'),
     "empty name": a_limit(name=""),
 }
-
-
-def test_override_in_the_collection_is_read(store: OverrideStore, documents: Any) -> None:
-    documents.insert_one(an_override())
-    (found,) = store.read()
-    assert 5 == found.policies[0].limit
 
 
 @pytest.mark.parametrize("document", DAMAGED.values(), ids=DAMAGED)

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.mongo
 
 
 def uri_of(mongod: Mongod, options: str) -> str:
-    """
-    Return a connection string that leaves a busy machine the time for a handshake; a selection ends soon all the same.
-    """
+    """Return a connection string that leaves a busy machine the time for a handshake."""
     patience = "connectTimeoutMS=60000&socketTimeoutMS=60000"
     return f"mongodb://{mongod.address}/oauth?{patience}{options and '&'}{options}"
 
