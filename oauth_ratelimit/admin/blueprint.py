@@ -3,14 +3,14 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 from flask import Blueprint, Response, current_app, g, render_template, request
 from markupsafe import Markup
 from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
-from werkzeug.wsgi import LimitedStream
+from werkzeug.wsgi import get_input_stream
 
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.cache import NothingShared, ReadCache
@@ -189,11 +189,8 @@ def _problem(kind: str, text: str, *, status: int, **more: object) -> Response:
 
 
 def _body() -> dict[str, Any]:
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise RequestEntityTooLarge
     # A chunked body has no length: read just enough to see that it is too long.
-    request.stream = cast(IO[bytes], LimitedStream(request.stream, MAX_BODY_BYTES + 1, is_max=True))
-    data = request.get_data(cache=False)
+    data = get_input_stream(request.environ, max_content_length=MAX_BODY_BYTES + 1).read()
     if len(data) > MAX_BODY_BYTES:
         raise RequestEntityTooLarge
     try:

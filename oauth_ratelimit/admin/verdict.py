@@ -121,15 +121,8 @@ def _active(case: Case, run: Run) -> Verdict:
     word = "Denied" if run.is_real else "Would be denied (dry run)"
     compared = ", ".join(filter(None, (_of_limit(case, run), _of_usual(case))))
     lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}{': ' if compared else ''}{compared}."
-    others = [_others_text(case, run)] if case.is_alone else []
-    more = (
-        _share_text(case, run),
-        *_reuse_texts(case, run),
-        *others,
-        _changes_text(case, run),
-        *_conclusion(case, run),
-    )
-    return Verdict("denied" if run.is_real else "dry-run", (lead, *more))
+    found = [text(case, run) for text in (_share_text, _reuse_text, _others_text, _changes_text, _conclusion)]
+    return Verdict("denied" if run.is_real else "dry-run", (lead, *filter(None, found)))
 
 
 def _begun(case: Case, run: Run) -> str:
@@ -252,14 +245,16 @@ def _share_text(case: Case, run: Run) -> str:
     return f"In the last minute {over:,} of {counted(offered, 'request')} {would}."
 
 
-def _reuse_texts(case: Case, run: Run) -> list[str]:
+def _reuse_text(case: Case, run: Run) -> str:
     total = _sum(minute for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s)
     if not total.would_reuse:
-        return []
-    return [f"Reuse would have spared {percent_text(total.would_reuse / (total.denied + total.would_deny))} of these."]
+        return ""
+    return f"Reuse would have spared {percent_text(total.would_reuse / (total.denied + total.would_deny))} of these."
 
 
 def _others_text(case: Case, run: Run) -> str:
+    if not case.is_alone:
+        return ""
     if not case.others_active:
         return "No other client sends requests."
     others = counted(case.others_active, "other client")
@@ -282,19 +277,19 @@ def _changes_text(case: Case, run: Run) -> str:
     return f"The configuration has not changed since {utc_time(before.at_s)}."
 
 
-def _conclusion(case: Case, run: Run) -> list[str]:
+def _conclusion(case: Case, run: Run) -> str:
     """Return whether the cause is on the operator's side or the client's, as far as the numbers say so."""
     last = max((each.at_s for each in case.changes if each.text and each.at_s <= run.first_s), default=None)
     ratio = _unusual(case)
     if all(grant.startswith(GUARD) for _, grant in run.denials):
-        return ["Somebody tries passwords or secrets under this id; it need not be this client."]
+        return "Somebody tries passwords or secrets under this id; it need not be this client."
     if last is not None and run.first_s - last <= CAUSE_S:
-        return ["The cause may be on our side: look at that change first."]
+        return "The cause may be on our side: look at that change first."
     if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
-        return ["Most clients are affected: look for the cause on our side."]
+        return "Most clients are affected: look for the cause on our side."
     if ratio is not None and ratio >= UNUSUAL:
-        return ["The cause is the client's load."]
-    return ["The client sends what it usually does: the limit may be too low for it."] if ratio is not None else []
+        return "The cause is the client's load."
+    return "" if ratio is None else "The client sends what it usually does: the limit may be too low for it."
 
 
 def judge_all(active_count: int, denied_count: int, over_count: int) -> Verdict:

@@ -214,12 +214,10 @@ class AppLimiter:
         worker = self._worker  # started by the decision; without one there is nothing to record with
         if worker is None:
             return
-        try:
+        with self.fail_open("observer_failed"):  # the token has been issued
             lifetime_s = token.get("expires_in") if isinstance(token, Mapping) else None
             if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
                 worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
-        except Exception as exc:  # noqa: BLE001  # the token has been issued
-            self.log_failure("observer_failed", exc)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

@@ -72,17 +72,13 @@ def current_app_limiter() -> AppLimiter | None:
     """Return the limiter of the current request's application, None if it is not limited, or outside of a request."""
     if not has_request_context():
         return None
-    app = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # attributes of proxies are slow
-    limiter: AppLimiter | None = app.extensions.get(EXTENSION)
-    return limiter
+    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+    return app_limiter
 
 
 def current_response() -> ResponseState:
     """Return the state of the response to the current request. A context without the middleware has one of its own."""
-    environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
-    state: ResponseState | None = environ.get(RESPONSE_KEY)
-    if state is None:
-        state = environ[RESPONSE_KEY] = ResponseState(is_awaited=False)
+    state: ResponseState = request.environ.setdefault(RESPONSE_KEY, ResponseState(is_awaited=False))
     return state
 
 

@@ -143,18 +143,12 @@ def _sorted_scope(scope: str) -> str:
     return " ".join(sorted(scope.split()))
 
 
-class Reuser:
+class Reuser(NamedTuple):
     """Decides which requests get a token again. An error of the application's functions counts as no."""
 
-    def __init__(
-        self,
-        is_active: Callable[[dict[str, Any]], object] | None,
-        key_of: Callable[[Any], str] | None,
-        log_failure: Callable[[str, Exception], None],
-    ) -> None:
-        self._is_active = is_active
-        self._key_of = key_of
-        self._log_failure = log_failure
+    is_active: Callable[[dict[str, Any]], object] | None
+    key_of: Callable[[Any], str] | None
+    log_failure: Callable[[str, Exception], None]
 
     def answer(
         self,
@@ -186,7 +180,7 @@ class Reuser:
             found = self._find(cache, client_id, digest) if reuses else cache.begin(client_id, digest)
         except Exception as exc:  # noqa: BLE001  # foreign code, or a request that cannot be read
             if reuses or keeps:  # else it only measures what reuse would do
-                self._log_failure("reuse_failed", exc)
+                self.log_failure("reuse_failed", exc)
             return None
         if found is None:
             return None
@@ -212,9 +206,9 @@ class Reuser:
 
     def _may_reuse(self, token: dict[str, Any]) -> bool:
         try:
-            return self._is_active is None or bool(self._is_active(token))
+            return self.is_active is None or bool(self.is_active(token))
         except Exception as exc:  # noqa: BLE001  # foreign code
-            self._log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
+            self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
 
     def _digest(self, client: Any, asked: TokenRequest, scope: str) -> bytes | None:
@@ -222,7 +216,7 @@ class Reuser:
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
         method = getattr(asked.grant.request, "auth_method", None)
         options = (*asked.options, *asked.named_options.values())
-        extra = "" if self._key_of is None else self._key_of(client)
+        extra = "" if self.key_of is None else self.key_of(client)
         if (
             not asked.response.is_awaited
             or http_request.environ.get(RESPONSE_KEY) is not asked.response
