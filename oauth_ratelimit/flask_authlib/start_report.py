@@ -1,6 +1,5 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
-import difflib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import unwrap
@@ -10,6 +9,7 @@ from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask
 
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.operations.format import canary_text
@@ -112,10 +112,8 @@ def _response_types(grants: Iterable[Any]) -> list[str]:
 def _unknown(names: Iterable[str], known: set[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            guess = f"did you mean {close[0]}? " if close else ""
             has = ", ".join(names_text(sorted(known))) or "none"
-            yield name, f"{guess}its rules never apply; the application has {has}"
+            yield name, f"its rules never apply; the application has {has}{did_you_mean(name, sorted(known))}"
 
 
 def _servers_used_by(app: Flask) -> list[Any]:

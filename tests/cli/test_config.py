@@ -98,8 +98,9 @@ def test_names_that_the_application_does_not_have_are_warnings(check: Check) -> 
     result, data = check(MISSPELT, partial(protected, OAUTH_RATELIMIT_CONFIG={}))
 
     assert (0, 2) == (result.exit_code, len(data["warnings"]))
-    assert "Warning: grant type client_credential5: did you mean client_credentials? its rules never" in result.stderr
-    assert "Warning: endpoint tokens: did you mean token? its rules never apply" in result.stderr
+    assert "Warning: grant type client_credential5: its rules never apply; the application has" in result.stderr
+    assert "; did you mean client_credentials?" in result.stderr
+    assert "Warning: endpoint tokens: its rules never apply; the application has" in result.stderr
     corrected = MISSPELT.replace("credential5", "credentials").replace("tokens", "static")
     assert [] == check(corrected, partial(protected, OAUTH_RATELIMIT_CONFIG={}))[1]["warnings"]
 

@@ -79,11 +79,11 @@ def test_names_that_match_nothing_are_logged() -> None:
 
     unknown = {entry["grant_type"]: entry["hint"] for entry in of("grant_unknown", logs)}
     assert {"client_cred", "password"} == unknown.keys()
-    assert unknown["client_cred"].startswith("did you mean client_credentials? its rules never apply")
-    assert unknown["password"].startswith("its rules never apply; the application has client_credentials")
+    assert "its rules never apply; the application has client_credentials" == unknown["password"]
+    assert f"{unknown['password']}; did you mean client_credentials?" == unknown["client_cred"]
     [endpoint] = of("endpoint_unknown", logs)
     assert "tokens" == endpoint["endpoint"]
-    assert endpoint["hint"].startswith("did you mean token?")
+    assert endpoint["hint"].endswith("did you mean token?")
 
 
 def test_reload_warns_as_a_start_does_of_what_is_new(tmp_path: Path) -> None:
