@@ -11,8 +11,8 @@ from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.process.deadline import Deadline
 
-MAX_QUEUED = 5000  # a few MB
-MAX_ENTRIES = 10_000
+MAX_WAITING = 10_000  # records that are not written yet, some MB
+MAX_ENTRIES = 15_000
 NO_ROOM = "the queue was full; the answers had no decision_id"
 WRITE_EVERY_S = 10.0
 BATCH = 500  # records; one bulk must not keep the interpreter busy for long
@@ -67,12 +67,13 @@ class DenialRecorder:
         self._queue: deque[_Entry] = deque()  # filled by requests
         self._entries: list[_Entry] = []
         self._due: list[_Entry] = []
+        self._unwritten_count = 0  # of the entries, when they were collected
         self._next_s = 0.0
         self._lost = LostRecords("denials_unrecorded")
 
     def has_room(self) -> bool:
         """Return True if one more denial can be queued, else count it as lost, unless none is kept."""
-        has_room = len(self._queue) < MAX_QUEUED
+        has_room = len(self._queue) + self._unwritten_count < MAX_WAITING
         if not has_room and self._keep_s():
             self._lost.add(1, reason=NO_ROOM)
         return has_room
@@ -101,18 +102,13 @@ class DenialRecorder:
 
     def _collect_due(self, now_s: float) -> None:
         """Collect the records to write, new ones first, and drop finished ones."""
-        self._entries = [entry for entry in self._entries if entry.is_due or now_s < entry.period.until_s]
-        new_count = sum(entry.is_new for entry in self._entries)
-        room = MAX_ENTRIES - new_count  # the rest stays in the queue until there is room
-        queued = [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
-        if not self._keep_s():
-            self._entries, self._due = [], []
-            return
-        self._entries += queued
-        if len(self._entries) > MAX_ENTRIES:
-            self._entries.sort(key=lambda entry: entry.is_new)
-            self._entries = self._entries[-MAX_ENTRIES:]  # the dropped ones are written, without their last count
-        self._due = sorted((entry for entry in self._entries if entry.is_due), key=lambda entry: not entry.is_new)
+        entries = [entry for entry in self._entries if entry.is_due or now_s < entry.period.until_s]
+        entries += [self._queue.popleft() for _ in range(len(self._queue))]
+        entries.sort(key=lambda entry: not entry.is_new)
+        # Those beyond the maximum are written, without their last count.
+        self._entries = entries[:MAX_ENTRIES] if self._keep_s() else []
+        self._due = [entry for entry in self._entries if entry.is_due]
+        self._unwritten_count = sum(entry.is_new for entry in self._entries)
 
     def _write_batch(self) -> bool:
         """Write the first due records. Return True if the store answered."""

@@ -175,12 +175,11 @@ def test_closing_ends_at_the_deadline(instance: Instance, monkeypatch: pytest.Mo
     assert [(3, "the process has ended")] == lost()
 
 
-def test_outage_fills_recorder_and_queue_and_then_answers_have_no_id(
+def test_outage_fills_the_recorder_and_then_answers_have_no_id(
     instance: Instance, monkeypatch: pytest.MonkeyPatch, lost: Lost
 ) -> None:
     """Memory is bounded, and every id in an answer is found later. The number of the others is logged."""
-    monkeypatch.setattr(denials, "MAX_ENTRIES", 10)
-    monkeypatch.setattr(denials, "MAX_QUEUED", 3)
+    monkeypatch.setattr(denials, "MAX_WAITING", 13)
     instance.writer.error = StoreUnavailable("out of reach")
     ids = []
     for index in range(15):
