@@ -12,7 +12,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKin
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import duration
+from oauth_ratelimit.operations.format import canary_text, duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 
@@ -91,16 +91,8 @@ class LimitExplanation:
 
     @property
     def canary(self) -> str:
-        """The effect of the canary on this client, for people."""
-        canary = self.context.policies.canary
-        if canary is None:
-            return "none"
-        if self.matched.is_canary:
-            return "inside: enforced where the mode is enforce"
-        if canary.instances:
-            return f"only on instances {', '.join(canary.instances)}; dry run on the others"
-        is_inside = canary.has_client(self.client_id, instance="")
-        return "no effect: the client has a mode of its own" if is_inside else "outside: dry run"
+        """The canary, and whether this client is in it."""
+        return canary_text(self.context.policies.canary) + (", with this client" if self.matched.is_canary else "")
 
     def data(self) -> Record:
         """Return the explanation as a record."""

@@ -21,6 +21,7 @@ CLEARLY = 0.9  # times as many, or fewer, is a difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten minutes are recorded, so nobody knows what this does."
+NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are too low."
 TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
 NOBODY = "In the last hour this would have hit nobody: no request was over a limit."
 
@@ -45,7 +46,7 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))
     if all(_only_reuses(before, override) for override in overrides):
-        return Impact([_spared(context, target.client_id)])
+        return Impact(_spared(context, target.client_id))
     if target.client_id is None:
         return Impact(list(_of_limits(context, after)))
     return client_impact(_forecaster(context, target.client_id, after), target.client_id, before, after)
@@ -60,16 +61,15 @@ def _only_reuses(before: PolicySet, override: Override) -> bool:
     return one == other
 
 
-def _spared(context: OperatorContext, client_id: str | None) -> str:
-    tally = sum(_tallies(context, client_id, HOUR_S).values(), NO_REQUESTS)
-    over = tally.denied + tally.would_deny + tally.reused
-    if not over:
-        return NOBODY
+def _spared(context: OperatorContext, client_id: str | None) -> list[str]:
+    tallies, notes = _tallies(context, client_id, HOUR_S)
+    tally = sum(tallies.values(), NO_REQUESTS)
+    if not tally.over:
+        return [NOBODY, *notes]
+    share = percent_text((tally.would_reuse + tally.reused) / tally.over)
     reused = f" {tally.reused:,} got it again already." if tally.reused else ""
-    return (
-        f"In the last hour reuse would have spared {percent_text((tally.would_reuse + tally.reused) / over)} of "
-        f"{counted(over, 'denial')}: the client had a token that was still valid.{reused}"
-    )
+    spared = f"In the last hour reuse would have spared {share} of {counted(tally.over, 'denial')}"
+    return [f"{spared}: the client had a token that was still valid.{reused}", *notes]
 
 
 def _forecaster(context: OperatorContext, client_id: str, after: PolicySet) -> Forecaster:
@@ -159,7 +159,7 @@ def _amount(per_minute: float) -> str:
 
 def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
     """Yield the impact on those of all clients that were most over a limit lately, then on the busiest."""
-    before, tallies = context.policies, _tallies(context, None, RECENT * MINUTE_S)
+    before, (tallies, _) = context.policies, _tallies(context, None, RECENT * MINUTE_S)
     changed = [each for each in tallies if before.limits_at(each) != after.limits_at(each)]
     changed.sort(key=lambda each: (-tallies[each].over, -tallies[each].offered, each))
     for client_id in changed[:MAX_NAMED]:
@@ -171,25 +171,26 @@ def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
         yield NO_LOAD
 
 
-def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> dict[str, Tally]:
-    totals = context.stores.rollups.totals(context.now_s - span_s, context.now_s).clients
-    return {
-        total.client_id: total.tally
-        for total in totals
-        if total.client_id != OTHER_CLIENTS and (client_id is None or total.client_id == storable_name(client_id))
-    }
+def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> tuple[dict[str, Tally], list[str]]:
+    """Return the requests of each client, or of one, and what to note about them."""
+    totals = context.stores.rollups.totals(context.now_s - span_s, context.now_s)
+    tallies = {total.client_id: total.tally for total in totals.clients if total.client_id != OTHER_CLIENTS}
+    if client_id is not None:
+        stored = storable_name(client_id)
+        tallies = {stored: tallies[stored]} if stored in tallies else {}
+    return tallies, [] if totals.is_complete else [NOT_SUMMED_UP]
 
 
 def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) -> list[str]:
     """Return whom another mode would have denied, or spared. Counted, not computed: a dry run counts as enforcing."""
-    tallies, before = _tallies(context, client_id, HOUR_S), context.policies
+    (tallies, notes), before = _tallies(context, client_id, HOUR_S), context.policies
     offered = sum(tally.offered for tally in tallies.values())
     if not offered:
-        return [NO_RECORD]
+        return [NO_RECORD, *notes]
     names = [name for name in tallies if _denies(before, client_id or name) is not _denies(after, client_id or name)]
     hit = sorted((name for name in names if tallies[name].over), key=lambda name: (-tallies[name].over, name))
     if not hit:
-        return [NOBODY]
+        return [NOBODY, *notes]
     verb = "denied" if _denies(after, client_id or hit[0]) else "spared"
     over, clients = sum(tallies[name].over for name in hit), counted(len(tallies), "client")
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
@@ -197,7 +198,7 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
         f"  {name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit[:MAX_NAMED]
     ]
     more = [f"  and {len(hit) - MAX_NAMED:,} more"] if len(hit) > MAX_NAMED else []
-    return [f"{title}, of {len(hit):,} of {clients}:", *lines, *more]
+    return [f"{title}, of {len(hit):,} of {clients}:", *lines, *more, *notes]
 
 
 def _denies(policies: PolicySet, client_id: str) -> bool:

@@ -88,9 +88,9 @@ def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal,
     assert () == overrides.read()
 
 
-def record(connection: Connection, **over: int) -> None:
-    """Record 100 requests of each client in the last minute but one, so many of them over a limit in a dry run."""
-    minute_s = int(time.time() // 60) * 60 - 120
+def record(connection: Connection, *, minutes_ago: int = 2, **over: int) -> None:
+    """Record 100 requests of each client in one minute, so many of them over a limit in a dry run."""
+    minute_s = int(time.time() // 60 - minutes_ago) * 60
     source = Source("user", "password")
     shares = [
         ClientMinute(name, minute_s, {source: Tally(100 - count, would_deny=count)}, users=(UserLoad("alice", 100),))
@@ -152,6 +152,15 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
     for command in ("status", "rollout"):
         assert expected in terminal.ok(command)
         assert "dry-run" == terminal.data(command)["file_mode"]
+
+
+def test_impact_of_a_time_that_is_not_summed_up_says_so(terminal: Terminal, connection: Connection) -> None:
+    record(connection, shop=3)
+    command = ("mode", "set", "enforce", "shop", "--yes", *WHY)
+    assert "not summed up yet" not in terminal.run(*command).stderr
+    terminal.ok("mode", "unset", "shop", *WHY)
+    record(connection, shop=3, minutes_ago=30)
+    assert "Some of that time is not summed up yet, so these numbers are too low." in terminal.run(*command).stderr
 
 
 @pytest.mark.parametrize(

@@ -86,22 +86,6 @@ def test_trusted_client_is_admitted_without_limits() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("canary", "client_id", "text"),
-    [
-        ({"percent": 0}, "app", "outside: dry run"),
-        ({"percent": 100}, "app", "inside: enforced where the mode is enforce"),
-        ({"percent": 100}, "own", "no effect: the client has a mode of its own"),
-        ({"instances": ["node-1*"]}, "app", "only on instances node-1*; dry run on the others"),
-        (None, "app", "none"),
-    ],
-)
-def test_effect_of_the_canary_is_named(canary: Any, client_id: str, text: str) -> None:
-    config = {"mode": "enforce", "clients": {"own": {"mode": "enforce"}}, **({"canary": canary} if canary else {})}
-
-    assert text == LimitExplanation(alone(config), client_id, username=None).canary
-
-
 def test_unknown_client_gets_similar_ones(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:
     count(mongo_uri, clock, LIMITS, (1, "web-shop", "alice"))
     context = context_of(LIMITS)
