@@ -1,4 +1,4 @@
-"""Limiters on one store in memory, in the time of a recording."""
+"""Limiters on one store in memory, in simulated time."""
 
 import heapq
 import math
@@ -19,11 +19,16 @@ MOST_SKIPPED = 63  # cycles that an idle instance leaves out
 ALONE_INTERVAL_S = 60.0  # an instance without a store has nothing to send, only idle keys to forget
 
 
-class QuietEvents(DenialEvents):
-    """Events that are not logged: a recording may hold millions of denials."""
-
+class _QuietEvents(DenialEvents):
     def report(self, *args: object, now_s: float, **kwargs: object) -> SuppressionPeriod:
         return SuppressionPeriod(now_s, math.inf, None)
+
+
+def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
+    """Return a limiter in the time of a clock that logs no denials: a recording may hold millions."""
+    return Limiter(
+        settings, store, clock=clock, monotonic=clock, denial_events=_QuietEvents(1), follows_store_clock=True
+    )
 
 
 class Fleet:
@@ -48,21 +53,14 @@ class Fleet:
         self._interval_s = settings.sync.interval_s if shares else ALONE_INTERVAL_S
         self._random = random.Random(SEED).random
         self._instances = [
-            _Instance(self._limiter(settings, shares=shares), phase_s=self._random() * self._interval_s)
+            _Instance(
+                quiet_limiter(settings, self.store if shares else None, self._clock),
+                phase_s=self._random() * self._interval_s,
+            )
             for _ in range(instance_count)
         ]
         self.pseudonym_of = self._instances[0].limiter.pseudonym_of
         self._due: list[tuple[float, int]] = []  # time and number of an instance
-
-    def _limiter(self, settings: Settings, *, shares: bool) -> Limiter:
-        return Limiter(
-            settings,
-            self.store if shares else None,
-            clock=self._clock,
-            monotonic=self._clock,
-            denial_events=QuietEvents(1),
-            follows_store_clock=True,
-        )
 
     def _clock(self) -> float:
         return self.now_s

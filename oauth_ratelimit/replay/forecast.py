@@ -7,11 +7,10 @@ as dense as the densest recorded second. The results are the bounds of the forec
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
@@ -19,7 +18,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.replay.fleet import QuietEvents
+from oauth_ratelimit.replay.fleet import quiet_limiter
 from oauth_ratelimit.store.base import Change, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
 
@@ -40,14 +39,6 @@ class Sender(NamedTuple):
     @property
     def kind(self) -> LimitKind:
         return LimitKind.CLIENT if self.username is None else LimitKind.USER
-
-
-@dataclass(slots=True)
-class Run:
-    """Requests over a limit in one simulation by policy, and the time of the first of each policy."""
-
-    by_policy: Counter[str] = field(default_factory=Counter)
-    first_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +122,8 @@ class Forecaster:
         length = min(LONGEST, max(SHORTEST, longest + RECENT))
         steps = min(MINUTE_S, max(1, MAX_SENT // max(1, length * len(self._senders))))
         runs = [self._run(policies, length, steps, *way) for way in WAYS]
-        ways = [run.by_policy.total() / length for run in runs]
-        even, offered = runs[0], self.offered
+        ways = [by_policy.total() / length for by_policy, _ in runs]
+        (evenly, first_s), offered = runs[0], self.offered
         # A limit admits one step less than it could, because all requests of a step come at once.
         rates = ((policy.limit * MINUTE_S, policy.window.window_s) for _, policy in met)
         coarse = max(
@@ -145,30 +136,26 @@ class Forecaster:
             at_least=max(0.0, min(ways) - noise - coarse),
             at_most=min(offered, max(ways) + noise) if any(ways) else 0.0,
             ways=ways,
-            first_s={name: even.first_s[name] for name, _ in even.by_policy.most_common()},
+            first_s={name: first_s[name] for name, _ in evenly.most_common()},
         )
 
-    def _run(self, policies: PolicySet, length: int, steps: int, is_burst: bool, alternates: bool) -> Run:
+    def _run(
+        self, policies: PolicySet, length: int, steps: int, is_burst: bool, alternates: bool
+    ) -> tuple[Counter[str], dict[str, float]]:
+        """Return the requests over a limit in one simulation by policy, and the time of the first of each policy."""
         now_s = self._now_s
         store = MemoryStore(lambda: now_s)
         changes = [
             Change(key, None, 1, 1, each.hits, math.inf, horizons=each.horizons) for key, each in self._documents
         ]
         store.compare_and_set("recorded", changes)
-        limiter = Limiter(
-            Settings(policies=self._policies),
-            store,
-            clock=lambda: now_s,
-            monotonic=lambda: now_s,
-            denial_events=QuietEvents(1),
-            follows_store_clock=True,
-        )
+        limiter = quiet_limiter(Settings(policies=self._policies), store, lambda: now_s)
         for sender in self._senders:
             limiter.peek(self._client_id, sender.username, grant_type=sender.grant_type)
         limiter.sync()
         limiter.reconfigure(Settings(policies=policies))
         counts_denied = any(policy.count_denied for _, policy in self.met(policies).values())
-        run, denials = Run(), dict[Sender, tuple[float, str]]()
+        by_policy, first_s = Counter[str](), dict[str, float]()
         for number in range(length):
             load = self._load[number % len(self._load)]
             span_s = min(float(MINUTE_S), load.total() / self._most_per_second) if is_burst else float(MINUTE_S)
@@ -177,29 +164,22 @@ class Forecaster:
                 now_s = self._now_s + number * MINUTE_S + begin_s + span_s * (step + 0.5) / steps
                 for sender, count in load.items():
                     part = count * (step + 1) // steps - count * step // steps
-                    until_s, policy = denials.get(sender, (0.0, ""))
-                    if now_s < until_s:
-                        run.by_policy[policy] += part
-                        continue
-                    for found, sent in self._send(limiter, sender, part, counts_denied=counts_denied):
-                        policy = found.policy or ""
-                        run.by_policy[policy] += sent
-                        run.first_s.setdefault(policy, now_s)
-                        if not (found.allowed or counts_denied):  # until then nothing can be admitted
-                            denials[sender] = now_s + found.retry_after_s, policy
-        return run
+                    for policy, denied in self._send(limiter, sender, part, counts_denied=counts_denied):
+                        by_policy[policy] += denied
+                        first_s.setdefault(policy, now_s)
+        return by_policy, first_s
 
     def _send(
         self, limiter: Limiter, sender: Sender, count: int, *, counts_denied: bool
-    ) -> Iterator[tuple[Decision, int]]:
-        """Send requests at one moment, and yield the denials with their number."""
+    ) -> Iterator[tuple[str, int]]:
+        """Send requests at one moment, and yield the policies that deny with the number of their denials."""
         while count > 0:
             found = limiter.peek(self._client_id, sender.username, grant_type=sender.grant_type)
             sent = count if found.would_deny or found.policy is None else max(1, min(count, found.remaining))
             if found.allowed or counts_denied:
                 limiter.check(self._client_id, sender.username, grant_type=sender.grant_type, cost=sent)
             if found.would_deny and (self.counts_dry_run or not found.allowed):
-                yield found, sent
+                yield found.policy or "", sent
             count -= sent
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit import load_config
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.operations.changes import amount_overrides
-from oauth_ratelimit.replay.fleet import QuietEvents
+from oauth_ratelimit.replay.fleet import quiet_limiter
 from oauth_ratelimit.replay.forecast import Forecaster, recent_minutes
 from oauth_ratelimit.replay.impact import client_impact
 from oauth_ratelimit.store.memory import MemoryStore
@@ -113,19 +113,11 @@ class Service:
         self.now_s = START_S
         self.settings = load_config({"mode": "enforce", "limits": scenario.limits})
         self.store = MemoryStore(lambda: self.now_s)
-        self.limiters = [self._limiter() for _ in range(scenario.instance_count)]
+        self.limiters = [
+            quiet_limiter(self.settings, self.store, lambda: self.now_s) for _ in range(scenario.instance_count)
+        ]
         self.rng = random.Random(7)
         self.number = 0
-
-    def _limiter(self) -> Limiter:
-        return Limiter(
-            self.settings,
-            self.store,
-            clock=lambda: self.now_s,
-            monotonic=lambda: self.now_s,
-            denial_events=QuietEvents(1),
-            follows_store_clock=True,
-        )
 
     def apply(self, policies: PolicySet) -> None:
         for limiter in self.limiters:
