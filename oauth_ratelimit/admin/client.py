@@ -19,7 +19,7 @@ from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, denial_data
 from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.report.findings import find
-from oauth_ratelimit.report.letter import Period, letter_to, observations
+from oauth_ratelimit.report.letter import letter_to, observation, period_text
 
 HOUR_S, DAY_S = 3600, 86_400
 CLIENT_TTL_S = 2.0
@@ -130,8 +130,8 @@ def client_day(cache: ReadCache, params: Params) -> Record:
 
 def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Record:
     settings = context.settings
-    period = Period(context.now_s - DAY_S, context.now_s, zone)
-    minutes = list(context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id)))
+    since_s, until_s = context.now_s - DAY_S, context.now_s
+    minutes = list(context.stores.statistics.minutes(since_s, until_s, storable_name(client_id)))
     total = ClientSum(client_id)
     for minute in minutes:
         total.add(minute)
@@ -143,8 +143,10 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
         "client_id": client_id,
         "finding": finding,
         "total": total,
-        "faults": observations(finding) if finding else [],
-        "letter": letter_to(finding, period, error_uri=settings.denial.error_uri) if finding and has_faults else None,
+        "faults": [observation(fault, finding) for fault in finding.faults] if finding else [],
+        "letter": letter_to(finding, period_text(since_s, until_s, zone), error_uri=settings.denial.error_uri)
+        if finding and has_faults
+        else None,
         "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
         "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),
         "source_text": source_text,

@@ -43,7 +43,7 @@ from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.suggest import proposal_data, suggest
 from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.report.findings import find
-from oauth_ratelimit.report.letter import Period, record_of
+from oauth_ratelimit.report.letter import period_text, record_of
 
 SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 NO_STATISTICS = "No statistics."
@@ -203,8 +203,8 @@ def report(
       report partner-app --format text > letter.txt
     """
     context.allow_invalid_config()
-    period = Period(context.now_s - span_s, context.now_s)
-    minutes = context.minutes(period.since_s, period.until_s, client and storable_name(client))
+    since_s, until_s = context.now_s - span_s, context.now_s
+    minutes, period = context.minutes(since_s, until_s, client and storable_name(client)), period_text(since_s, until_s)
     assumed_s, uri = context.settings.statistics.token_lifetime_s, context.settings.denial.error_uri
     records = [
         record_of(each, rank, period=period, error_uri=uri, page=page)
@@ -215,8 +215,8 @@ def report(
         click.echo("\n\n\n".join(letters) or NO_LETTERS)
         return
     if form == "table":
-        click.secho(str(period), bold=True)
-    whole = {"since": utc_time(period.since_s), "until": utc_time(period.until_s), "clients": records}
+        click.secho(period, bold=True)
+    whole = {"since": utc_time(since_s), "until": utc_time(until_s), "clients": records}
     print_records(form, records, REPORT_COLUMNS, whole=whole, empty=NO_STATISTICS)
     if form == "table":
         if letters:

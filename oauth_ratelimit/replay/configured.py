@@ -22,7 +22,8 @@ class Outcomes:
     trusted: int = 0  # decided requests of trusted clients
     unlimited: int = 0  # decided requests that no limit applies to
     denied: int = 0  # under the modes of the configuration
-    over: Counter[ClientUser] = field(default_factory=Counter)  # by client, and pseudonym of the user
+    over_clients: Counter[str] = field(default_factory=Counter)
+    over_users: Counter[ClientUser] = field(default_factory=Counter)  # by client and pseudonym
     by_limit: Counter[tuple[str, int, int]] = field(default_factory=Counter)  # over one; name, limit, window in seconds
     by_minute: Counter[int] = field(default_factory=Counter)  # over a limit, by the start in seconds since the epoch
     by_client: Counter[str] = field(default_factory=Counter)  # decided requests
@@ -31,7 +32,9 @@ class Outcomes:
         self.by_client[row.client] += 1
         if decision.would_deny:
             self.denied += not decision.allowed
-            self.over[row.client, pseudonym] += 1
+            self.over_clients[row.client] += 1
+            if pseudonym is not None:
+                self.over_users[row.client, pseudonym] += 1
             self.by_limit[decision.policy or "", decision.limit or 0, decision.window_s or 0] += 1
             self.by_minute[row.at_us // SECOND_US // MINUTE_S * MINUTE_S] += 1
         elif decision.trusted:
@@ -41,19 +44,7 @@ class Outcomes:
 
     @property
     def over_count(self) -> int:
-        return self.over.total()
-
-    @property
-    def over_clients(self) -> Counter[str]:
-        clients: Counter[str] = Counter()
-        for (client_id, _), count in self.over.items():
-            clients[client_id] += count
-        return clients
-
-    @property
-    def over_users(self) -> Counter[ClientUser]:
-        """Requests over a limit by client and user, without requests that have no user."""
-        return Counter({key: count for key, count in self.over.items() if key[1] is not None})
+        return self.over_clients.total()
 
     @property
     def busiest(self) -> tuple[int, int] | None:

@@ -169,9 +169,7 @@ class Forecaster:
                         first_s.setdefault(policy, now_s)
         return by_policy, first_s
 
-    def _send(
-        self, limiter: Limiter, sender: Sender, count: int, *, counts_denied: bool
-    ) -> Iterator[tuple[str, int]]:
+    def _send(self, limiter: Limiter, sender: Sender, count: int, *, counts_denied: bool) -> Iterator[tuple[str, int]]:
         """Send requests at one moment, and yield the policies that deny with the number of their denials."""
         while count > 0:
             found = limiter.peek(self._client_id, sender.username, grant_type=sender.grant_type)

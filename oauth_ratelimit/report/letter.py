@@ -1,6 +1,5 @@
 """Letter to the owner of a client: what it does, what is wrong, and what helps. The finding as a record."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -15,19 +14,6 @@ class Letter(NamedTuple):
 
     subject: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """Time that a report covers, in seconds since the epoch, and the time zone of its text."""
-
-    since_s: float
-    until_s: float
-    zone: tzinfo = UTC
-
-    def __str__(self) -> str:
-        begin, end = (datetime.fromtimestamp(at_s, self.zone) for at_s in (self.since_s, self.until_s))
-        return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
 
 
 ANSWERS = {
@@ -50,12 +36,13 @@ HELP = {
 }
 
 
-def observations(finding: ClientFinding) -> list[str]:
-    """Return a sentence about each fault."""
-    return [_observation(fault, finding) for fault in finding.faults]
+def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
+    begin, end = (datetime.fromtimestamp(at_s, zone) for at_s in (since_s, until_s))
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _observation(fault: Fault, finding: ClientFinding) -> str:
+def observation(fault: Fault, finding: ClientFinding) -> str:
+    """Return a sentence about a fault."""
     tally = finding.total.tally()
     per_user = f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
     match fault:
@@ -77,10 +64,10 @@ def _observation(fault: Fault, finding: ClientFinding) -> str:
             return f"{counted(tally.over, 'request')} over the limit: {', '.join(answers)}.{more}"
 
 
-def letter_to(finding: ClientFinding, period: Period, *, error_uri: str | None = None) -> Letter:
-    """Return the letter to the owner of a client."""
+def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
+    """Return the letter to the owner of a client about its requests in a period."""
     name = visible_name(finding.client_id)
-    seen = "\n".join(f"- {text}" for text in observations(finding))
+    seen = "\n".join(f"- {observation(fault, finding)}" for fault in finding.faults)
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
     excess = f", about {_number(finding.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
     excess = excess if finding.excess_ratio >= 2 else ""
@@ -125,7 +112,7 @@ def _number(value: float) -> str:
 
 
 def record_of(
-    finding: ClientFinding, rank: int, *, period: Period, error_uri: str | None = None, page: str | None = None
+    finding: ClientFinding, rank: int, *, period: str, error_uri: str | None = None, page: str | None = None
 ) -> dict[str, object]:
     """Return a finding as a record, for programs and spreadsheets."""
     tally = finding.total.tally()

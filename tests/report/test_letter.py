@@ -4,10 +4,10 @@ import pytest
 
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.report.findings import ClientFinding, find
-from oauth_ratelimit.report.letter import Period, letter_to, lifetime_text, record_of
+from oauth_ratelimit.report.letter import letter_to, lifetime_text, period_text, record_of
 from tests.report.reporting import LOGIN, OWN, REFRESH, START_S, minutes
 
-PERIOD = Period(START_S, START_S + 86_400)
+PERIOD = period_text(START_S, START_S + 86_400)
 
 
 def worst_finding() -> ClientFinding:
