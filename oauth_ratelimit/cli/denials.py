@@ -1,6 +1,7 @@
 """Command that lists recorded denials."""
 
-from datetime import UTC, datetime, time, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -13,8 +14,7 @@ from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
-DEFAULT_S = 3600.0  # without --from
-DAY = timedelta(days=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NO_DENIALS = (
     "No denial is recorded in that time. A dry run denies nobody (see what-if), events.keep_denials: 0 records none, "
     "and instances send records every ten seconds."
@@ -32,44 +32,35 @@ COLUMNS = [
 ]
 
 
-def moment(value: str) -> datetime | time:
-    """Return a date with its time, or a time of the day; in UTC if it names no zone."""
-    for parse in (time.fromisoformat, datetime.fromisoformat):
-        try:
-            found: datetime | time = parse(value)
-        except ValueError:
-            continue
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
-    raise invalid(value, "is neither 14:05 nor such as 2026-12-01T14:05:00Z")
-
-
-def period(since: datetime | time | None, until: datetime | time | None, *, now_s: float) -> tuple[float, float]:
-    """Return the seconds since the epoch of two moments.
+def period(since: str | None, until: str | None, *, now_s: float) -> tuple[float, float]:
+    """Return the seconds since the epoch of ``--from`` and ``--to``.
 
     A time of the day is the last one before now, or the first one after the beginning of the period.
     """
     now = datetime.fromtimestamp(now_s, UTC)
-    if isinstance(since, time):
-        since = _last_before(now, since)
-    if isinstance(until, time):
-        until = _last_before(now if since is None else since + DAY, until)
-    until_s = now_s if until is None else until.timestamp()
-    since_s = until_s - DEFAULT_S if since is None else since.timestamp()
-    if since_s >= until_s:
+    begin = _moment(since, now) if since else None
+    end = _moment(until, begin + DAY if begin else now) if until else now
+    begin = begin or end - HOUR
+    if begin >= end:
         raise click.UsageError("--from is not before --to")
-    return since_s, until_s
+    return begin.timestamp(), end.timestamp()
 
 
-def _last_before(end: datetime, moment: time) -> datetime:
-    found = datetime.combine(end.astimezone(moment.tzinfo).date(), moment)
-    return found - DAY if found > end else found
+def _moment(value: str, latest: datetime) -> datetime:
+    """Return a date with its time, or the last time of the day until ``latest``; in UTC if it names no zone."""
+    for text in (f"{latest:%Y-%m-%d}T{value}", value):
+        with suppress(ValueError):
+            found = datetime.fromisoformat(text)
+            found = found if found.tzinfo else found.replace(tzinfo=UTC)
+            return found if text is value else latest - (latest - found) % DAY
+    raise invalid(value, "is neither 14:05 nor such as 2026-12-01T14:05:00Z")
 
 
 @click.command("denials")
 @name_argument("client")
 @name_argument("user")
-@click.option("--from", "since", metavar="TIME", type=moment, help="Begin, in UTC: 14:00.  [default: an hour before]")
-@click.option("--to", "until", metavar="TIME", type=moment, help="End: 14:10 or 2026-12-01T14:10Z.  [default: now]")
+@click.option("--from", "since", metavar="TIME", help="Begin, in UTC: 14:00.  [default: an hour before]")
+@click.option("--to", "until", metavar="TIME", help="End: 14:10 or 2026-12-01T14:10Z.  [default: now]")
 @click.option("--where", type=click.Choice([each.value for each in Where]), help="Only those of this part.")
 @count_option
 @format_option()
@@ -78,8 +69,8 @@ def denials_command(
     context: CliContext,
     client: str | None,
     user: str | None,
-    since: datetime | time | None,
-    until: datetime | time | None,
+    since: str | None,
+    until: str | None,
     where: str | None,
     count: int,
     form: str,

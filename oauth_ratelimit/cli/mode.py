@@ -14,7 +14,7 @@ from oauth_ratelimit.cli.options import (
     yes_option,
 )
 from oauth_ratelimit.cli.output import print_hint, print_json, visible
-from oauth_ratelimit.cli.overrides import apply, of_kind, override_of, print_kind, remove, show_impact_and_ask
+from oauth_ratelimit.cli.overrides import apply, of_kind, override_of, print_overrides, remove, show_impact_and_ask
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.operations.changes import enforce_refusal, unaffected_by_mode
@@ -40,15 +40,15 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     file = context.settings.policies
+    overrides = of_kind(context, OverrideKind.MODE)
     if as_json:
-        overrides = list(map(override_data, of_kind(context, OverrideKind.MODE)))
         file_mode = None if context.invalid else mode_text(file)
-        print_json({"mode": context.mode, "file_mode": file_mode, "overrides": overrides})
+        print_json({"mode": context.mode, "file_mode": file_mode, "overrides": list(map(override_data, overrides))})
     else:
         click.echo(context.mode_text if context.mode is None else mode_text(context.policies))
         if not context.invalid:
             click.echo(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
-        print_kind(context, OverrideKind.MODE, "table")
+        print_overrides("table", overrides)
 
 
 @mode.command("set")

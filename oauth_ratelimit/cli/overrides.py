@@ -29,7 +29,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.changes import end_after, limit_override
-from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown_client_hint
+from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, entry_data, override_data
 from oauth_ratelimit.replay.impact import impact_of
@@ -161,7 +161,7 @@ def list_limits(context: CliContext, form: str) -> None:
       limit list
       limit list --format csv
     """
-    print_kind(context, OverrideKind.LIMIT, form)
+    print_overrides(form, of_kind(context, OverrideKind.LIMIT))
 
 
 @click.group()
@@ -225,7 +225,7 @@ def list_trust(context: CliContext, form: str) -> None:
       trust list
       trust list --json
     """
-    print_kind(context, OverrideKind.TRUSTED, form)
+    print_overrides(form, of_kind(context, OverrideKind.TRUSTED))
 
 
 @click.command("overrides")
@@ -249,7 +249,7 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, fo
         history = list(map(entry_data, context.stores.overrides.history(client)))
         print_records(form, history, HISTORY_COLUMNS, empty=NO_HISTORY)
     else:
-        _print_overrides(form, [each for each in context.overrides if client in (None, each.target.client_id)])
+        print_overrides(form, [each for each in context.overrides if client in (None, each.target.client_id)])
 
 
 def override_of(context: CliContext, target: Target, options: dict[str, Any], **more: Any) -> Override:
@@ -276,9 +276,10 @@ def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
     # Looked up first, because the override itself makes the client known.
     hint = None if client is None else unknown_client_hint(context, client)
     if client is not None and override.target.kind is not OverrideKind.TRUSTED:
-        hint = trusted_client_hint(context, client) or hint
+        is_trusted = context.policies.trusts(client)
+        hint = f"'{visible(client)}' is a trusted client: its limits have no effect" if is_trusted else hint
     context.stores.overrides.put(override)
-    _print_overrides("json" if as_json else "table", [override])
+    print_overrides("json" if as_json else "table", [override])
     if not as_json:
         _print_delay(context)
         print_hint(hint)
@@ -307,9 +308,5 @@ def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:
     return [override for override in context.overrides if override.target.kind is kind]
 
 
-def print_kind(context: CliContext, kind: OverrideKind, form: str) -> None:
-    _print_overrides(form, of_kind(context, kind))
-
-
-def _print_overrides(form: str, overrides: Iterable[Override]) -> None:
+def print_overrides(form: str, overrides: Iterable[Override]) -> None:
     print_records(form, list(map(override_data, overrides)), OVERRIDE_COLUMNS, empty=NO_OVERRIDES)

@@ -1,6 +1,7 @@
 """Overrides from operator input, validated."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,6 @@ ADD_CANARY = (
     "of them."
 )
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
-STAND_IN = "1/minute"  # for a limit that cannot be read, so that the others keep their positions
 
 
 def checked_client_id(client_id: str) -> str:
@@ -66,33 +66,25 @@ def limit_override(
     A limit is typed as a shorthand, a mapping in braces, or ``none``. The template has all but the limits.
     """
     kind = str(template.target.limit_kind)
-    problems: list[str] = []
-    items: list[Any] = []
-    for index, text in enumerate(texts if list(texts) != [NO_LIMIT] else ()):
-        try:
-            items.append(_item(text))
-        except ConfigError as exc:
-            problems += [f"limits.{kind}[{index}]: {problem}" for problem in exc.problems]
-            items.append(STAND_IN)
+    items = [] if list(texts) == [NO_LIMIT] else list(map(_item, texts))
     if on_limit is not None:
         items = [each for item in items for each in _with(on_limit, item)]
-    found = Problems()
-    own = LIMITS.parse({kind: items}, "limits", found)
-    problems += found.error(source="limits").problems
+    problems = Problems()
+    own = LIMITS.parse({kind: items}, "limits", problems)
+    override = template
     if not problems:
         override = replace(template, policies=getattr(own, kind))
-        find_clashes(apply_overrides(policies, [override]), found)
-        problems += found.error(source="limits").problems
+        find_clashes(apply_overrides(policies, [override]), problems)
     if problems:
-        raise ConfigError(problems, source="limits")
+        raise problems.error(source="limits")
     return override
 
 
 def _item(text: str) -> Any:
     """Return a limit as a configuration file would hold it."""
-    if text == NO_LIMIT:
-        raise ConfigError([f"got {NO_LIMIT} beside other limits, allowed: {NO_LIMIT} alone, which lifts the limit"])
-    return parse_yaml(text.encode("utf-8", "replace"), source="limit") if text.lstrip().startswith("{") else text
+    with suppress(ConfigError):  # the parser of limits says what is wrong
+        return parse_yaml(text.encode("utf-8", "replace"), source="") if text.lstrip().startswith("{") else text
+    return text
 
 
 def _with(on_limit: OnLimit, item: Any) -> list[Any]:

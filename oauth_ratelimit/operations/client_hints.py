@@ -1,4 +1,4 @@
-"""Hints about client ids: "did you mean" for unknown ones, and a warning for limits of trusted clients."""
+"""Hints about unknown client ids: "did you mean"."""
 
 from difflib import get_close_matches
 
@@ -40,13 +40,6 @@ def similar_client_ids(context: OperatorContext, client_id: str, *, count: int =
         return _most_similar(client_id, _known_client_ids(context), count)
     except StoreError:
         return None  # a missing hint must not fail the command
-
-
-def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
-    """Return a warning that limits have no effect on a trusted client; None if it is not trusted."""
-    if context.policies.trusts(client_id):
-        return f"'{visible_name(client_id)}' is a trusted client: its limits have no effect"
-    return None
 
 
 def _known_client_ids(context: OperatorContext) -> set[str]:

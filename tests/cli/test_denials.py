@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.cli.denials import moment, period
+from oauth_ratelimit.cli.denials import period
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.observe.denials import DenialRecorder
 from tests.cli.conftest import Terminal
@@ -72,6 +72,6 @@ def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Term
 def test_time_of_the_day_is_the_last_one_in_utc(
     since: str | None, until: str | None, expected: tuple[str, str]
 ) -> None:
-    found = period(since and moment(since), until and moment(until), now_s=NOW.timestamp())
+    found = period(since, until, now_s=NOW.timestamp())
 
     assert expected == tuple(datetime.fromtimestamp(at_s, UTC).isoformat(timespec="minutes")[:16] for at_s in found)
