@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from oauth_ratelimit.cli.options import invalid
 from oauth_ratelimit.cli.output import Value, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Selection, UnusableFile
+from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
 from oauth_ratelimit.replay.source import OrderedRows, Recording, RowReader
 
 NO_USERS = (
@@ -92,19 +92,9 @@ def recording_of(options: Mapping[str, Any]) -> Recording:
 
 @contextmanager
 def opened(recording: Recording) -> Iterator["RecordingFacts"]:
-    """Open a recording, with a progress bar on a terminal if the file is large."""
     try:
-        size = recording.byte_count or 0
-        with ExitStack() as stack:
-            on_progress = None
-            if size >= MIN_BAR_BYTES and sys.stderr.isatty():
-                bar = stack.enter_context(click.progressbar(length=size, label="reading", file=sys.stderr))
-                stack.callback(lambda: bar.update(size - bar.pos))
-
-                def on_progress(byte_count: int) -> None:
-                    bar.update(byte_count - bar.pos)
-
-            yield RecordingFacts(recording.path, *stack.enter_context(recording.opened(on_progress=on_progress)))
+        with recording.opened() as (source, rows):
+            yield RecordingFacts(recording, source, rows)
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except UnusableFile as exc:
@@ -115,9 +105,20 @@ def opened(recording: Recording) -> Iterator["RecordingFacts"]:
 class RecordingFacts:
     """A recording that is read: its rows, and then its format, period and problems."""
 
-    path: str
+    recording: Recording
     source: RowReader
     rows: OrderedRows
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Yield the rows in batches, on a terminal with a progress bar if the file is large."""
+        size = self.recording.byte_count or 0
+        if size < MIN_BAR_BYTES or not sys.stderr.isatty():
+            yield from self.rows.batches()
+            return
+        with click.progressbar(length=size, label="reading", file=sys.stderr) as bar:
+            for batch in self.rows.batches():
+                bar.update(self.source.stream.tell() - bar.pos)
+                yield batch
 
     @property
     def notes(self) -> list[str]:
@@ -127,7 +128,7 @@ class RecordingFacts:
             (source.bad_count, f"{counted(source.bad_count, 'line')} not understood and not counted"),
             (late_count, f"{counted(late_count, 'row')} too late to be sorted"),
             (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
-            (not source.row_count, f"{self.path}: no requests"),
+            (not source.row_count, f"{self.recording.path}: no requests"),
             (source.address_count, ADDRESSES.format(requests=counted(source.address_count, "request"))),
             (source.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.paths))),
             (source.row_count and not source.user_count, NO_USERS),
@@ -137,7 +138,7 @@ class RecordingFacts:
     def data(self) -> Record:
         source, rows = self.source, self.rows
         return {
-            "file": self.path,
+            "file": self.recording.path,
             "format": source.form and source.form.value,
             "requests": source.row_count,
             "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
@@ -155,7 +156,7 @@ class RecordingFacts:
         """Return names and values to print."""
         source, data, first_us, last_us = self.source, self.data(), self.rows.first_us, self.rows.last_us
         facts: list[tuple[str, Value]] = [
-            ("file", f"{self.path}, {data['format']}"),
+            ("file", f"{self.recording.path}, {data['format']}"),
             ("requests", data["requests"]),
             *([("path", _named(source.paths))] if source.row_count and source.paths else []),
             ("left out", _named(source.left_out) or "nothing"),

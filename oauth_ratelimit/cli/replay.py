@@ -77,12 +77,12 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
     settings, origin = _settings(context, options)
     recording = recording_of(options)
     with opened(recording) as facts:
-        outcomes = [replay(settings, facts.rows.batches(), instance_count=1)]
+        outcomes = [replay(settings, facts.batches(), instance_count=1)]
     instance_count = options["instances"] or INSTANCES
     if instance_count > 1 and recording.path != STANDARD_INPUT:
         over = outcomes[0].over_clients
         with opened(recording) as again:
-            outcomes.append(replay(settings, again.rows.batches(), instance_count=instance_count, clients=over))
+            outcomes.append(replay(settings, again.batches(), instance_count=instance_count, clients=over))
     mode, has_requests = settings.policies.mode, facts.source.row_count > 0
     data = {**facts.data(), "limits_from": origin, "mode": mode, **_denials_data(outcomes)}
     if options["as_json"]:

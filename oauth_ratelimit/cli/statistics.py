@@ -267,7 +267,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     else:
         traffic, assumed_s = Traffic(options["window_s"], is_trusted=_trusted_by_file(context)), HOUR_S
         with opened(recording_of(options)) as facts:
-            for at_us, client_id, username, _ in chain.from_iterable(facts.rows.batches()):
+            for at_us, client_id, username, _ in chain.from_iterable(facts.batches()):
                 traffic.add_request(at_us / SECOND_US, client_id, username)
     proposal = suggest(traffic, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
     data = proposal_data(proposal)

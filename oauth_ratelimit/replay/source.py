@@ -4,7 +4,7 @@ import gzip
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -19,7 +19,6 @@ STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
 MAX_PROBLEMS = 5  # that are reported; others are only counted
 GZIP_MAGIC = b"\x1f\x8b"
-REPORT_LINES = 10_000  # between two reports of progress
 BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
 
 
@@ -37,15 +36,10 @@ class Recording:
         return path.stat().st_size if self.path != STANDARD_INPUT and path.is_file() else None
 
     @contextmanager
-    def opened(
-        self, *, on_progress: Callable[[int], object] | None = None
-    ) -> Iterator[tuple["RowReader", "OrderedRows"]]:
-        """Yield the source and its sorted rows. Their attributes are filled while the rows are read.
-
-        ``on_progress`` is called now and then with the number of bytes that were read, of a file that can tell.
-        """
+    def opened(self) -> Iterator[tuple["RowReader", "OrderedRows"]]:
+        """Yield the source and its sorted rows. Their attributes are filled while the rows are read."""
         with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
-            source = RowReader(stream, self, on_progress=on_progress)
+            source = RowReader(stream, self)
             yield source, OrderedRows(source.rows())
 
 
@@ -67,12 +61,9 @@ class Problem(NamedTuple):
 class RowReader:
     """Rows of a file, gzipped or not, which is read once from its start."""
 
-    def __init__(
-        self, stream: BufferedReader, recording: Recording, *, on_progress: Callable[[int], object] | None = None
-    ) -> None:
-        self._stream = stream
+    def __init__(self, stream: BufferedReader, recording: Recording) -> None:
+        self.stream = stream
         self._selection = recording.selection
-        self._on_progress = on_progress
         self._parser: Parser | None = None
         self.form = recording.form  # None until the first line is read, unless it was given
         self.row_count = self.user_count = 0
@@ -127,16 +118,14 @@ class RowReader:
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines, of one that is too long its beginning."""
-        is_packed = self._stream.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-        stream = gzip.GzipFile(fileobj=self._stream) if is_packed else self._stream
+        is_packed = self.stream.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        stream = gzip.GzipFile(fileobj=self.stream) if is_packed else self.stream
         try:
-            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_LENGTH), b"")):
+            while line := stream.readline(MAX_LINE_LENGTH):
                 rest = line
                 while len(rest) == MAX_LINE_LENGTH and not rest.endswith(b"\n"):
                     rest = stream.readline(MAX_LINE_LENGTH)
                 yield line.rstrip(b"\r\n")
-                if self._on_progress is not None and number % REPORT_LINES == 0 and self._stream.seekable():
-                    self._on_progress(self._stream.tell())
         except (EOFError, gzip.BadGzipFile, zlib.error):
             self.is_cut_short = True
 
