@@ -74,12 +74,7 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
     migrations = context.stores.migrations
     if is_check:
         records = [
-            {
-                "name": state.name,
-                "description": state.description,
-                "applied": None if state.applied_at_s is None else utc_time(state.applied_at_s),
-                "is_pending": state.is_pending,
-            }
+            {**state._asdict(), "applied": state.applied_at_s and utc_time(state.applied_at_s)}
             for state in migrations.states()
         ]
         print_records(form, records, MIGRATION_COLUMNS)

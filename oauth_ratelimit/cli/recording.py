@@ -15,6 +15,7 @@ from oauth_ratelimit.cli.options import invalid
 from oauth_ratelimit.cli.output import Value, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
 from oauth_ratelimit.replay.source import OrderedRows, Recording, RowReader
 
@@ -176,6 +177,5 @@ def _named(counts: Counter[str]) -> str:
     """Return names with their numbers, the most frequent first."""
     if len(counts) == 1 and (name := next(iter(counts))).startswith("/"):
         return name
-    rest = len(counts) - MAX_NAMED
-    texts = [f"{count:,} {visible(name)}" for name, count in counts.most_common(MAX_NAMED)]
-    return ", ".join([*texts, f"{rest} more"] if rest > 0 else texts)
+    texts = [f"{count:,} {visible(name)}" for name, count in counts.most_common()]
+    return ", ".join(names_text(texts, at_most=MAX_NAMED))

@@ -14,6 +14,7 @@ from oauth_ratelimit.cli.output import (
     print_facts,
     print_json,
     print_records,
+    print_table,
     print_unknown_client_hint,
     visible,
 )
@@ -90,24 +91,24 @@ def status_command(context: CliContext, form: str) -> None:
     data = status.data()
     file = None if context.invalid else status.file_policies
     facts, mode = status.facts, context.mode
-    if form == "table":
-        documents = counted(facts.document_count, "counter document") if facts else ""
-        print_facts(
-            [
-                ("mode", context.mode_text),
-                ("mode from", mode_source_text(file, status.mode_origin)),
-                ("canary", "unknown" if context.invalid else canary_text(status.policies.canary)),
-                ("overrides", status.override_count),
-                ("MongoDB", f"{facts.version}, about {documents}" if facts else NOT_SHARED),
-            ]
-        )
-        if facts is None:
-            return
-        click.echo()
-    whole = {**data, "mode": mode, "file_mode": file and mode_text(file)}
-    print_records(form, data["instances"], INSTANCE_COLUMNS, whole=whole, empty=NO_INSTANCES)
     if form != "table":
+        whole = {**data, "mode": mode, "file_mode": file and mode_text(file)}
+        print_records(form, data["instances"], INSTANCE_COLUMNS, whole=whole)
         return
+    documents = counted(facts.document_count, "counter document") if facts else ""
+    print_facts(
+        [
+            ("mode", context.mode_text),
+            ("mode from", mode_source_text(file, status.mode_origin)),
+            ("canary", "unknown" if context.invalid else canary_text(status.policies.canary)),
+            ("overrides", status.override_count),
+            ("MongoDB", f"{facts.version}, about {documents}" if facts else NOT_SHARED),
+        ]
+    )
+    if facts is None:
+        return
+    click.echo()
+    print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     for beat in status.rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_invalid_since_s or 0.0)
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")

@@ -17,6 +17,7 @@ from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, origin_text
+from oauth_ratelimit.operations.summary import names_text
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
@@ -135,8 +136,8 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
     if change.mode is not Mode.ENFORCE:
         return []
     own = list(_not_enforced(effective))
-    more = f" and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
-    sentences = [f"These have a mode of their own, which stays: {', '.join(own[:MAX_NAMED])}{more}."] if own else []
+    named = ", ".join(names_text(own, at_most=MAX_NAMED))
+    sentences = [f"These have a mode of their own, which stays: {named}."] if own else []
     if effective.canary is not None:
         sentences.append(f"The canary has {canary_text(effective.canary)}; the others stay in a dry run.")
     return sentences

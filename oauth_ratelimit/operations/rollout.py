@@ -80,7 +80,7 @@ class Rollout:
             read = read_minutes or context.stores.statistics.minutes
             for minute in read(since_s - DAY_S, context.now_s, parts=("by",)):
                 (self.day if minute.minute_s >= since_s else self.day_before).add(minute)
-            self._judge_instances(self.status)
+            self._judge_instances()
             self._judge_day(context.now_s)
         else:
             self.problems.append(NOT_SHARED)
@@ -141,7 +141,8 @@ class Rollout:
             "back": self.back_commands,
         }
 
-    def _judge_instances(self, status: Status) -> None:
+    def _judge_instances(self) -> None:
+        status = self.status
         if not status.heartbeats:
             self.problems.append("No instance seen in the last 10 minutes.")
         lagging = sum(is_lagging(beat.lag_s, beat.interval_s) for beat in status.heartbeats)

@@ -101,7 +101,7 @@ def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_
             wasteful_clients.update(profile.subject.client_id for profile in profiles if profile.is_wasteful)
             suggestions += _limits(kind, profiles, traffic)
         elif calm := [each for each in profiles if each.subject.client_id not in wasteful_clients]:
-            ceiling = _rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
+            ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
             suggestions.append(Suggestion(kind, None, ceiling, profiles, traffic))
     return Proposal(traffic, suggestions)
 
@@ -167,9 +167,9 @@ def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[
         safe_limits[client_id] = max(profile.safe_limit, safe_limits[client_id])
     ordered = sorted(safe_limits.values(), reverse=True)
     floor = ordered[MAX_OWN] if len(ordered) > MAX_OWN else ordered[-1]  # what all but ten clients need
-    limit = _largest_that_stops(wasteful, at_most=_rounded_up(GOOD_DEAL * ordered[0]))
-    limit = _rounded_up(floor) if limit < floor else limit
-    own = {client_id: _rounded_up(safe) for client_id, safe in safe_limits.items() if safe > limit}
+    limit = _largest_that_stops(wasteful, at_most=rounded_up(GOOD_DEAL * ordered[0]))
+    limit = rounded_up(floor) if limit < floor else limit
+    own = {client_id: rounded_up(safe) for client_id, safe in safe_limits.items() if safe > limit}
     own |= _limits_of_wasteful(wasteful, limit)
     groups: dict[str | None, list[Profile]] = {None: [], **{client_id: [] for client_id in own}}
     for profile in profiles:
@@ -214,7 +214,7 @@ def _largest_that_stops(wasteful: list[Profile], *, at_most: int) -> int:
     return _rounded_down(lowest)
 
 
-def _rounded_up(value: float) -> int:
+def rounded_up(value: float) -> int:
     return -_rounded_down(-value)
 
 

@@ -18,6 +18,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.suggest import rounded_up
 from oauth_ratelimit.replay.fleet import quiet_limiter
 from oauth_ratelimit.store.base import Change, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
@@ -112,8 +113,7 @@ class Forecaster:
             most = max(sum((counts * 2)[start : start + rest]) for start in range(len(counts)))
             per_second = min(max(counts), self._most_per_second * window_s)
             highest = max(highest, per_second if window_s < MINUTE_S else rounds * sum(counts) + most)
-        digit = int(10 ** max(0, math.floor(math.log10(highest * HEADROOM)) - 1))
-        return math.ceil(highest * HEADROOM / digit) * digit
+        return rounded_up(highest * HEADROOM)
 
     def outlook(self, policies: PolicySet) -> Outlook:
         """Return the denials to be expected if these policies apply from now on."""

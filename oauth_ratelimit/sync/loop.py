@@ -124,7 +124,7 @@ class SyncLoop:
             daemon=True, executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC"
         )
         # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
-        self._scheduler.add_job(self._call_owner_first, executor=LOGGER_NAME, misfire_grace_time=None)
+        self._scheduler.add_job(self.run_once, args=[False], executor=LOGGER_NAME, misfire_grace_time=None)
         self._scheduler.add_job(
             self.run_once,
             IntervalTrigger(seconds=self._interval_s, timezone="UTC"),
@@ -137,26 +137,19 @@ class SyncLoop:
         self._scheduler.start()
         self._urgent.start()
 
-    def _call_owner_first(self) -> None:
+    def run_once(self, synchronises: bool = True) -> None:
+        """Run one full cycle, or only call the owner. Errors are logged and do not stop the next one."""
         with self._full:
-            if not self._stopping.is_set() and self._on_cycle is not None:
-                self._run_logged(lambda: None)
-
-    def run_once(self) -> None:
-        """Run one full cycle. Errors are logged and do not stop the next one."""
-        with self._full:
-            if not self._stopping.is_set():
-                self._run_logged(self._limiter.sync)
-
-    def _run_logged(self, cycle: Callable[[], CycleReport | None]) -> None:
-        try:
-            report = cycle()
-            if report is not None and report.error is None:
-                self._urgent.resume()
-            if self._on_cycle is not None:
-                self._on_cycle(report)
-        except Exception:
-            log.exception("cycle_failed")
+            if self._stopping.is_set():
+                return
+            try:
+                report = self._limiter.sync() if synchronises else None
+                if report is not None and report.error is None:
+                    self._urgent.resume()
+                if self._on_cycle is not None:
+                    self._on_cycle(report)
+            except Exception:
+                log.exception("cycle_failed")
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:
         """Start no further cycle, wait for those that run, and return whether they have ended within the timeout."""

@@ -136,7 +136,7 @@ OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
             None,
             [
                 "These have a mode of their own, which stays: clients.app-0 (dry-run), clients.app-1 (dry-run), "
-                "clients.app-2 (dry-run), clients.app-3 (dry-run), clients.app-4 (dry-run) and 2 more.",
+                "clients.app-2 (dry-run), clients.app-3 (dry-run), clients.app-4 (dry-run), and 2 more.",
                 "The canary has 10 % of the clients; the others stay in a dry run.",
             ],
         ),
