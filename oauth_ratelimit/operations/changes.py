@@ -72,13 +72,12 @@ def limit_override(
         items = [each for item in items for each in _with(on_limit, item)]
     problems = Problems()
     own = LIMITS.parse({kind: items}, "limits", problems)
-    override = template
     if not problems:
-        override = replace(template, policies=getattr(own, kind))
-        find_clashes(apply_overrides(policies, [override]), problems)
+        template = replace(template, policies=getattr(own, kind))
+        find_clashes(apply_overrides(policies, [template]), problems)
     if problems:
         raise problems.error(source="limits")
-    return override
+    return template
 
 
 def _item(text: str) -> Any:
