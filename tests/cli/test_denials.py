@@ -8,6 +8,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.denials import period
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from tests.cli.conftest import Terminal
 
 NOW = datetime(2026, 12, 1, 14, 30, tzinfo=UTC)
@@ -28,7 +29,7 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         is_canary=False,
         now_s=limiter.now_s(),
     )
-    denials.close()
+    denials.close(Deadline())
     rows = [line.split()[2:] for line in terminal.ok("denials", "app").splitlines()[2:]]
 
     assert sorted(rows) == [

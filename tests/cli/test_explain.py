@@ -5,6 +5,7 @@ import yaml
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from tests.cli.conftest import Terminal
 from tests.support.limiters import send_hits
 
@@ -59,7 +60,7 @@ def test_wrong_arguments_are_a_usage_error(terminal: Terminal, words: tuple[str,
 def ids(limiter: Limiter, denials: DenialRecorder) -> list[str]:
     """The ids of four denials of one user. The first was logged."""
     decisions = [limiter.check("app", "alice", grant_type="refresh_token") for _ in range(11)]
-    denials.close()
+    denials.close(Deadline())
     return [decision.decision_id for decision in decisions if decision.decision_id]
 
 

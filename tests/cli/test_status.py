@@ -17,6 +17,7 @@ from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.operations.status import heartbeat_data
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -119,7 +120,7 @@ def test_every_list_has_the_same_records_in_each_format(
     limiter.check("app", "alice", cost=5)
     limiter.check("app", "alice")
     limiter.sync()
-    denials.close()
+    denials.close(Deadline())
     send_heartbeat(terminal, mongo_uri, "node-1")
     minute = ClientMinute("app", int(time.time()) // 60 * 60 - 60, tallies={Source("client", "none"): Tally(allowed=2)})
     StatisticsStore(connection).put("one-0", [minute], keep_s=3600.0)
