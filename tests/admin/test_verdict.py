@@ -18,27 +18,26 @@ DAY_S = 86_400
 def minute(
     ago: int,
     *,
-    allowed: int = 0,
-    denied: int = 0,
-    would_deny: int = 0,
     policy: str = "total-hour",
     grant: str = "client_credentials",
     kind: Kind = "client",
     limit: int = 6000,
     window_s: int = 3600,
     share: float = 0.2,
-    reused: int = 0,
-    would_reuse: int = 0,
+    **outcomes: int,
 ) -> ClientMinute:
     """Return a minute of the client, so many minutes ago."""
     start_s = int(NOW_S // 60 - ago) * 60
-    over = Denials(denied, would_deny, max(start_s, BEGUN_S), min(start_s + 59, int(NOW_S)), limit, window_s)
+    tally = Tally(**outcomes)
+    over = Denials(
+        tally.denied, tally.would_deny, max(start_s, BEGUN_S), min(start_s + 59, int(NOW_S)), limit, window_s
+    )
     return ClientMinute(
         "batch-jobs",
         start_s,
-        {Source(kind, grant): Tally(allowed, denied, would_deny, reused=reused, would_reuse=would_reuse)},
+        {Source(kind, grant): tally},
         {policy: Peak(share, share * limit, limit, window_s)},
-        denials={(policy, grant): over} if denied or would_deny else {},
+        denials={(policy, grant): over} if tally.denied or tally.would_deny else {},
     )
 
 
@@ -154,9 +153,8 @@ def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
         denials = {("user", "password"): Denials(5, 0, start_s, start_s + 30, 5, 3600)}
         return ClientMinute("a", start_s, {Source("user", "password"): Tally(denied=5)}, denials=denials)
 
-    assert f"Denied since {utc_time(int(NOW_S // 60 - 9) * 60)}" in text_of(storm([at(30), at(9), at(0)]))
-    assert f"Denied since {utc_time(int(NOW_S // 60 - 9) * 60)}" in text_of(storm([at(20), at(9), at(0)]))
-    assert f"Denied since {utc_time(int(NOW_S // 60 - 18) * 60)}" in text_of(storm([at(18), at(9), at(0)]))
+    for first, begun in ((30, 9), (20, 9), (18, 18)):
+        assert f"Denied since {utc_time(at(begun).minute_s)}" in text_of(storm([at(first), at(9), at(0)]))
 
 
 def test_client_that_is_admitted_again_has_recovered() -> None:

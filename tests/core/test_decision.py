@@ -15,7 +15,6 @@ NOW_S = 1_200_000_000.0  # a minute begins
 POLICY = Policy("user", 10, Window(60, 10))
 WIDE = Policy("wide", 12, Window(600, 10))
 ENFORCED, ENFORCED_WIDE = Tier(POLICY, Mode.ENFORCE), Tier(WIDE, Mode.ENFORCE)
-TRIED = Tier(WIDE, Mode.DRY_RUN)
 
 
 def content(full: int, policy: Policy = POLICY, *, edge: int = 0) -> Content:

@@ -1,10 +1,9 @@
 """Overrides on running instances that share a MongoDB."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -35,18 +34,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_sites(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Callable[..., list[Site]]]:
-    """Serves instances that share counters and overrides, each after its first request."""
+def sites(database: Path, mongo_uri: str, clock: Clock) -> Iterator[list[Site]]:
+    """Three instances that share counters and overrides, each after its first request."""
+    shared = config(limit=10, sync={"interval": INTERVAL_S}, store={"uri": mongo_uri})
     with ExitStack() as undo:
-
-        def open_some(count: int, **settings: Any) -> list[Site]:
-            shared = config(sync={"interval": INTERVAL_S}, store={"uri": mongo_uri}, **settings)
-            sites = [undo.enter_context(protected(database, shared, clock=clock)) for _ in range(count)]
-            for site in sites:
-                assert ask(site) in (200, 429)
-            return sites
-
-        yield open_some
+        found = [undo.enter_context(protected(database, shared, clock=clock)) for _ in range(3)]
+        assert [200] * 3 == list(map(ask, found))
+        yield found
 
 
 @pytest.fixture
@@ -54,16 +48,9 @@ def overrides(connection: Connection) -> OverrideStore:
     return OverrideStore(connection)
 
 
-def limit_of(amount: int, *, until_s: float | None = None) -> Override:
-    target = Target(OverrideKind.LIMIT, CLIENT_ID, LimitKind.CLIENT)
-    return Override(target, "ann", "a test", 0.0, until_s, policies=(Policy("client", amount, Window.of(10)),))
-
-
-def test_limit_applies_on_all_instances_and_ends(
-    open_sites: Callable[..., list[Site]], overrides: OverrideStore, clock: Clock
-) -> None:
-    sites = open_sites(3, limit=10)
-    overrides.put(limit_of(1000, until_s=clock.now_s + 5))
+def test_limit_applies_on_all_instances_and_ends(sites: list[Site], overrides: OverrideStore, clock: Clock) -> None:
+    target, limits = Target(OverrideKind.LIMIT, CLIENT_ID, LimitKind.CLIENT), (Policy("client", 1000, Window.of(10)),)
+    overrides.put(Override(target, "ann", "a test", 0.0, clock.now_s + 5, policies=limits))
     for site in sites:
         wait_until(lambda site=site: site.remaining(CLIENT_ID) > 900, "the new limit is known")  # type: ignore[misc]
 
@@ -72,13 +59,11 @@ def test_limit_applies_on_all_instances_and_ends(
         wait_until(lambda site=site: site.remaining(CLIENT_ID) <= 10, "the override has ended")  # type: ignore[misc]
 
 
-def test_mode_changes_without_a_restart_and_is_logged(
-    open_sites: Callable[..., list[Site]], overrides: OverrideStore
-) -> None:
-    (site,) = open_sites(1, limit=1)
+def test_mode_changes_without_a_restart_and_is_logged(sites: list[Site], overrides: OverrideStore) -> None:
+    wait_until(lambda: ask(sites[0]) == 429, "the limit is reached")
     with capture_logs() as logs:
         overrides.put(Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.DRY_RUN))
-        wait_until(lambda: ask(site) == 200, "nobody is denied")
+        wait_until(lambda: ask(sites[0]) == 200, "nobody is denied")
         # The event follows the change.
         wait_until(lambda: "mode_changed" in [entry["event"] for entry in logs], "the change is logged")
 

@@ -1,13 +1,13 @@
 """Status, body and headers of a decision."""
 
 import math
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
 import http_sf
 import pytest
 
 from oauth_ratelimit.config import DenialSettings
-from oauth_ratelimit.config.settings import HeaderFamily
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
@@ -43,44 +43,36 @@ def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
     assert expected == headers["Retry-After"]
 
 
-def test_quota_of_a_denial():
-    """The reset is not later than Retry-After. The structured fields follow the draft."""
-    headers = dict(RateLimited(DENIED, DenialSettings()).get_headers())
+@pytest.mark.parametrize(
+    ("decision", "limit", "left", "more_after", "reset_after"),
+    [
+        (DENIED, 20, 0, 12, 12),
+        (ADMITTED, 20, 5, 61, 66),
+        (
+            an_admission(replace(USER_POLICY, limit=MAX_LIMIT), remaining=MAX_LIMIT - 1),
+            MAX_LIMIT,
+            MAX_LIMIT - 1,
+            66,
+            66,
+        ),
+    ],
+    ids=["denied", "admitted", "beyond an integer of structured fields"],
+)
+def test_quota_of_a_decision(decision: Decision, limit: int, left: int, more_after: int, reset_after: int) -> None:
+    """The structured fields follow the draft. The reset of a denial is not later than its Retry-After."""
+    headers = dict(quota_headers(decision, BOTH))
+    quota, rest = min(limit, 10**15 - 1), min(left, 10**15 - 1)
 
     assert {
-        "RateLimit-Policy": '"user";q=20;w=60',
-        "RateLimit": '"user";r=0;t=12',
-        "X-RateLimit-Limit": "20",
-        "X-RateLimit-Remaining": "0",
-        "X-RateLimit-Reset": "12",
-        "Retry-After": "12",
-    }.items() <= headers.items()
-    assert [("user", {"q": 20, "w": 60})] == parsed(headers["RateLimit-Policy"])
-    assert [("user", {"r": 0, "t": 12})] == parsed(headers["RateLimit"])
-
-
-def test_quota_of_an_admitted_request():
-    headers = dict(quota_headers(ADMITTED, BOTH))
-
-    assert {
-        "RateLimit-Policy": '"user";q=20;w=60',
-        "RateLimit": '"user";r=5;t=61',
-        "X-RateLimit-Limit": "20",
-        "X-RateLimit-Remaining": "5",
-        "X-RateLimit-Reset": "66",
+        "RateLimit-Policy": f'"user";q={quota};w=60',
+        "RateLimit": f'"user";r={rest};t={more_after}',
+        "X-RateLimit-Limit": f"{limit}",
+        "X-RateLimit-Remaining": f"{left}",
+        "X-RateLimit-Reset": f"{reset_after}",
     } == headers
-    assert set(get_args(HeaderFamily)) == set(BOTH)
-    assert 3 == len(quota_headers(ADMITTED, ("x-ratelimit",)))
-
-
-def test_quota_beyond_a_structured_integer_is_capped():
-    huge = Policy(name="user", limit=MAX_LIMIT, window=Window.of(60))
-
-    headers = dict(quota_headers(an_admission(huge, remaining=MAX_LIMIT - 1), BOTH))
-
-    assert [("user", {"q": 10**15 - 1, "w": 60})] == parsed(headers["RateLimit-Policy"])
-    assert [("user", {"r": 10**15 - 1, "t": 66})] == parsed(headers["RateLimit"])
-    assert str(MAX_LIMIT) == headers["X-RateLimit-Limit"]
+    assert [("user", {"q": quota, "w": 60})] == parsed(headers["RateLimit-Policy"])
+    assert [("user", {"r": rest, "t": more_after})] == parsed(headers["RateLimit"])
+    assert 3 == len(quota_headers(decision, ("x-ratelimit",)))
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\r\nSet-Cookie: x", "préféré", "\x7f"])
@@ -113,11 +105,8 @@ def test_partition_keys_of_two_users_differ() -> None:
     assert 5 == len(set(keys))
 
 
-def test_configured_error_uri_wins_over_the_servers():
-    ours = DenialSettings(error_uri="https://example.com/reuse")
-
-    _, body, _ = answer(RateLimited(DENIED, ours), "https://example.com/errors")
-    assert "https://example.com/reuse" == body["error_uri"]
-
-    _, body, _ = answer(RateLimited(DENIED, DenialSettings()), "https://example.com/errors")
-    assert "https://example.com/errors" == body["error_uri"]
+@pytest.mark.parametrize("ours", ["https://example.com/reuse", None])
+def test_configured_error_uri_wins_over_the_servers(ours: str | None) -> None:
+    theirs = "https://example.com/errors"
+    _, body, _ = answer(RateLimited(DENIED, DenialSettings(error_uri=ours)), theirs)
+    assert (ours or theirs) == body["error_uri"]
