@@ -18,7 +18,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import READ_CACHE
 from oauth_ratelimit.core.overrides import HistoryEntry
-from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -28,6 +28,7 @@ from tests.support.apps import app_limiter_of, protected_app
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
 LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": {"user": 2}}, "for": "7d", "reason": "ticket 4711"}
+PASSWORD = Source("user", "password")
 DRY_RUN = {"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "a test"}
 
 
@@ -144,15 +145,20 @@ def record(uri: str, minutes: list[ClientMinute]) -> None:
             rollups.derive(step, keep_s=10_000_000)
 
 
-def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
-    """Return the requests of users in a minute, so many minutes ago."""
-    start_s = int(time.time() // 60 - ago) * 60
+def minute(
+    ago: int, client_id: str = "app", *, source: Source = PASSWORD, limit: int = 10, window_s: int = 60, **outcomes: int
+) -> ClientMinute:
+    """Return the requests in a minute, so many minutes ago; those over a limit were over the one of their kind."""
+    now_s = int(time.time())
+    start_s, tally = (now_s // 60 - ago) * 60, Tally(**outcomes)
+    denials = Denials(tally.denied, tally.would_deny, start_s, min(start_s + 59, now_s), limit, window_s)
     return ClientMinute(
         client_id,
         start_s,
-        {Source("user", "password"): Tally(**outcomes)},
+        {source: tally},
         {"user": Peak(0.5, 5, 10, 60)},
         (UserLoad("alice", sum(outcomes.values()), outcomes.get("denied", 0)),),
         {7: 3},
         burst=4,
+        denials={(source.kind, source.grant): denials} if tally.denied or tally.would_deny else {},
     )

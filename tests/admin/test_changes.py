@@ -1,7 +1,6 @@
 """Changes: preview, apply, remove, and what followed."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,8 +11,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.text import override_text
 from oauth_ratelimit.core.overrides import Target
-from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
-from tests.admin.conftest import DRY_RUN, LIMIT, Page, record
+from oauth_ratelimit.core.statistics import ClientMinute, Source
+from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
 
 REUSE = {"kind": "limit", "client_id": "app", "on_limit": "reuse", "reason": "ticket 4711"}
 TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
@@ -21,11 +20,8 @@ TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
 
 def storm(ago: int) -> ClientMinute:
     """Return a minute in which a client without users was denied most of its requests."""
-    start_s = int(time.time() // 60 - ago) * 60
-    counts = Tally(allowed=10, denied=90)
-    denials = Denials(90, 0, start_s, start_s + 59, 10, 3600)
     source = Source("client", "client_credentials")
-    return ClientMinute("app", start_s, {source: counts}, burst=5, denials={("client", source.grant): denials})
+    return minute(ago, source=source, window_s=3600, allowed=10, denied=90)
 
 
 def test_preview_names_the_tier_that_denies_next_and_what_would_be_enough(

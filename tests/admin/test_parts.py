@@ -14,7 +14,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
-from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
@@ -23,22 +23,15 @@ from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.limiters import send_hits
 
 
-def lately(client_id: str, grant: str = "password", **outcomes: int) -> list[ClientMinute]:
-    """Return requests of the last minute and the present one, denied by the limit ``user`` a moment ago."""
-    now_s = int(time.time())
-    over = {
-        ("user", grant): Denials(outcomes.get("denied", 0), outcomes.get("would_deny", 0), now_s - 30, now_s, 10, 60)
-    }
-    denials = over if outcomes.get("denied") or outcomes.get("would_deny") else {}
-    start_s = now_s // 60 * 60
-    return [ClientMinute(client_id, start_s, {Source("client", grant): Tally(**outcomes)}, denials=denials)]
+def lately(client_id: str, grant: str = "password", **outcomes: int) -> ClientMinute:
+    return minute(0, client_id, source=Source("client", grant), **outcomes)
 
 
 def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Page, mongo_uri: str) -> None:
     """A client that gets nothing before one with more denials, and real denials before those of a dry run."""
-    record(mongo_uri, [*lately("large", allowed=9000, denied=180), *lately("dry", would_deny=900)])
+    record(mongo_uri, [lately("large", allowed=9000, denied=180), lately("dry", would_deny=900)])
     assert "large" in page.part("verdict")
-    record(mongo_uri, lately("partner", denied=30))
+    record(mongo_uri, [lately("partner", denied=30)])
     later = page.part("verdict", fresh=True)
 
     assert "2 of 3 clients are denied now. 1 more would be, in a dry run." in later
@@ -52,7 +45,7 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Pag
 def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
     page: Page, mongo_uri: str, grant: str, words: str
 ) -> None:
-    record(mongo_uri, [*lately("app", grant, denied=551), minute(3, "other", allowed=3)])
+    record(mongo_uri, [lately("app", grant, denied=551), minute(3, "other", allowed=3)])
     for part, params in (("verdict", {}), ("client", {"id": "app"})):
         assert words in page.part(part, **params)
     assert re.search(r"app 551 551 (at other endpoints|by the guard) 100 %", page.part("clients"))
@@ -61,7 +54,7 @@ def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
 
 
 def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [*lately("<b>app", denied=30), minute(3, "quiet-one", allowed=7)])
+    record(mongo_uri, [lately("<b>app", denied=30), minute(3, "quiet-one", allowed=7)])
     html = page.get("").text
 
     assert "1 of 1 client is denied now." in html

@@ -16,14 +16,13 @@ from oauth_ratelimit.core.grant_type import JWT_BEARER
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
 from tests.support.apps import CLIENT, ClientCredentialsGrant, app_limiter_of, ask, make_app, make_server, protected_app
+from tests.support.helpers import QUOTA_HEADERS
 from tests.support.sites import config
-
-QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
 
 
 def quota_of(response: TestResponse) -> list[str]:
     """Return the names of the quota headers, each as often as it is there."""
-    return [name for name, _ in response.headers if name in QUOTA]
+    return [name for name, _ in response.headers if name in QUOTA_HEADERS]
 
 
 class AssertionGrant(ClientCredentialsGrant):
@@ -53,7 +52,7 @@ def protected(view: Callable[[Any], Any], *, limit: int = 5, **more: Any) -> Fla
 def test_quota_headers_are_added_whatever_the_view_returns(view: Callable[[Any], Any]) -> None:
     response = ask(protected(view))
 
-    assert QUOTA == quota_of(response)
+    assert QUOTA_HEADERS == quota_of(response)
     assert "4" == response.headers["X-RateLimit-Remaining"]
 
 
@@ -184,7 +183,7 @@ def test_other_middleware_may_be_inside_and_around(middleware: Callable[[Any], A
 
     answers = ask(app), ask(app)
     assert [200, 429] == [answer.status_code for answer in answers]
-    assert [QUOTA, QUOTA] == [quota_of(answer) for answer in answers]
+    assert [QUOTA_HEADERS, QUOTA_HEADERS] == [quota_of(answer) for answer in answers]
 
 
 def test_application_protected_again_is_wrapped_once() -> None:
@@ -194,7 +193,7 @@ def test_application_protected_again_is_wrapped_once() -> None:
     FrozenRateLimit(FrozenClock()).init_app(app, app.extensions["authorization_server"])
 
     assert wrapped is app.wsgi_app
-    assert QUOTA == quota_of(ask(app))
+    assert QUOTA_HEADERS == quota_of(ask(app))
 
 
 def endpoint(_: Any) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+QUOTA_HEADERS = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
+
 
 def statuses(send: Callable[[], Any], count: int) -> list[int]:
     return [send().status_code for _ in range(count)]
