@@ -16,6 +16,8 @@ _SECRET_PATH = (
     r"store|store\.uri|OAUTH_RATELIMIT_MONGO_URI|privacy|privacy\.keys"
     r"|(privacy\.keys\[[0-9]+\]|denial\.partition_key)(\.env|\.file)?"
 )
+# A key of user names in place of the name ``env`` or ``file``; it is longer than any name.
+_SECRET_NAME = r"(privacy|privacy\.keys\[[0-9]+\]|denial|denial\.partition_key)\.[^.\[\]]{24,}"
 
 # Keys of former versions by their path, and what replaces them. They are ignored, so that an upgrade stops nothing.
 REMOVED_KEYS = {
@@ -116,12 +118,17 @@ class Problems:
                 problem.example = f"{name}: {example}"
 
     def unknown_key(self, at: str, name: str, allowed: Iterable[str]) -> None:
-        """Report a key that does not exist. Its value is not shown: a misspelt ``uri`` may hold a password."""
+        """Report a key that does not exist. Its value is not shown: a misspelt ``uri`` may hold a password.
+
+        Nor is its name where it may be a secret.
+        """
         removed = REMOVED_KEYS.get(at)
         if removed:
             self.ignored.append(ConfigProblem(at, f"was removed and is ignored; {removed}"))
             return
         names = list(allowed)
+        if secret := re.fullmatch(_SECRET_NAME, at):
+            at = f"{secret[1]}.…"
         self.add(at, f"unknown key, allowed: {', '.join(names)}{did_you_mean(name, names)}")
 
     def error(self, *, source: str, line_of: Callable[[str], int | None] = lambda _: None) -> ConfigError:

@@ -74,6 +74,7 @@ def test_key_in_a_file_is_read_without_the_white_space_around_it(tmp_path: Path)
             "privacy.keys[0]: got another text, allowed: a mapping; for example keys: [{env: RATELIMIT_NAMES_KEY}]",
         ),
         ({"keys": [{"secret": "x" * 40}]}, "privacy.keys[0].secret: unknown key, allowed: env, file"),
+        ({"keys": [{"x" * 40: None}]}, "privacy.keys[0].…: unknown key, allowed: env, file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
