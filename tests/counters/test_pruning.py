@@ -6,13 +6,7 @@ import pytest
 
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.counters.pruning import (
-    NOTHING_PRUNABLE,
-    SLACK_S,
-    Prunable,
-    count_writers,
-    prunable_of,
-)
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers, prunable_of
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock

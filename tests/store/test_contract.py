@@ -15,17 +15,6 @@ from tests.support.stores import Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
 ONE_SECOND, SIX_SECONDS, MINUTE = Series(1), Series(6), Series(60)
-ODD_NAMES = {
-    "empty": "",
-    "nul": "a\0b",
-    "dollar": "$set",
-    "dots": "a.b.c",
-    "none": "None",
-    "right to left": "\u202egnp",
-    "line feeds": "a\r\nb",
-    "long": "x" * 512,
-    "wide": "\U0001f511" * 100,
-}
 
 
 def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[int]:
@@ -165,25 +154,6 @@ def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
     assert {KEY: Snapshot(large, {SIX_SECONDS: {600: large}}, {"here": large})} == store.read([KEY])
 
 
-@pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
-def test_any_text_can_name_a_client_or_user(store: CounterStore, name: str) -> None:
-    keys = [Key(name, name), Key(name, None), Key("app", name)]
-    for key in keys:
-        write(store, a_change(key, version=None, next_version=10))
-        assert [] == write(store, a_change(key, version=10, next_version=11))
-    assert dict.fromkeys(keys, 11) == {key: snapshot.version for key, snapshot in store.read(keys).items()}
-
-
-def test_similar_keys_have_documents_of_their_own(store: CounterStore) -> None:
-    """The border between the names matters, and so does having no user."""
-    keys = [Key("a:b", "c"), Key("a", "b:c"), Key("a", None), Key("a", "None"), Key("a", ""), Key("a", None, "c")]
-    for number, key in enumerate(keys, start=1):
-        assert [] == write(store, a_change(key, version=None, next_version=number))
-    assert {key: number for number, key in enumerate(keys, start=1)} == {
-        key: snapshot.version for key, snapshot in store.read(keys).items()
-    }
-
-
 def test_two_threads_with_a_store_each_lose_no_hit(shared: Shared) -> None:
     def count(store: CounterStore, writer: str) -> None:
         for _ in range(20):
@@ -198,11 +168,6 @@ def test_two_threads_with_a_store_each_lose_no_hit(shared: Shared) -> None:
 
     snapshot = shared.store.read([KEY])[KEY]
     assert (40, {SIX_SECONDS: {600: 40}}, {"here", "there"}) == (snapshot.version, snapshot.hits, set(snapshot.writers))
-
-
-def test_store_can_be_closed_twice(store: CounterStore) -> None:
-    store.close()
-    store.close()
 
 
 CHANGES = st.tuples(

@@ -114,16 +114,3 @@ def test_hits_in_flight_at_a_reset_are_counted_once(limiters: list[Limiter], doc
     settle(limiters)
 
     assert [3] * 3 == [limiter.peek("app").remaining for limiter in limiters]
-
-
-def test_busy_instance_learns_of_a_reset(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    busy = limiters[0]
-    for _ in range(3):
-        busy.check("app")
-        busy.sync()
-    documents.reset("app")
-    for _ in range(2):
-        busy.check("app")
-        busy.sync()
-
-    assert 3 == busy.peek("app").remaining

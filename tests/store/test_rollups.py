@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
-from oauth_ratelimit.core.statistics import (
-    OTHER_CLIENTS,
-    ClientMinute,
-    ClientTotal,
-    Denials,
-    Peak,
-    Source,
-    Tally,
-)
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientTotal, Denials, Peak, Source, Tally
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import DAY_S, FIVE_S, HOUR_S, LATE_ID, RollupStore

@@ -19,14 +19,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
-from oauth_ratelimit.store.mongo.client import (
-    COUNTERS,
-    Connection,
-    Document,
-    code_of,
-    server_time,
-    translated_errors,
-)
+from oauth_ratelimit.store.mongo.client import COUNTERS, Connection, Document, code_of, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,

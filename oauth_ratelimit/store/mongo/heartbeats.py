@@ -7,15 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import (
-    LATEST_S,
-    checked_text,
-    date_of,
-    fits,
-    is_text,
-    mapping,
-    well_formed,
-)
+from oauth_ratelimit.store.mongo.fields import LATEST_S, checked_text, date_of, fits, is_text, mapping, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 T = TypeVar("T")
