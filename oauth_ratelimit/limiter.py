@@ -66,7 +66,6 @@ class Limiter:
         call_in_child(self.forget_parent)
 
     def _start_empty(self) -> None:
-        """Start with empty counters."""
         self._clock = self._given_clock
         is_shared = self._store is not None
         sync = self.settings.sync

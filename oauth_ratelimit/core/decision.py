@@ -33,8 +33,6 @@ class Answer(enum.StrEnum):
 
 
 class Quota(NamedTuple):
-    """Quota of one policy."""
-
     policy: Policy
     is_total: bool  # True if all users of a client share it
     remaining: int  # hits left in its window
@@ -230,7 +228,6 @@ class DecidedRequest(NamedTuple):
 
 
 def outcome_of(decision: Decision) -> Outcome:
-    """Return the outcome of a request."""
     denial, answer = decision.denial, decision.answer
     if answer is Answer.REUSED:
         return "reused"

@@ -39,8 +39,6 @@ NAT64 = ip_network("64:ff9b::/96")  # the last 32 bits are the IPv4 address (RFC
 
 
 class FailureKind(enum.StrEnum):
-    """Kind of failed authentication."""
-
     scope: str  # of its keys; no endpoint in the configuration can have such a name
     wide_scope: str  # of its keys for a /48
 

@@ -33,7 +33,6 @@ def merge_into(union: dict[int, int], registers: Registers) -> None:
 
 
 def estimate_distinct(registers: Registers) -> float:
-    """Return the estimated number of distinct names."""
     empty_count = REGISTER_COUNT - len(registers)
     inverse = empty_count + sum(_INVERSE[rank] for rank in registers.values())
     estimate = _BIAS * REGISTER_COUNT**2 / inverse

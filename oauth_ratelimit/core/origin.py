@@ -14,8 +14,6 @@ OVERRIDE = "override"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Origin of a value."""
-
     name: str  # path in the configuration, such as ``clients.partner-app``, ``plans.gold`` or ``limits``
     override: Override | None = None  # override that the value comes from, None if the configuration file has it
 

@@ -69,8 +69,6 @@ class Counters(NamedTuple):
 
 
 class HistoryEntry(NamedTuple):
-    """Record of an operator's change."""
-
     target: Target | Counters
     author: str
     reason: str

@@ -37,7 +37,6 @@ class Tally:
 
     @property
     def offered(self) -> int:
-        """Number of all requests."""
         return self.allowed + self.denied + self.would_deny + self.trusted + self.reused
 
     @property
@@ -73,8 +72,6 @@ NO_REQUESTS = Tally()
 
 
 class Source(NamedTuple):
-    """Source of requests."""
-
     kind: Kind  # ``user`` if they have a user, else ``client``
     # Grant type. ``other`` if the server has no such grant, ``none`` if it is not known. For another endpoint,
     # ``endpoint:`` and its name; for the guard, ``guard:`` and the kind of failure.
@@ -123,9 +120,7 @@ class UserLoad(NamedTuple):
 def add_user(users: dict[str, UserLoad], user: UserLoad) -> None:
     """Add the requests of a user to those known by its name."""
     known = users.get(user.username, UserLoad(user.username, 0))
-    users[user.username] = UserLoad(
-        user.username, known.offered + user.offered, known.denied + user.denied, known.would_deny + user.would_deny
-    )
+    users[user.username] = UserLoad(user.username, *map(add, known[1:], user[1:]))
 
 
 class Load:
@@ -206,7 +201,6 @@ class ClientSum(Load):
     lifetimes: dict[int, int] = field(default_factory=dict)
 
     def add(self, minute: ClientMinute) -> None:
-        """Add a minute."""
         for source, tally in minute.tallies.items():
             self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
         for policy, peak in minute.peaks.items():

@@ -42,7 +42,6 @@ class Bucket:
         return self.frame_end_s, self.full, self.edge, self.past, self.not_fresh, self.alert
 
     def restore(self, values: tuple[Any, ...]) -> None:
-        """Go back to former values."""
         self.frame_end_s, self.full, self.edge, self.past, self.not_fresh, self.alert = values
 
     def is_current(self, now_s: float) -> bool:
@@ -77,12 +76,10 @@ class Bucket:
 
     @property
     def frame_start_s(self) -> int:
-        """Start of the current frame."""
         return int(self.frame_end_s) - self.tier.frame_s
 
     @property
     def current(self) -> int:
-        """Hits of the current frame."""
         return self.tier.current(self.full, self.past)
 
     @property
@@ -92,7 +89,6 @@ class Bucket:
 
     @property
     def content(self) -> Content:
-        """Content of the window."""
         return self.full, self.edge, self.past, self.frame_end_s
 
     def estimate(self, now_s: float) -> float:

@@ -159,8 +159,8 @@ class ClientState:
         key.advance(now_s)
         return key.buckets()
 
-    def _mark_dirty(self, key: KeyState | None) -> None:
-        if key is not None and not key.is_dirty:
+    def _mark_dirty(self, key: KeyState) -> None:
+        if not key.is_dirty:
             self.queue.add(key)
             if key.due is Due.NEW and key.is_urgent_when_new:
                 self.queue.add_urgent(key)

@@ -71,7 +71,6 @@ class KeyState:
 
     @property
     def key(self) -> Key:
-        """Identity of the document."""
         return Key(self.client.client_id, self.username, self.scope)
 
     @property

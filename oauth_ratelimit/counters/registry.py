@@ -60,7 +60,6 @@ class ClientRegistry:
 
     @property
     def key_count(self) -> int:
-        """Number of known keys."""
         return self._key_count
 
     @property
@@ -230,7 +229,6 @@ class ClientRegistry:
         self.drop_retired()
 
     def drop_retired(self) -> None:
-        """Drop clients that are marked as such."""
         with self._lock:
             self._clients = {name: client for name, client in self._clients.items() if not client.is_gone}
             self._plain = {name: client for name, client in self._plain.items() if not client.is_gone}

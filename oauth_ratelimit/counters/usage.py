@@ -19,8 +19,6 @@ MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """Usage of one limit by one key."""
-
     key: Key
     kind: LimitKind
     policy: Policy
@@ -31,18 +29,14 @@ class LimitUsage:
 
     @property
     def remaining(self) -> int:
-        """Hits left now."""
         return max(0, int(self.policy.limit - self.estimate))
 
     @property
     def used_ratio(self) -> float:
-        """Used share of the limit."""
         return self.estimate / self.policy.limit
 
 
 class Scope(NamedTuple):
-    """Meaning of the scope of a key."""
-
     endpoint: str  # the endpoint whose requests are counted
     grant_type: str | None  # the grant type with limits of its own, None for the plain token counter and for endpoints
     is_total: bool  # whether all users of the client are counted together

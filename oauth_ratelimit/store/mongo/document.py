@@ -107,35 +107,6 @@ def parse(document: Document) -> Snapshot:
     return Snapshot(hits=content.pop("requestCounters"), **content)
 
 
-def _hits(value: Mapping[str, Any]) -> dict[Series, dict[int, int]]:
-    return {
-        series: {_frame_start(name): checked_number(count, at_most=MAX_STORED) for name, count in frames.items()}
-        for series, frames in _by_series(value)
-    }
-
-
-def _writers(value: Mapping[str, Any]) -> dict[str, int]:
-    return {_writer(name): checked_number(flush_id, at_most=MAX_STORED) for name, flush_id in value.items()}
-
-
-def _seen(value: Mapping[str, Any]) -> dict[str, float]:
-    return {_writer(name): datetime.timestamp(date) for name, date in value.items()}
-
-
-def _horizons(value: Mapping[str, Any]) -> dict[Series, int]:
-    return {series: checked_number(horizon_s, at_most=MAX_HORIZON_S) for series, horizon_s in _by_series(value)}
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "version": partial(checked_number, at_most=MAX_VERSION),
-    "requestCounters": _hits,
-    "writers": _writers,
-    "horizons": _horizons,
-    "seen": _seen,
-}
-"""All that is read of a document besides its id. Each raises one of ``MALFORMED`` for a value of another form."""
-
-
 def projection(max_bytes: int) -> Document:
     """Return the projection by which the server sends the content of documents up to a size, and of others the size."""
     size = {"$bsonSize": "$$ROOT"}
@@ -177,6 +148,23 @@ def _writer(name: str) -> str:
     if not _WRITER.fullmatch(name):
         raise ValueError("expected the name of a writer")
     return name
+
+
+def _hits(value: Mapping[str, Any]) -> dict[Series, dict[int, int]]:
+    return {
+        series: {_frame_start(name): checked_number(count, at_most=MAX_STORED) for name, count in frames.items()}
+        for series, frames in _by_series(value)
+    }
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "version": partial(checked_number, at_most=MAX_VERSION),
+    "requestCounters": _hits,
+    "writers": lambda value: {_writer(name): checked_number(mark, at_most=MAX_STORED) for name, mark in value.items()},
+    "horizons": lambda value: {series: checked_number(s, at_most=MAX_HORIZON_S) for series, s in _by_series(value)},
+    "seen": lambda value: {_writer(name): datetime.timestamp(date) for name, date in value.items()},
+}
+"""All that is read of a document besides its id. Each raises one of ``MALFORMED`` for a value of another form."""
 
 
 @lru_cache(maxsize=1000)

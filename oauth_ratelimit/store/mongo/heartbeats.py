@@ -82,7 +82,6 @@ class HeartbeatStore(StatisticsCollection):
             self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"expire": date_of(0)}})
 
     def note_event(self, event: InstanceEvent) -> None:
-        """Add an event to the history."""
         entry = {"instance": event.instance, "at": date_of(event.at_s), "kind": event.kind, "version": event.version}
         with translated_errors():
             self._collection.update_one({"_id": EVENTS_ID}, _adding(entry, event.at_s, at_most=MAX_EVENTS), upsert=True)

@@ -30,8 +30,6 @@ BAD_VALUE = 2  # from a server without a replica set, which knows no quorum
 
 
 class Index(NamedTuple):
-    """An index of one field."""
-
     name: str
     path: str
     missing: str  # the event that is logged if it cannot be made

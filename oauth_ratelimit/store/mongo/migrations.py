@@ -30,8 +30,6 @@ TIMEOUT_S = 3600.0  # of one migration: an index on a large collection takes lon
 
 
 class MigrationState(NamedTuple):
-    """State of one migration."""
-
     name: str  # of its file
     description: str
     applied_at_s: float | None  # None if that is not recorded

@@ -46,8 +46,6 @@ Step = tuple[int, int]
 
 
 class Totals(NamedTuple):
-    """Requests of all clients over some time."""
-
     clients: Sequence[ClientTotal]
     is_complete: bool  # False if some of the time is not derived yet
 
