@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -106,28 +107,25 @@ def admin_blueprint(
         return response
 
     for page, (path, title) in PAGES.items():
-        pages.add_url_rule(path, page, _page_view(page, title))
+        pages.add_url_rule(path, page, partial(_page, page, title))
     pages.add_url_rule("/part/<any(" + ", ".join(PARTS) + "):name>", "part", _part)
     for name, change in changes.CHANGES.items():
-        pages.add_url_rule(f"/api/{name}", f"change_{name}", _change_view(change, name=name), methods=["POST"])
+        pages.add_url_rule(f"/api/{name}", f"change_{name}", partial(_change, change, name), methods=["POST"])
     return pages
 
 
-def _page_view(page: str, title: str) -> Callable[[], str]:
-    def view() -> str:
-        return render_template(
-            f"{NAME}/{page}.html",
-            page=page,
-            title=visible_name(request.args.get("id") or title),
-            pages=PAGES,
-            part=_part,
-            span_names=SPAN_NAMES,
-            span=_chosen_span,
-            version=package_version(),
-            token="" if g.ratelimit_read_only else _csrf_tokens().issue(g.ratelimit_operator),
-        )
-
-    return view
+def _page(page: str, title: str) -> str:
+    return render_template(
+        f"{NAME}/{page}.html",
+        page=page,
+        title=visible_name(request.args.get("id") or title),
+        pages=PAGES,
+        part=_part,
+        span_names=SPAN_NAMES,
+        span=_chosen_span,
+        version=package_version(),
+        token="" if g.ratelimit_read_only else _csrf_tokens().issue(g.ratelimit_operator),
+    )
 
 
 def _part(name: str, *, is_now: bool = True) -> Markup:
@@ -164,24 +162,21 @@ def _problem_of(exc: Exception) -> tuple[str, str]:
     return "nothing-shared" if isinstance(exc, NothingShared) else "input", str(exc)
 
 
-def _change_view(change: changes.Change, *, name: str) -> Callable[[], Response]:
-    def view() -> Response:
-        operator: str = g.ratelimit_operator
-        reason = g.ratelimit_read_only or rejection_reason(request, _csrf_tokens(), operator=operator)
-        if reason:
-            log.warning("admin_change_refused", operator=operator, change=name, reason=reason)
-            return _problem("refused", reason, status=Forbidden.code)
-        try:
-            return _json(change(_read_cache(), _body(), operator=operator))
-        except ConfigError as exc:
-            fields = changes.errors_by_field(exc)
-            text = "; ".join(f"{each['field']}: {each['text']}" for each in fields)
-            return _problem("input", text, status=BadRequest.code, fields=fields)
-        except (NothingShared, StoreError, ValueError) as exc:
-            kind, text = _problem_of(exc)
-            return _problem(kind, text, status=BadRequest.code if kind == "input" else FAILED_DEPENDENCY)
-
-    return view
+def _change(change: changes.Change, name: str) -> Response:
+    operator: str = g.ratelimit_operator
+    reason = g.ratelimit_read_only or rejection_reason(request, _csrf_tokens(), operator=operator)
+    if reason:
+        log.warning("admin_change_refused", operator=operator, change=name, reason=reason)
+        return _problem("refused", reason, status=Forbidden.code)
+    try:
+        return _json(change(_read_cache(), _body(), operator=operator))
+    except ConfigError as exc:
+        fields = changes.errors_by_field(exc)
+        text = "; ".join(f"{each['field']}: {each['text']}" for each in fields)
+        return _problem("input", text, status=BadRequest.code, fields=fields)
+    except (NothingShared, StoreError, ValueError) as exc:
+        kind, text = _problem_of(exc)
+        return _problem(kind, text, status=BadRequest.code if kind == "input" else FAILED_DEPENDENCY)
 
 
 def _problem(kind: str, text: str, *, status: int, **more: object) -> Response:

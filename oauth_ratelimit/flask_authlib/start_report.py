@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
@@ -19,16 +20,16 @@ from oauth_ratelimit.process.log import get_logger
 log = get_logger(__name__)
 
 
+@dataclass(frozen=True)
 class StartReport:
     """Logs ``ratelimit_started`` when the worker of a process starts, which is with its first token request.
 
     The servers are those that were passed to the extension. Others are limited if they have the mixin.
     """
 
-    def __init__(self, app: Flask, servers: Sequence[Any], mixin: type) -> None:
-        self._app = app
-        self._servers = servers
-        self._mixin = mixin
+    app: Flask
+    servers: Sequence[Any]
+    mixin: type
 
     def log(self, settings: Settings, *, authorize_endpoint: bool) -> None:
         """Log what applies, and the grant types and endpoints in the configuration that match nothing."""
@@ -46,8 +47,8 @@ class StartReport:
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),
         )
         self.warn(settings)
-        for server in _servers_used_by(self._app):
-            if not isinstance(server, self._mixin):
+        for server in _servers_used_by(self.app):
+            if not isinstance(server, self.mixin):
                 kind, grants = type(server), [_type_of(grant) for grant, _ in server._token_grants]
                 log.warning(
                     "server_unlimited",
@@ -87,15 +88,15 @@ class StartReport:
         """Yield name and hint of each endpoint in a configuration that the application does not have."""
         named = [name for name, rules in policies.endpoints.items() if not rules.paths]
         ours = {name for server in self._limited() for name in getattr(server, "_endpoints", ())}
-        yield from _unknown(named, {*ours, *self._app.view_functions})
+        yield from _unknown(named, {*ours, *self.app.view_functions})
 
     def _grants(self, attribute: str) -> list[Any]:
         return [grant for server in self._limited() for grant, _ in getattr(server, attribute, ())]
 
     def _limited(self) -> list[Any]:
         """Return the servers that were passed, and others with the mixin."""
-        others = [server for server in _servers_used_by(self._app) if isinstance(server, self._mixin)]
-        return [*self._servers, *(server for server in others if server not in self._servers)]
+        others = [server for server in _servers_used_by(self.app) if isinstance(server, self.mixin)]
+        return [*self.servers, *(server for server in others if server not in self.servers)]
 
 
 def _type_of(grant: Any) -> str | None:
