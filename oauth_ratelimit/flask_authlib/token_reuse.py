@@ -74,7 +74,7 @@ class TokenReuse:
         self.is_reused = self._issue is None
         self.is_over_limit = deny is not None
         self._text = ""  # of the token as it was saved
-        self._is_confirmed = False
+        self._confirmed: KeptToken | None = None
 
     def generate(self, generate: Callable[[], Any]) -> Any:
         """Return the token that is given out again, or a new one."""
@@ -104,24 +104,22 @@ class TokenReuse:
         if self._issue is None or not self._text or getattr(response, "status_code", None) != 200:
             return
         token, answer = json.loads(self._text), response.get_json(silent=True)
-        self._is_confirmed = (
+        if (
             _is_reusable(token, self._scope)
             and isinstance(answer, dict)
             and answer.get("access_token") == token["access_token"]
             and _is_reusable(answer, self._scope)
-        )
+        ):
+            self._confirmed = KeptToken(self._issue.begun_s, self._text, token["expires_in"])
 
     def finish(self, status: str) -> None:
         """Keep a confirmed token if the response of the application is a 200."""
-        if self._issue is not None and self._is_confirmed and status.startswith("200"):
-            kept = KeptToken(self._issue.begun_s, self._text, json.loads(self._text)["expires_in"])
-            self._cache.end(self._issue, kept)
-        self.release()
+        self.release(self._confirmed if status.startswith("200") else None)
 
-    def release(self) -> None:
-        """End the issue without a token to keep, unless it has ended."""
+    def release(self, kept: KeptToken | None = None) -> None:
+        """End the issue, unless it has ended, and keep its token if there is one to keep."""
         if self._issue is not None:
-            self._cache.end(self._issue)
+            self._cache.end(self._issue, kept)
             self._issue = None
 
 
