@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ SECOND_US = 1_000_000
 MAX_TIME_S = 1e11  # in the year 5138; a larger number is in a smaller unit
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
 MAX_COLUMNS_NAMED = 20
+LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"  # of an access log: 01/Aug/1995:00:00:07 -0400
 TIMES = "seconds since the epoch, 2026-12-01T00:00:00Z or 01/Dec/2026:00:00:00 +0000"
 CSV_COLUMNS = ("time", "client", "user")  # without a header
 REQUEST_MEMBERS = ("uri", "request_uri", "path")  # besides ``request``
@@ -35,7 +36,6 @@ MAX_PATHS = 100  # that are counted by name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
 
 
 ClientUser = tuple[str, str | None]
@@ -244,7 +244,7 @@ def parse_time_us(value: object) -> int:
     try:
         seconds = float(value)
     except ValueError:
-        return parse_log_time_us(str(value)) if "/" in str(value) else _iso_us(str(value))
+        return _moment_us(str(value))
     if not 0 <= seconds < 1e23:  # false for NaN, too
         raise ValueError("not a time: before 1970 or out of range")
     while seconds >= MAX_TIME_S:
@@ -252,31 +252,13 @@ def parse_time_us(value: object) -> int:
     return round(seconds * SECOND_US)
 
 
-def _iso_us(text: str) -> int:
+@lru_cache(maxsize=1024)  # busy logs have many lines with the same second
+def _moment_us(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text.strip())
+        moment = datetime.strptime(text, LOG_TIME) if "/" in text else datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
-    return _since_epoch_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-@lru_cache(maxsize=1024)  # busy logs have many lines with the same second
-def parse_log_time_us(text: str) -> int:
-    """Return a time of an access log, such as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch."""
-    try:
-        day, month, rest = text.split("/")
-        year, hour, minute, second_and_zone = rest.split(":")
-        second, zone = second_and_zone.split()
-        offset = timedelta(hours=int(zone[:3]), minutes=int(zone[0] + zone[3:5]))
-        moment = datetime(
-            int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=timezone(offset)
-        )
-    except (ValueError, LookupError):
-        raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
-    return _since_epoch_us(moment)
-
-
-def _since_epoch_us(moment: datetime) -> int:
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < _EPOCH:
         raise ValueError("not a time: before 1970 or out of range")
     return (moment - _EPOCH) // _MICROSECOND

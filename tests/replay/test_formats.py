@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import parse_log_time_us, parse_time_us
+from oauth_ratelimit.replay.formats import parse_time_us
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_other_values_are_refused_with_a_reason(written: object) -> None:
 def test_access_log_times_in_any_zone(moment: datetime, offset_min: int) -> None:
     local = moment.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
     if local.timestamp() >= 0:
-        assert round(local.timestamp() * 10**6) == parse_log_time_us(local.strftime("%d/%b/%Y:%H:%M:%S %z"))
+        assert round(local.timestamp() * 10**6) == parse_time_us(local.strftime("%d/%b/%Y:%H:%M:%S %z"))
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
