@@ -18,12 +18,9 @@ def test_write_that_arrives_after_others_have_written_counts_once(fleet: Scripte
     """The version has moved on, but not the mark, so it may still arrive."""
     here, there = started(fleet, WIDE)
     ask_each((there, here, there))
-    here.ask("shop", "ann", 1)
-    fleet.fates = [Fate.HELD]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.HELD, hits=1)
     ask_each((there,))
-    fleet.fates = [Fate.LOST]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.LOST)
     fleet.server.release(0)
 
     fleet.assert_exact()
@@ -34,9 +31,7 @@ def test_write_is_repeated_by_version(fleet: ScriptedFleet, fate: Fate) -> None:
     here, there = started(fleet, WIDE)
     ask_each((there, here, there))
     for _ in range(3):
-        here.ask("shop", "ann", 1)
-        fleet.fates = [fate, Fate.HELD]
-        here.sync(urgent=False)
+        fleet.send(here, fate, Fate.HELD, hits=1)
         ask_each((there,))
         here.sync(urgent=False)
         while fleet.server.held:
@@ -66,9 +61,7 @@ def test_mark_that_was_over_is_kept_if_its_writer_has_come_back_since(fleet: Scr
     ask_each((there, here, there))
     fleet.true_s += 200.0
     ask_each((here,))
-    there.ask("shop", "ann", 1)
-    fleet.fates = [Fate.UNANSWERED]
-    there.sync(urgent=False)
+    fleet.send(there, Fate.UNANSWERED, hits=1)
     fleet.true_s += 1.0
     ask_each((here, there))
 

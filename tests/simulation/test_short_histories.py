@@ -17,19 +17,13 @@ MINUTE_S = 61.0  # after it the server's clock is measured again
 
 
 class ScriptedFleet(Fleet):
-    """A fleet whose commands fail as a test says, one after the other.
-
-    Attributes:
-        fates: Fates of the next writes.
-        is_stale: Whether a former primary answers the reads.
-        meanwhile: Called once when a command is on its way, or its answer.
-    """
+    """A fleet whose commands fail as a test says, one after the other."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0))
-        self.fates: list[Fate] = []
-        self.is_stale = False
-        self.meanwhile: dict[str, Callable[[], object]] = {}
+        self.fates: list[Fate] = []  # of the next writes
+        self.is_stale = False  # True if a former primary answers the reads
+        self.meanwhile: dict[str, Callable[[], object]] = {}  # called once when a command or its answer is on its way
 
     def fate(self, command: str) -> Fate:
         if command == "find" and self.is_stale:
@@ -38,6 +32,19 @@ class ScriptedFleet(Fleet):
 
     def happen_meanwhile(self, _: Instance, command: str) -> None:
         self.meanwhile.pop(command, str)()
+
+    def send(self, instance: Instance, *fates: Fate, hits: int = 0) -> None:
+        """Count hits of a user, if any, and run a cycle whose writes meet these fates."""
+        if hits:
+            instance.ask("shop", "ann", hits)
+        self.fates = [*fates]
+        instance.sync(urgent=False)
+
+    def assert_frames_since(self, begin_s: float) -> None:
+        """Fail if the only document has older frames."""
+        (document,) = self.documents()
+        frames = document["requestCounters"]["6"]
+        assert all(int(start_s) >= begin_s for start_s in frames), frames
 
     def assert_exact(self) -> None:
         """Let everything settle, and fail if a hit is lost or doubled."""
@@ -64,18 +71,13 @@ def ask_each(instances: Iterable[Instance], username: str | None = "ann") -> Non
 def test_hits_whose_mark_may_be_gone_are_not_sent_again(fleet: ScriptedFleet) -> None:
     """An instance that cannot read for long finds neither its mark nor a window that holds the hits."""
     here, there = started(fleet)
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.UNANSWERED]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.UNANSWERED, hits=3)
     for _ in range(6):  # others remove its mark in the meantime
         fleet.true_s += MINUTE_S
         ask_each((there,))
-    (document,) = fleet.documents()
-    assert 1 == len(document["writers"])
+    assert [1] == [len(document["writers"]) for document in fleet.documents()]
     ask_each((here,))
-    (document,) = fleet.documents()
-    frames = document["requestCounters"]["6"]
-    assert all(int(start_s) > fleet.server.clock() - 3 * MINUTE_S for start_s in frames), frames
+    fleet.assert_frames_since(fleet.server.clock() - 3 * MINUTE_S)
 
     fleet.assert_exact()
 
@@ -83,19 +85,14 @@ def test_hits_whose_mark_may_be_gone_are_not_sent_again(fleet: ScriptedFleet) ->
 def test_hits_whose_mark_is_removed_by_the_time_of_a_faster_server_are_not_sent_again(fleet: ScriptedFleet) -> None:
     """The clocks of MongoDB's servers may differ by up to a minute, so a mark may go that much sooner."""
     (here,) = started(fleet, count=1)
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.UNANSWERED]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.UNANSWERED, hits=3)
     fleet.true_s += 80.0
     fleet.server_offset_s = 55.0
     (there,) = started(fleet, count=1)  # it knows no other server's time
     ask_each((there, there))
-    (document,) = fleet.documents()
-    assert 1 == len(document["writers"])
+    assert [1] == [len(document["writers"]) for document in fleet.documents()]
     ask_each((here,))
-    (document,) = fleet.documents()
-    frames = document["requestCounters"]["6"]
-    assert all(int(start_s) >= fleet.true_s - 6 for start_s in frames), frames
+    fleet.assert_frames_since(fleet.true_s - 6)
 
 
 def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: ScriptedFleet) -> None:
@@ -103,12 +100,10 @@ def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: Scri
     here, there = started(fleet, WITH_TOTAL)
     for fate in (Fate.UNANSWERED, Fate.HELD, Fate.LOST, Fate.REFUSED_AFTERWARDS):
         fleet.fates = [fate]
-        here.ask("shop", "ann", 2)
-        here.sync(urgent=False)
+        fleet.send(here, hits=2)
         here.reconfigure(PLAIN)
         here.ask("shop", None, 1)
-        fleet.fates = [fate]
-        here.sync(urgent=False)
+        fleet.send(here, fate)
         here.reconfigure(WITH_TOTAL)
         here.check_memory()
         ask_each((there,))
@@ -165,14 +160,12 @@ def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(
     if not is_wide_last:
         wide.sync(urgent=False)
     fleet.true_s += 500.0
-    narrow.ask("shop", "ann", 20)
-    narrow.sync(urgent=False)
+    fleet.send(narrow, hits=20)
     if is_wide_last:
         wide.sync(urgent=False)
     fleet.true_s += 500.0
     fleet.server.expire()
-    wide.ask("shop", "ann", 1)
-    wide.sync(urgent=False)
+    fleet.send(wide, hits=1)
     assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
 
 
@@ -206,9 +199,7 @@ def test_erased_user_is_gone_from_documents_and_memory_and_comes_back_at_zero(
         ask_each(instances[:2])
         ask_each(instances, "bob")
     fleet.true_s += 1.0
-    instances[2].ask("shop", "ann", 3)
-    fleet.fates = [Fate.HELD]
-    instances[2].sync(urgent=False)
+    fleet.send(instances[2], Fate.HELD, hits=3)
     instances[0].ask("shop", "ann", 2)
     fleet.erase("ann", client_id)
 
@@ -246,9 +237,7 @@ def test_late_write_does_not_fit_the_document_that_was_made_anew(fleet: Scripted
     for _ in range(3):
         ask_each((here,))
     fleet.true_s += 7.0
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.HELD]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.HELD, hits=3)
     for document in fleet.documents():
         fleet.remove(document)
     ask_each((there, here, there))  # the write of unknown outcome is resolved, and sent anew
@@ -261,13 +250,10 @@ def test_late_write_does_not_fit_the_document_that_was_made_anew(fleet: Scripted
 def test_first_write_that_failed_twice_can_still_arrive(fleet: ScriptedFleet, second: Fate) -> None:
     """It can as long as there may be no document, whatever the document was when it was sent again."""
     here, there = started(fleet)
-    here.ask("shop", "ann", 4)
-    fleet.fates = [Fate.HELD]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.HELD, hits=4)
     for _ in range(2):
         ask_each((there,))
-        fleet.fates = [second]
-        here.sync(urgent=False)
+        fleet.send(here, second)
     for document in fleet.documents():
         fleet.remove(document)
     fleet.server.release(0)
@@ -280,8 +266,7 @@ def test_first_write_that_arrives_after_no_document_was_found_counts_once(fleet:
     (here,) = started(fleet, count=1)
     here.ask("shop", "ann", 4)
     for fate in (Fate.HELD, Fate.LOST):
-        fleet.fates = [fate]
-        here.sync(urgent=False)
+        fleet.send(here, fate)
     fleet.server.release(0)
 
     fleet.assert_exact()
@@ -293,8 +278,7 @@ def test_hits_of_unknown_outcome_count_on_top_of_what_was_read(fleet: ScriptedFl
     ask_each((here, there, here))
     here.ask("shop", "ann", 4)
     for _ in range(2):
-        fleet.fates = [Fate.HELD]
-        here.sync(urgent=False)
+        fleet.send(here, Fate.HELD)
         assert 50 - 7 == here.limiter.peek("shop", "ann").remaining
 
     fleet.assert_exact()
@@ -306,9 +290,7 @@ def test_write_that_names_a_version_of_a_preload_counts_once(fleet: ScriptedFlee
     for _ in range(3):
         ask_each((there,))
     here.preload()
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.HELD]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.HELD, hits=3)
     fleet.server.release(0)
     fleet.server.commit()
     fleet.is_stale = True
@@ -323,8 +305,7 @@ def test_hits_that_come_while_mongodb_is_asked_for_its_time_stay_in_their_frame(
     here, there = started(fleet)
     ask_each((here, there))
     fleet.true_s += 3 * MINUTE_S
-    there.ask("shop", "ann", 1)
-    there.sync(urgent=False)
+    fleet.send(there, hits=1)
     here.ask("shop", "ann", 1)
 
     def wait_and_ask() -> None:
@@ -342,23 +323,17 @@ def test_second_try_does_not_prolong_the_time_in_which_hits_are_sent_again(fleet
     """The first one was applied, a former primary hid that from the second, and others have removed the mark since."""
     here, there = started(fleet)
     ask_each((here,))
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.UNANSWERED]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.UNANSWERED, hits=3)
     fleet.true_s += 65.0
     fleet.server.commit()
     fleet.is_stale = True
-    fleet.fates = [Fate.LOST]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.LOST)
     fleet.is_stale = False
     fleet.true_s += 63.0
     ask_each((there, there))
-    (document,) = fleet.documents()
-    assert 1 == len(document["writers"])
+    assert [1] == [len(document["writers"]) for document in fleet.documents()]
     here.sync(urgent=False)
-    (document,) = fleet.documents()
-    frames = document["requestCounters"]["6"]
-    assert all(int(start_s) >= fleet.true_s - 6 for start_s in frames), frames
+    fleet.assert_frames_since(fleet.true_s - 6)
 
     fleet.assert_exact()
 
@@ -366,9 +341,7 @@ def test_second_try_does_not_prolong_the_time_in_which_hits_are_sent_again(fleet
 def test_hits_of_unknown_outcome_are_dropped_when_a_short_window_no_longer_needs_them(fleet: ScriptedFleet) -> None:
     """A write may be older than its longest horizon after some seconds, and the mark of it may be gone then."""
     here, there = started(fleet, Config({"user": (Limit(20, 10, 1),), "client": ()}))
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.LOST]
-    here.sync(urgent=False)
+    fleet.send(here, Fate.LOST, hits=3)
     ask_each((there,))
     fleet.true_s += 12.0
     report = here.sync(urgent=False)
