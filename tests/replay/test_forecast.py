@@ -28,18 +28,13 @@ Requests = list[tuple[float, str | None]]
 
 @dataclass
 class Scenario:
-    """Limits, the amounts after a change, and the requests of each minute.
-
-    Attributes:
-        words: What the impact says of the change.
-        blocker: The policy that denies most afterwards.
-    """
+    """Limits, the amounts after a change, and the requests of each minute."""
 
     limits: dict[str, list[Any]]
     raised: dict[LimitKind, dict[str, int]]
     requests: Callable[[random.Random, int], Requests]
-    words: str
-    blocker: str | None = None
+    words: str  # in the impact of the change
+    blocker: str | None = None  # the policy that denies most afterwards
     instance_count: int = 1
     grants: dict[str, Any] = field(default_factory=dict)
 

@@ -20,19 +20,14 @@ OTHER_ROUTES = (Route(grant_type="password"), Route(grant_type="refresh_token"),
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, with the frames that its hits are counted in.
-
-    Attributes:
-        mode: A mode of its own.
-        suffix: What the name of its series has besides the length of a frame.
-    """
+    """A limit, with the frames that its hits are counted in."""
 
     hits: int
     window_s: int
     frame_s: int
     mode: str | None = None
     count_denied: bool = False
-    suffix: str = ""
+    suffix: str = ""  # of the name of its series, after the length of a frame
 
     @property
     def series(self) -> str:
@@ -52,12 +47,7 @@ class Limit:
         return frames | own
 
     def room(self, counted: Mapping[int, int], now_s: float) -> float:
-        """Return how many hits are left: the frames in the window count in full, the oldest by its share inside.
-
-        Args:
-            counted: Hits by frame start.
-            now_s: The time.
-        """
+        """Return how many hits are left: the frames in the window count in full, the oldest by its share inside."""
         start_s = int(now_s // self.frame_s) * self.frame_s
         oldest_s = start_s - self.window_s
         full = sum(hits for frame, hits in counted.items() if oldest_s < frame <= start_s)
@@ -70,20 +60,12 @@ NO_KINDS: Kinds = {}
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration.
+    """A configuration."""
 
-    Attributes:
-        limits: Those of all clients.
-        clients: Those of clients that differ, kind by kind.
-        grant_modes: Modes of grant types.
-        grants: Limits of grant types that are counted apart.
-        endpoints: Limits of other endpoints.
-    """
-
-    limits: Kinds
-    clients: Mapping[str, Kinds] = field(default_factory=dict)
+    limits: Kinds  # of all clients
+    clients: Mapping[str, Kinds] = field(default_factory=dict)  # of those that differ, kind by kind
     grant_modes: Mapping[str | None, str] = field(default_factory=dict)
-    grants: Mapping[str | None, Kinds] = field(default_factory=dict)
+    grants: Mapping[str | None, Kinds] = field(default_factory=dict)  # counted apart
     endpoints: Mapping[str, Kinds] = field(default_factory=dict)
 
     def at(self, client_id: str, route: Route) -> tuple[str | None, Kinds, str]:

@@ -22,55 +22,31 @@ ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, mea
 
 
 class Fleet:
-    """Instances, their server, and the truth about them.
-
-    Args:
-        rng: Decides what happens to commands.
-
-    Attributes:
-        true_s: The true time.
-        server_offset_s: Seconds that the server's clock is ahead.
-        truth: Hits that were admitted.
-        certain: Those of instances whose clocks were never wrong.
-        was_wrong: Whether a clock was ever wrong.
-        ends_s: When a cell stops to matter to those who have counted in it.
-        horizons_s: The longest horizon of those who have written a document, by its key and the name of the series.
-        lost: Hits that may be missing, because an instance was killed or a document removed.
-        twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
-        returned: Hits of frames that instances have removed, and that a first write has stored again: the document had
-            expired, so nothing kept a late one from being applied, and nothing shows that it was.
-        over: Hits of frames that instances have removed when nobody who had written the document needed them.
-        moved: Hits that may be in another frame, because a clock was wrong before they were sent.
-        erased: Users who were erased, in this order.
-        damaged: Documents that somebody has damaged; nothing is expected of them.
-        backup: The documents as they once were.
-        fault_rate: Share of the commands that something happens to.
-        only_writes_fail: Whether reads are always answered.
-        busy_rate: Share of the commands in which something else happens before the server gets them, or afterwards.
-        stale_rate: Share of the reads that a former primary answers.
-        asked: Who has made requests.
-    """
+    """Instances, their server, and the truth about them. The generator decides what happens to commands."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.true_s = START_S
-        self.truth: Counter[Cell] = Counter()
-        self.certain: Counter[Cell] = Counter()
-        self.was_wrong = False
-        self.ends_s: dict[Cell, float] = {}
+        self.truth: Counter[Cell] = Counter()  # hits that were admitted
+        self.certain: Counter[Cell] = Counter()  # those of instances whose clocks were never wrong
+        self.was_wrong = False  # True if a clock was ever wrong
+        self.ends_s: dict[Cell, float] = {}  # when a cell stops to matter to those who have counted in it
+        # The longest horizon of those who have written a document, by its key and the name of the series
         self.horizons_s: dict[tuple[Identity, str], int] = {}
-        self.lost: Counter[Cell] = Counter()
-        self.twice: Counter[Cell] = Counter()
+        self.lost: Counter[Cell] = Counter()  # may be missing: an instance was killed, or a document removed
+        self.twice: Counter[Cell] = Counter()  # maybe stored twice: a restore repeats versions that writes may name
+        # Hits of frames that instances have removed, and that a first write has stored again: the document had
+        # expired, so nothing kept a late one from being applied, and nothing shows that it was.
         self.returned: Counter[Cell] = Counter()
-        self.over: Counter[Cell] = Counter()
-        self.moved: Counter[Cell] = Counter()
+        self.over: Counter[Cell] = Counter()  # of frames removed when nobody who had written the document needed them
+        self.moved: Counter[Cell] = Counter()  # maybe in another frame: a clock was wrong before they were sent
         self.erased: list[Erased] = []
-        self.damaged: set[Identity] = set()
+        self.damaged: set[Identity] = set()  # documents of which nothing is expected
         self.backup: Committed | None = None
-        self.fault_rate = 0.0
+        self.fault_rate = 0.0  # share of the commands that something happens to
         self.only_writes_fail = False
-        self.busy_rate = 0.0
-        self.stale_rate = 0.0
+        self.busy_rate = 0.0  # share of the commands before or after which something else happens
+        self.stale_rate = 0.0  # share of the reads that a former primary answers
         self.asked: dict[tuple[str, str | None, Route], None] = {}  # in this order
         self._is_meanwhile = False
         self.history: list[str] = []

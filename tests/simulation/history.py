@@ -38,16 +38,11 @@ DAMAGE: tuple[tuple[str, Any], ...] = (
 
 
 class Event(NamedTuple):
-    """Something that can happen.
-
-    Attributes:
-        weight: How often it does.
-        happen: Called with the fleet, an instance, and one of each of the options.
-    """
+    """Something that can happen."""
 
     name: str
-    weight: float
-    happen: Callable[..., object]
+    weight: float  # how often it does
+    happen: Callable[..., object]  # called with the fleet, an instance, and one of each of the options
     options: tuple[Sequence[Any], ...] = ()
 
 
@@ -200,14 +195,10 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
 
 
 class Step(NamedTuple):
-    """One thing that happens.
-
-    Attributes:
-        seed: Chooses the instance and the details, so that a step does the same when others are left out.
-    """
+    """One thing that happens."""
 
     event: Event
-    seed: int
+    seed: int  # chooses the instance and the details, so that a step does the same when others are left out
 
 
 def dimensions_of(seed: int) -> list[str]:
@@ -224,11 +215,7 @@ def plan(seed: int, *, steps: int, dimensions: Collection[str]) -> list[Step]:
 
 
 def run(steps: Sequence[Step]) -> Fleet:
-    """Let a history happen, and check the invariants after each step.
-
-    Raises:
-        AssertionError: One is broken. The history is attached as a note.
-    """
+    """Let a history happen, and check the invariants after each step. Errors have the history as a note."""
     rng = random.Random(0)
     fleet = Fleet(rng)
     try:

@@ -69,15 +69,7 @@ class Erased(NamedTuple):
 
 
 class Instance:
-    """One process.
-
-    Attributes:
-        is_cut_off: Whether nothing that it sends reaches the server.
-        cycle_length: Number of instructions in a cycle, roughly.
-        in_doubt_since_s: True time of the first write whose outcome it may not know; None if it knows all.
-        pending_since_s: True time of the first hit that it may not have sent; None if it has sent all.
-        unread: Erasures of which it does not know yet.
-    """
+    """One process."""
 
     def __init__(self, fleet: "Fleet", config: Config, *, follows_store_clock: bool, max_keys: int) -> None:
         self.fleet = fleet
@@ -85,10 +77,10 @@ class Instance:
         self.config = config
         self.follows_store_clock = follows_store_clock
         self.max_keys = max_keys
-        self.is_cut_off = False
-        self.cycle_length = SHORT_CYCLE
-        self.in_doubt_since_s: float | None = None
-        self.pending_since_s: float | None = None
+        self.is_cut_off = False  # True if nothing that it sends reaches the server
+        self.cycle_length = SHORT_CYCLE  # in instructions, roughly
+        self.in_doubt_since_s: float | None = None  # true time of the first write whose outcome it may not know
+        self.pending_since_s: float | None = None  # true time of the first hit that it may not have sent
         self.in_request = False
         self.was_wrong = False
         self.knows_restored = True

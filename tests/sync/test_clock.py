@@ -13,22 +13,14 @@ NOW_S = 1_800_000_000.0
 
 
 class Machine(MemoryStore):
-    """A store with a clock, and the clocks of the machine that asks it.
-
-    Attributes:
-        monotonic_s: The monotonic clock.
-        wall_s: How far the wall clock is ahead of the store's.
-        store_s: How far the store's clock is ahead of the true time.
-        stopped_s: How long the process is stopped before a question is sent.
-        delays_s: How long the next questions take.
-    """
+    """A store with a clock, and the clocks of the machine that asks it."""
 
     def __init__(self) -> None:
         self.monotonic_s = 0.0
-        self.wall_s = 0.0
-        self.store_s = 0.0
-        self.stopped_s = 0.0
-        self.delays_s: list[float] = []
+        self.wall_s = 0.0  # how far the wall clock is ahead of the true time
+        self.store_s = 0.0  # the same of the store's clock
+        self.stopped_s = 0.0  # how long the process is stopped before a question is sent
+        self.delays_s: list[float] = []  # of the next questions
         self.asked_count = 0
         self.is_down = False
         self.offsets_s: list[float] = []
