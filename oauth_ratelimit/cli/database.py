@@ -38,13 +38,6 @@ DONE_COLUMNS = [
     Column("applied migrations", lambda done: ", ".join(done["applied_migrations"]) or "none: up to date"),
 ]
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
-PLACES = {
-    "counters": "ratelimits",
-    "failures": "ratelimit_failures",
-    "statistics": "ratelimit_stats: the heaviest users of a minute",
-    "denials": "ratelimit_stats: records for explain --id",
-    "overrides": "ratelimit_overrides: names in reasons and authors, and in resets of counters",
-}
 WAITING = "Waiting until the instances have dropped the user, at most half a minute."
 NOT_ERASED = (
     "log files",
@@ -208,9 +201,8 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
             }
         )
     else:
-        columns = [Column("what", "what"), Number(done, done), Column("where", "where")]
-        parts = [{"what": name, "where": where, done: counts.get(name, "rejected")} for name, where in PLACES.items()]
-        print_table(columns, parts)
+        parts = [{"what": name, done: counts.get(name, "rejected")} for name in PARTS]
+        print_table([Column("what", "what"), Number(done, done)], parts)
         for name, reason in rejected.items():
             click.echo(f"{name}: {visible(reason)}", err=True)
         click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")

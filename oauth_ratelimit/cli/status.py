@@ -158,9 +158,8 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     """Show the step of the rollout and the next.
 
     The steps are dry run, canary, enforce. Shows what the last day says about going on: the requests over a limit and
-    their clients, compared with the day before, whether counters are shared, and whether the instances are healthy;
-    then one command for the next step, which shows whom it hits before it asks, and one for going back. Changes
-    nothing.
+    their clients, whether counters are shared, and whether the instances are healthy; then one command for the next
+    step, which shows whom it hits before it asks, and one for going back. Changes nothing.
 
     \b
     Examples:
@@ -180,7 +179,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
         ("mode from", mode_source_text(rollout.status.file_policies, rollout.status.mode_origin)),
     ]
     if rollout.is_shared:
-        day, before = data["last_day"], data["day_before"]
+        day = data["last_day"]
         named = ", ".join(f"{each['client_id']} ({each['over']:,})" for each in day["clients"])
         facts += [
             ("requests, last day", day["requests"]),
@@ -188,7 +187,6 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("would be denied", day["would_deny"]),
             ("reuse would spare", spared_text(day["would_reuse"], day["denied"] + day["would_deny"])),
             ("reused", day["reused"]),
-            ("the day before", f"{before['denied']:,} denied, {before['would_deny']:,} would be denied"),
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
             ("instances", counted(data["instance_count"], "instance")),
         ]

@@ -17,7 +17,6 @@ from oauth_ratelimit.operations.status import Status, is_lagging
 DAY_S = 86_400.0
 ENOUGH_S = 20 * 3600.0  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
-RISING_RATIO = 2.0  # times the day before
 MAX_NAMED = 5
 NOT_SHARED = (
     "Counters are not shared: each process counts alone, so the limits are higher than they look, and there are no "
@@ -34,36 +33,8 @@ class RolloutStep(enum.StrEnum):
     ENFORCE = "enforce"
 
 
-class Day:
-    """Requests of one day, and those over a limit by client, denied or not."""
-
-    def __init__(self) -> None:
-        self.total = Tally()
-        self.over: Counter[str] = Counter()
-        self.first_s: int | None = None  # first recorded minute
-
-    def add(self, minute: ClientMinute) -> None:
-        tally = minute.tally()
-        if self.first_s is None:
-            self.first_s = minute.minute_s
-        self.total += tally
-        if tally.over and minute.client_id != OTHER_CLIENTS:
-            self.over[minute.client_id] += tally.over
-
-    def data(self) -> Record:
-        return {
-            "requests": self.total.offered,
-            "denied": self.total.denied,
-            "would_deny": self.total.would_deny,
-            "reused": self.total.reused,
-            "would_reuse": self.total.would_reuse,
-            "client_count": len(self.over),
-            "clients": [{"client_id": name, "over": count} for name, count in self.over.most_common(MAX_NAMED)],
-        }
-
-
 class Rollout:
-    """State of a rollout: its step, the last two days, the instances, and the problems that are reasons to wait."""
+    """State of a rollout: its step, the last day, the instances, and the problems that are reasons to wait."""
 
     def __init__(
         self, context: OperatorContext, *, read_minutes: Callable[..., Iterable[ClientMinute]] | None = None
@@ -73,13 +44,18 @@ class Rollout:
         self.canary_percent = None if policies.canary is None or policies.canary.instances else policies.canary.percent
         self.is_shared = context.is_shared
         self.status = Status(context)
-        self.day, self.day_before = Day(), Day()
+        self.total = Tally()  # requests of the last day
+        self.over: Counter[str] = Counter()  # those over a limit by client, denied or not
+        self.first_s: int | None = None  # first recorded minute
         self.problems: list[str] = []
         if self.is_shared:
-            since_s = context.now_s - DAY_S
             read = read_minutes or context.stores.statistics.minutes
-            for minute in read(since_s - DAY_S, context.now_s, parts=("by",)):
-                (self.day if minute.minute_s >= since_s else self.day_before).add(minute)
+            for minute in read(context.now_s - DAY_S, context.now_s, parts=("by",)):
+                tally = minute.tally()
+                self.first_s = self.first_s or minute.minute_s
+                self.total += tally
+                if tally.over and minute.client_id != OTHER_CLIENTS:
+                    self.over[minute.client_id] += tally.over
             self._judge_instances()
             self._judge_day(context.now_s)
         else:
@@ -135,10 +111,17 @@ class Rollout:
             "problems": self.problems,
             "is_shared": self.is_shared,
             "instance_count": len(self.status.heartbeats),
-            "last_day": self.day.data() if self.is_shared else None,
-            "day_before": self.day_before.data() if self.is_shared else None,
+            "last_day": self._day_data() if self.is_shared else None,
             "next": self.next_commands,
             "back": self.back_commands,
+        }
+
+    def _day_data(self) -> Record:
+        return {
+            **{name: getattr(self.total, name) for name in ("denied", "would_deny", "reused", "would_reuse")},
+            "requests": self.total.offered,
+            "client_count": len(self.over),
+            "clients": [{"client_id": name, "over": count} for name, count in self.over.most_common(MAX_NAMED)],
         }
 
     def _judge_instances(self) -> None:
@@ -156,20 +139,15 @@ class Rollout:
                 self.problems.append(f"{counted(count, 'instance')} {problem}: see flask oauth-ratelimit status.")
 
     def _judge_day(self, now_s: float) -> None:
-        day, before = self.day.total, self.day_before.total
-        first_s = self.day_before.first_s or self.day.first_s
         if self.step is RolloutStep.OFF:
             return
-        if first_s is None:
+        if self.first_s is None:
             self.problems.append("No statistics of the last day.")
-        elif now_s - first_s < ENOUGH_S:
+        elif now_s - self.first_s < ENOUGH_S:
             self.problems.append("Less than a day of statistics: wait for the peaks that you know of.")
-        if day.offered and day.over > MAX_OVER_RATIO * day.offered:
-            share = f"{day.over_share:.1%} of the requests are over a limit."
+        if self.total.over_share > MAX_OVER_RATIO:
+            share = f"{self.total.over_share:.1%} of the requests are over a limit."
             self.problems.append(f"{share} Are these clients the ones you mean?")
-        if before.over and day.over > RISING_RATIO * before.over:
-            rise = f"{day.over:,} requests over a limit, {before.over:,} the day before"
-            self.problems.append(f"{rise}: find out why before you go on.")
 
 
 def step_of(policies: PolicySet) -> RolloutStep:

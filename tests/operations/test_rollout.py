@@ -10,7 +10,6 @@ from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.rollout import Rollout
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
-from testbed.clock import Clock
 from tests.operations.conftest import ContextOf, alone
 
 FILE = "# in the configuration file:"
@@ -39,7 +38,7 @@ def test_step_follows_from_modes_and_canary(config: dict[str, Any], step: str, f
 
     assert (step, following) == (data["step"], next(iter(rollout.next_commands), None))
     assert all(command.startswith(f"{FILE} mode: ") for command in rollout.back_commands)
-    assert (False, None, None) == (data["may_go_on"], data["last_day"], data["day_before"])
+    assert (False, None) == (data["may_go_on"], data["last_day"])
     assert "Counters are not shared" in rollout.problems[0]
 
 
@@ -123,13 +122,6 @@ def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(context_of: Con
         "47.1% of the requests are over a limit. Are these clients the ones you mean?",
     ] == rollout.problems
     assert ['mode set dry-run --reason "too many complaints"'] == rollout.back_commands
-
-
-def test_rise_over_the_day_before_is_a_reason_to_wait(context_of: ContextOf, clock: Clock) -> None:
-    context = context_of(ENFORCED)
-    record(context, hours=40, over=1)
-    record(context, hours=20, over=5)
-    assert any("the day before" in problem for problem in Rollout(context).problems)
 
 
 def test_empty_database_has_no_statistics_and_no_instances(context_of: ContextOf) -> None:

@@ -54,12 +54,10 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         self.faults: Counter[str] = Counter()
         self._target = (target.hostname or "", target.port or 27017)
         self._lock = threading.Lock()  # guards the faults, links and held updates, and what is to break next
-        self._hold_count = 0  # updates to hold
         self._rate = 0.0
         self._rng = random.Random(0)
         self._kinds: Sequence[str] = ()
-        self._swallows_requests = False
-        self._swallows_replies = False
+        self._is_swallowing = False
         self._delay_s = 0.0
         self._closing = threading.Event()
         self._links: set[_Link] = set()
@@ -69,11 +67,6 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def hold_next(self) -> None:
-        """Close the client's connection at the next update, and keep the command for ``release``."""
-        with self._lock:
-            self._hold_count += 1
-
     def random_faults(self, rate: float, rng: random.Random, *, kinds: Sequence[str] = (LOSE_REPLY, CUT)) -> None:
         """Break this share of the updates from now on.
 
@@ -82,15 +75,13 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         with self._lock:
             self._rate, self._rng, self._kinds = rate, rng, kinds
 
-    def swallow(self, is_on: bool, *, requests: bool = True) -> None:
+    def swallow(self, is_on: bool) -> None:
         """Drop all messages while connections stay open, as in a network that has lost a route.
 
         When it ends, connections that have lost messages are closed, because their streams are incomplete.
-        Without ``requests`` the server executes the clients' messages, and only replies are dropped.
         """
         with self._lock:
-            self._swallows_replies = is_on
-            self._swallows_requests = is_on and requests
+            self._is_swallowing = is_on
             broken = [] if is_on else [link for link in self._links if link.has_swallowed]
         for link in broken:
             link.cut()
@@ -153,14 +144,11 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
 
     def _fault_of_request(self, link: _Link, request: bytes) -> str | None:
         with self._lock:
-            if self._swallows_requests:
+            if self._is_swallowing:
                 fault = SWALLOW
                 link.has_swallowed = True
             elif not request.startswith(b"update\0", _COMMAND_AT):
                 return None
-            elif self._hold_count:
-                self._hold_count -= 1
-                fault = HOLD
             elif self._rng.random() < self._rate:
                 fault = self._rng.choice(self._kinds)
             else:
@@ -172,9 +160,9 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
 
     def _swallows_reply_of(self, link: _Link) -> bool:
         with self._lock:
-            link.has_swallowed |= self._swallows_replies
-            self.faults[SWALLOW] += self._swallows_replies
-            return self._swallows_replies
+            link.has_swallowed |= self._is_swallowing
+            self.faults[SWALLOW] += self._is_swallowing
+            return self._is_swallowing
 
 
 def _read_message(stream: BinaryIO) -> bytes:
