@@ -37,8 +37,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import effects, excluded_count, loads
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
-from oauth_ratelimit.operations.reuse import ReuseShares
+from oauth_ratelimit.operations.profiles import HOUR_S, ReuseShares, Traffic
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.suggest import proposal_data, suggest
 from oauth_ratelimit.replay.formats import SECOND_US

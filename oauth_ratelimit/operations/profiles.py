@@ -1,14 +1,13 @@
-"""Recorded traffic by client and user: peaks by day, and the tokens that each one needs."""
+"""Recorded traffic by client and user: peaks by day, the tokens that each one needs, and what reuse would spare."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
 from oauth_ratelimit.core.what_if import Subject, effect_of, requests_of, rolling_sums
-from oauth_ratelimit.operations.reuse import ReuseShares
 
 DAY_S = 86_400
 HOUR_S = 3600
@@ -20,6 +19,34 @@ TOKENS = {LimitKind.CLIENT: 10, LimitKind.USER: 3, LimitKind.CLIENT_TOTAL: 10}
 
 Load = dict[int, int]
 """Requests by the start of the bin, seconds since the epoch."""
+
+
+class ReuseShares:
+    """Share of each client's requests over a limit that reuse answered, or would have answered in a dry run."""
+
+    def __init__(self, kind: LimitKind) -> None:
+        self._kind = kind
+        self._tallies: dict[str, Tally] = {}
+
+    def add(self, minute: ClientMinute) -> None:
+        tally = minute.tally(None if self._kind is LimitKind.CLIENT_TOTAL else "client")
+        self._tallies[minute.client_id] = self._tallies.get(minute.client_id, NO_REQUESTS) + tally
+
+    def noting(self, minutes: Iterable[ClientMinute]) -> Iterator[ClientMinute]:
+        """Yield minutes, and add each."""
+        for minute in minutes:
+            self.add(minute)
+            yield minute
+
+    def spared(self, client_id: str, denied: int) -> int | None:
+        """Return how many denials of a client reuse would have spared.
+
+        None if that is not known: for a limit per user, and for a client that was over no limit so far.
+        """
+        tally = self._tallies.get(client_id, NO_REQUESTS)
+        if self._kind is LimitKind.USER or not tally.over:
+            return None
+        return round(denied * (tally.reused + tally.would_reuse) / tally.over)
 
 
 class Traffic:
