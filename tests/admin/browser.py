@@ -48,11 +48,7 @@ return count;
 
 
 class Browser:
-    """A browser window.
-
-    Args:
-        driver: The driver of Selenium.
-    """
+    """A browser window."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
@@ -65,11 +61,9 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, url: str) -> None:
-        """Open a page."""
         self.driver.get(url)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page and return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def one(self, selector: str) -> WebElement:
@@ -119,11 +113,9 @@ class Browser:
         wait_until(is_clicked, f"{selector} is clicked")
 
     def type(self, selector: str, text: str) -> None:
-        """Type into a field."""
         self.one(selector).send_keys(text)
 
     def fill(self, selector: str, text: str) -> None:
-        """Replace the text of a field."""
         self.type(selector, Keys.CONTROL + "a" + Keys.NULL + text)
 
     def refresh(self) -> None:
@@ -150,7 +142,6 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": name})
 
     def press(self, *keys: str) -> None:
-        """Press keys in the focused element."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def tab_to(self, selector: str, most: int = 60) -> None:

@@ -33,11 +33,7 @@ DRY_RUN = {"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "a te
 
 
 class Page:
-    """Requests of one operator's browser.
-
-    Args:
-        app: The application that has the page.
-    """
+    """Requests of one operator's browser to an application with the page."""
 
     def __init__(self, app: Flask) -> None:
         self.app = app
@@ -57,13 +53,11 @@ class Page:
         return response.text
 
     def traffic(self, **params: str) -> Any:
-        """Return what the charts show."""
         found = re.search(r"data-content='([^']*)'", self.html("traffic", **params))
         assert found
         return json.loads(found[1])
 
     def history(self) -> list[HistoryEntry]:
-        """Return the operators' changes."""
         context = app_limiter_of(self.app).context()
         return context.stores.overrides.history() if context else []
 
@@ -73,7 +67,6 @@ class Page:
         return re.sub(r"\s+([.,:?])(?=\s|$)", r"\1", " ".join(text.split()))
 
     def token(self) -> str:
-        """Return the CSRF token in a page."""
         found = re.search(r'data-token="([^"]*)"', self.get("overrides").text)
         assert found
         return found[1]

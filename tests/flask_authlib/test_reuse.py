@@ -68,12 +68,6 @@ def test_one_token_per_max_age_is_issued_above_the_limit(site: ReuseSite) -> Non
     assert site.statuses(2, foo="first") == [429] * 2
 
 
-def test_another_client_has_its_own_tokens(site: ReuseSite) -> None:
-    assert site.use_up("a") != site.use_up("b")
-    assert site.issued[site.token("a")].client_id == "a"
-    assert site.issued[site.token("b")].client_id == "b"
-
-
 def test_another_limit_that_denies_wins() -> None:
     limits = [{"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 4, "window": "1h", "name": "hard"}]
     with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:

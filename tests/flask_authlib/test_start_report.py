@@ -24,15 +24,11 @@ Logs = list[Any]
 
 def started(*grants: Any, settings: Any = SETTINGS, **options: Any) -> Logs:
     """Return what an application with further grants logs until its second token."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=settings)
-    server = make_server(app)
-    with capture_logs() as logs:
-        OAuthRateLimit(app, server, **options)
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=settings, options=options) as app:
         for grant in grants:
-            server.register_grant(grant)
+            app.extensions["authorization_server"].register_grant(grant)
         assert [] == of("ratelimit_started", logs)
         assert [200, 200] == [token_status(app), token_status(app)]
-        app_limiter_of(app).close()
     return logs
 
 

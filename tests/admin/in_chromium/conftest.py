@@ -20,18 +20,11 @@ REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may hav
 
 
 class Clients:
-    """Clients that request tokens.
-
-    Args:
-        servers: The servers.
-
-    Attributes:
-        answers: Number of responses by client and status.
-    """
+    """Clients that request tokens."""
 
     def __init__(self, servers: Sequence[Instance]) -> None:
         self.servers = servers
-        self.answers: Counter[tuple[str, int]] = Counter()
+        self.answers: Counter[tuple[str, int]] = Counter()  # responses by client and status
         self._session = requests.Session()
 
     def ask(self, client: Client, *, server: int = 0) -> int:
@@ -45,7 +38,6 @@ class Clients:
         return status
 
     def close(self) -> None:
-        """Close the connections."""
         self._session.close()
 
 
