@@ -33,7 +33,6 @@ PROXY_FIX = "werkzeug.proxy_fix.orig"  # added to the environment by Werkzeug's 
 
 DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Retry-After."
 
-USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
 SIGNATURE_ERROR = "bad_signature"
 
 
@@ -207,15 +206,6 @@ def _claimed_users(http_request: Request) -> set[str] | None:
         return {folded(name) for place in places if (name := place.get("username"))}
     except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
         return set()
-
-
-def settle_password(app_limiter: AppLimiter, guess: Guess, error: Any = None) -> None:
-    """Count a password as wrong if this is the error of one; else release it."""
-    with app_limiter.fail_open("guard_failed"):
-        guard = app_limiter.guard()
-        if guard is not None:
-            is_wrong = getattr(error, "error", None) in USER_ERRORS
-            guard.settle(guess, failed=guess.keys if is_wrong else ())
 
 
 def _guarded(app_limiter: AppLimiter) -> _Guarded | None:

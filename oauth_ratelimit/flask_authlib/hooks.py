@@ -20,7 +20,6 @@ from oauth_ratelimit.flask_authlib.failed_auth import (
     guard_assertion,
     look_up,
     reserve_password,
-    settle_password,
 )
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
@@ -49,14 +48,10 @@ class RateLimitMixin:
         outer = TOKEN_STATE.set(state)
         try:
             response = super().create_token_response(request)  # type: ignore[misc]  # Authlib's
-            if state is not None and state.reuse is not None:
-                state.reuse.confirm(response)
-            return response if state is None or state.is_decided else _report_undecided(state, response)
+            return response if state is None else _end_token_request(state, response)
         finally:
             TOKEN_STATE.reset(outer)
             if state is not None:
-                if state.guess is not None:
-                    settle_password(state.app_limiter, state.guess)
                 state.close()
 
     def get_token_grant(self, request: Any) -> Any:
@@ -144,8 +139,7 @@ class RateLimitMixin:
         """Count a wrong password, and redirect a denial at the authorization endpoint."""
         state = current_state()
         if state is not None:
-            if state.guess is not None:
-                settle_password(state.app_limiter, state.guess, error)
+            state.settle_guess(error)
             if state.is_authorize and isinstance(error, RateLimited):
                 with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
                     _redirect_denial(state, error, request)
@@ -204,15 +198,10 @@ def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: An
 
 
 def _end_token_request(state: RequestState, response: Any) -> Any:
-    if state.guess is not None:
-        settle_password(state.app_limiter, state.guess)
+    """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
+    state.settle_guess()
     if state.reuse is not None:
         state.reuse.confirm(response)
-    return _report_undecided(state, response)
-
-
-def _report_undecided(state: RequestState, response: Any) -> Any:
-    """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     app_limiter = state.app_limiter
     with app_limiter.fail_open("check_failed"):
         if not state.is_decided and getattr(response, "status_code", None) == 200:

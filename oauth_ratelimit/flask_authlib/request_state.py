@@ -17,6 +17,8 @@ from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.token_reuse import TokenRequest, TokenReuse
 from oauth_ratelimit.guard import Guess
 
+USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
+
 
 @dataclass(slots=True)
 class RequestState:
@@ -59,8 +61,18 @@ class RequestState:
         if not self.is_authorize:  # a browser receives that response, not the client
             self.response.quota_headers = headers
 
+    def settle_guess(self, error: Any = None) -> None:
+        """Count the user's password as wrong if this is the error of one; else release it. Only the first call does."""
+        if self.guess is not None:
+            with self.app_limiter.fail_open("guard_failed"):
+                guard = self.app_limiter.guard()
+                if guard is not None:
+                    is_wrong = getattr(error, "error", None) in USER_ERRORS
+                    guard.settle(self.guess, failed=self.guess.keys if is_wrong else ())
+
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
+        self.settle_guess()
         self.is_decided = True
         self.client = self.denial = self.reuse = None  # the traceback of a denial refers to this state
 
