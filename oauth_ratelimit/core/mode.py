@@ -32,10 +32,7 @@ class Canary:
         """Return True if a client is enforced on this instance."""
         if self.instances:
             return matches_any(self.instances, instance)
-        return _position(self.salt, client_id) < self.percent
-
-
-def _position(salt: str, client_id: str) -> float:
-    """Return a client's stable position in 0..100. ``hash()`` would differ from process to process."""
-    digest = hashlib.sha256(f"{salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
+        # ``hash()`` would differ from process to process.
+        digest = hashlib.sha256(f"{self.salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
+        position = (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
+        return position < self.percent

@@ -31,18 +31,14 @@ class Origins:
         """Return the origin of the limits of one kind."""
         client, plan = self.policies.rules_of(client_id)
         sections = self.policies.rules_at(client_id, endpoint, grant_type)
-        origins = [*zip(self._section_names(client_id, client, endpoint, grant_type), sections, strict=True)]
-        if endpoint == TOKEN_ENDPOINT and not any(rules.limits for _, rules in origins):
-            if override := self._find(OverrideKind.LIMIT, client_id, kind):
-                return Origin(OVERRIDE, override)
-            origins = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
-            if not any(_has_limits(rules.limits, kind) for _, rules in origins):
-                override = self._find(OverrideKind.LIMIT, None, kind)
-                return Origin(OVERRIDE, override) if override else Origin(DEFAULTS)
-        for name, rules in reversed(origins):
-            if _has_limits(rules.limits, kind):
-                return Origin(name)
-        return Origin(DEFAULTS)
+        layers = [*zip(self._section_names(client_id, client, endpoint, grant_type), sections, strict=True)]
+        own = for_all = None
+        if endpoint == TOKEN_ENDPOINT and not any(rules.limits for rules in sections):
+            own, for_all = (self._find(OverrideKind.LIMIT, name, kind) for name in (client_id, None))
+            layers = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
+        named = next((Origin(name) for name, rules in reversed(layers) if _has_limits(rules.limits, kind)), None)
+        override = own or (None if named else for_all)
+        return Origin(OVERRIDE, override) if override else named or Origin(DEFAULTS)
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """Return the origin of the client's mode, without regard to a canary."""

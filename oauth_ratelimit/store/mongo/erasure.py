@@ -94,19 +94,16 @@ class Erasure:
     def _documents(self, part: str, remove: bool) -> int:
         """Remove whole documents: counters, those of failed authentications from any address, and denials of both."""
         names, failed_auth_names, client_id = self._person.names, self._person.failed_auth_names, self._person.client_id
-        if part == "denials":
-            name = STATISTICS
-            selected: Document = {
-                "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
-                **of_user(names, failed_auth_names),
-                **({} if client_id is None else {"clientId": client_id}),
-            }
-        else:
-            name, selected = self._counters_name, {USERNAME_PATH: {"$in": list(names)}}
-            if part == "failures":
-                by_guard = claimed_by(failed_auth_names, USERNAME_PATH)
-                name, selected = FAILURES, {SCOPE_PATH: {"$in": NAMING_SCOPES}, **by_guard}
-            selected |= {} if client_id is None else filter_of_client(client_id)
+        is_denial = {"_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}}}
+        is_naming = {SCOPE_PATH: {"$in": NAMING_SCOPES}}
+        places: dict[str, tuple[str, Document]] = {
+            "counters": (self._counters_name, {USERNAME_PATH: {"$in": list(names)}}),
+            "failures": (FAILURES, {**is_naming, **claimed_by(failed_auth_names, USERNAME_PATH)}),
+            "denials": (STATISTICS, {**is_denial, **of_user(names, failed_auth_names)}),
+        }
+        name, selected = places[part]
+        if client_id is not None:
+            selected |= {"clientId": client_id} if part == "denials" else filter_of_client(client_id)
         collection = self._connection.collection(name)
         found = [DeleteOne({"_id": document["_id"]}) for document in collection.find(selected, {"_id": True})]
         if remove and found:
