@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import Key
@@ -142,28 +141,23 @@ class Limiter:
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
         """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""
-        self._log_denial(self._clients.get(client_id, grant_type=grant_type), None, decision, grant_type)
+        self._report(self._clients.get(client_id, grant_type=grant_type), None, decision, grant_type)
 
     def _report(self, client: ClientState, key: KeyState | None, decision: Decision, grant_type: str | None) -> None:
         """Log a denial, and have it repeated while its events are suppressed."""
-        period = self._log_denial(client, None if key is None else key.username, decision, grant_type)
-        holder = key or client.total
-        cached = None if holder is None else client.denials.get(holder)
-        if cached is not None and cached.first is decision:
-            cached.suppression = period
-
-    def _log_denial(
-        self, client: ClientState, username: str | None, decision: Decision, grant_type: str | None
-    ) -> SuppressionPeriod:
-        return self.denial_events.report(
+        period = self.denial_events.report(
             client.client_id,
-            username,
+            None if key is None else key.username,
             scope=client.scope,
             grant_type=grant_type,
             decision=decision,
             is_canary=client.rules_for(grant_type).is_canary,
             now_s=decision.now_s,
         )
+        holder = key or client.total
+        cached = None if holder is None else client.denials.get(holder)
+        if cached is not None and cached.first is decision:
+            cached.suppression = period
 
     def peek(
         self,

@@ -58,37 +58,31 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
     assert len(names) == len(everything(statistics))
 
 
+def a_share(tallies: Any, used: float, user: Any, registers: Any, burst: int, denials: Any) -> ClientMinute:
+    """Return the numbers of one instance, with the highest use of a limit of ten."""
+    return a_minute(
+        tallies=tallies,
+        peaks={"client": Peak(used / 10, used, 10, 60)},
+        users=(UserLoad("alice", *user),),
+        registers=registers,
+        burst=burst,
+        denials={("client", "client_credentials"): Denials(*denials, 10, 60)},
+    )
+
+
 def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: StatisticsStore) -> None:
     early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, burst=1)
-    late = a_minute(
-        tallies={BATCH: Tally(4, 3), PASSWORD: Tally(2)},
-        peaks={"client": Peak(0.7, 7.0, 10, 60)},
-        users=(UserLoad("alice", 2, 0, 1),),
-        registers={3: 4, 5: 1},
-        burst=3,
-        denials={("client", "client_credentials"): Denials(3, 0, MINUTE_S + 20, MINUTE_S + 30, 10, 60)},
+    late = a_share(
+        {BATCH: Tally(4, 3), PASSWORD: Tally(2)}, 7.0, (2, 0, 1), {3: 4, 5: 1}, 3, (3, 0, MINUTE_S + 20, MINUTE_S + 30)
     )
-    other = a_minute(
-        tallies={BATCH: Tally(10)},
-        peaks={"client": Peak(0.4, 4.0, 10, 60)},
-        users=(UserLoad("alice", 5, 1, 0),),
-        registers={3: 2, 9: 1},
-        burst=5,
-        denials={("client", "client_credentials"): Denials(2, 1, MINUTE_S + 10, MINUTE_S + 25, 10, 60)},
-    )
+    other = a_share({BATCH: Tally(10)}, 4.0, (5, 1, 0), {3: 2, 9: 1}, 5, (2, 1, MINUTE_S + 10, MINUTE_S + 25))
     writes = [("one-0", early), ("one-0", late), ("two-0", other), ("one-0", late)]
     for number, order in enumerate(itertools.permutations(writes)):
         for writer, minute in order:
             put(statistics, replace(minute, client_id=f"client-{number}"), writer=writer)
 
-    expected = a_minute(
-        tallies={BATCH: Tally(14, 3), PASSWORD: Tally(2)},
-        peaks={"client": Peak(0.7, 7.0, 10, 60)},
-        users=(UserLoad("alice", 7, 1, 1),),
-        registers={3: 4, 5: 1, 9: 1},
-        burst=5,
-        denials={("client", "client_credentials"): Denials(5, 1, MINUTE_S + 10, MINUTE_S + 30, 10, 60)},
-    )
+    summed = (5, 1, MINUTE_S + 10, MINUTE_S + 30)
+    expected = a_share({BATCH: Tally(14, 3), PASSWORD: Tally(2)}, 7.0, (7, 1, 1), {3: 4, 5: 1, 9: 1}, 5, summed)
     for minute in everything(statistics):
         assert expected == replace(minute, client_id="shop")
 
