@@ -28,12 +28,7 @@ class Series(NamedTuple):
 
 
 class Tier:
-    """Policy with its mode. A request is admitted only if all of its tiers admit it.
-
-    Args:
-        sends: True for the widest tier of a series. Tiers of one series count the same requests, which are sent once.
-        is_total: True if it counts all users of a client together.
-    """
+    """Policy with its mode. A request is admitted only if all of its tiers admit it."""
 
     def __init__(
         self,
@@ -42,7 +37,6 @@ class Tier:
         *,
         on_trial: bool = False,
         by_grant: bool = False,
-        sends: bool = True,
         is_total: bool = False,
     ) -> None:
         self.policy = policy
@@ -59,8 +53,8 @@ class Tier:
         self.reuses = policy.on_limit is OnLimit.REUSE
         self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)  # unsent ones, where several instances count
         self.series = Series(self.frame_s, policy.count_denied, on_trial, by_grant)
-        self.sends = sends
-        self.is_total = is_total
+        self.sends = True  # false for all but the widest tier of a series: its tiers count the same requests
+        self.is_total = is_total  # it counts all users of a client together
         self._frame_end_s = 0.0
 
     def frame_end_after(self, now_s: float) -> float:

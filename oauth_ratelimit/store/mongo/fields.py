@@ -85,11 +85,11 @@ def whole_number(value: object, *, at_most: int) -> int | None:
     return int(value)
 
 
-def checked_number(value: object, *, at_least: int = 0, at_most: int) -> int:
-    """Return a whole number in a range. Raises ``ValueError`` for anything else."""
+def checked_number(value: object, *, at_most: int) -> int:
+    """Return a whole number from 0 to a maximum. Raises ``ValueError`` for anything else."""
     number = whole_number(value, at_most=at_most)
-    if number is None or number < at_least:
-        raise ValueError(f"expected a whole number from {at_least} to {at_most}, got {value!r}")
+    if number is None:
+        raise ValueError(f"expected a whole number from 0 to {at_most}, got {value!r}")
     return number
 
 

@@ -122,21 +122,14 @@ class RollupStore(StatisticsCollection):
             with translated_errors():
                 self._collection.bulk_write(updates, ordered=False)
 
-    def totals(self, since_s: float, until_s: float, *, busiest: int | None = None) -> Totals:
-        """Return the requests of each client in a period that ends lately. A part of a minute counts in full.
-
-        ``busiest`` limits their number to those with the highest use of a limit.
-        """
-        chosen: list[Document] = []
-        if busiest is not None:
-            chosen += [{"$sort": {"peak": -1}}, {"$limit": busiest}]
+    def totals(self, since_s: float, until_s: float) -> Totals:
+        """Return the requests of each client in a period that ends lately. A part of a minute counts in full."""
         columns = {"$project": {"counts": [f"${name}" for name in SUMS], "peak": 1, "first": 1, "last": 1}}
         with translated_errors():
             steps, young_s, missing = self._cover(since_s, until_s)
             collection = self._collection
             young = {"$unionWith": {"coll": collection.name, "pipeline": minute_entries(young_s, until_s)}}
-            pipeline = [*_entries(steps), young, *_grouped("$id"), *chosen, columns]
-            found = collection.aggregate(pipeline, batchSize=PAGE_SIZE)
+            found = collection.aggregate([*_entries(steps), young, *_grouped("$id"), columns], batchSize=PAGE_SIZE)
             return Totals([_client(document) for document in found if is_text(document["_id"])], not missing)
 
     def present(self, now_s: float) -> Present:
