@@ -112,21 +112,7 @@ def crash(limiter: Limiter, wrong: Settings, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def misconfigure(settings: dict[str, Any]) -> Iterator[str]:
-    """Put secrets where they do not belong, and change them; yield what is said of that."""
-    wrong: tuple[dict[str, Any], ...] = (
-        {"store": PASSWORD},
-        {"store": {"uri": f"mongo://root:{PASSWORD}@127.0.0.1"}},
-        {"store": {"url": f"mongodb://root:{PASSWORD}@127.0.0.1"}},
-        {"privacy": NAME_KEY},
-        {"privacy": {"keys": NAME_KEY}},
-        {"privacy": {"keys": [NAME_KEY]}},
-        {"privacy": {"keys": [{"env": NAME_KEY}, {"file": NAME_KEY}, {"key": NAME_KEY}, {"file": f"/{NAME_KEY}"}]}},
-        {"privacy": {"keys": [{"env": "NAME_KEY"}, {"env": "NAME_KEY"}]}},
-    )
-    for each in wrong:
-        with pytest.raises(ConfigError) as caught:
-            load_config(each)
-        yield from traceback.format_exception(caught.value)
+    """Put secrets where they were before, and change them; yield what is said of that."""
     for removed in ({"digest": {"url": HOOK_PATH, "secret": SIGNING_KEY}}, {"digest": SIGNING_KEY}):
         found = load_config(removed)
         yield from (repr(found), *found.warnings)

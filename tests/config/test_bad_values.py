@@ -223,18 +223,8 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
 UNKNOWN = {
     "limts": "mode, enabled, instance, limits, grants, trusted_clients, plans, clients, endpoints, canary, "
     "store, sync, denial, guard, reuse, events, statistics, privacy, max_keys",
-    "limits.users": "client, user, client_total",
     "limits.user[0].windw": "mode, enabled, limit, window, name, frames, estimator, count_denied, on_limit",
-    "grants.password.limit": SWITCH,
-    "endpoints.revocation.grants": f"{SWITCH}, path, method",
-    "plans.gold.plan": f"{SWITCH}, grants, endpoints",
-    "clients.app.trusted": f"{SWITCH}, grants, endpoints, plan",
     "clients.app.grants.password.path": SWITCH,
-    "canary.share": "percent, salt, instances",
-    "store.url": "uri, collection, namespace, timeout",
-    "sync.every": "interval, max_interval, preload",
-    "denial.status": "error, error_description, error_uri, headers, partition_key",
-    "guard.limit": "mode, limits, trusted_addresses, max_keys",
     "guard.limits.name": "user, passed_on, passed_on_total, client, client_address, address",
 }
 

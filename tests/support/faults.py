@@ -70,7 +70,8 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
     def random_faults(self, rate: float, rng: random.Random, *, kinds: Sequence[str] = (LOSE_REPLY, CUT)) -> None:
         """Break this share of the updates from now on.
 
-        A seed of ``rng`` repeats a run if one connection is used at a time. Held updates wait for ``release``.
+        A seed of ``rng`` repeats a run if one connection is used at a time. A held update waits for ``release``, its
+        client's connection closed.
         """
         with self._lock:
             self._rate, self._rng, self._kinds = rate, rng, kinds
