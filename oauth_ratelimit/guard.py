@@ -209,7 +209,6 @@ class Guard:
         return lockout
 
     def _has_place_for(self, key: FailureKey) -> bool:
-        """Return True if one more attempt may wait for a key."""
         place_count = max(1, len(self._threads) // WAITING_PART)
         return self._waiting.total() < place_count and self._waiting[key] < max(1, place_count // 2)
 

@@ -39,12 +39,6 @@ class KeptToken:
     text: str = field(default="", repr=False)  # the token as JSON; empty in a dry run
     lifetime_s: float = float("inf")
 
-    def left_s(self, now_s: float, max_age_s: float) -> float:
-        """Return the seconds until it expires, 0.0 if it must not be given out any more."""
-        age_s = now_s - self.begun_s
-        left_s = self.lifetime_s - age_s
-        return left_s if 0 <= age_s < max_age_s and left_s >= max(1.0, self.lifetime_s / LIFETIME_PARTS) else 0.0
-
 
 @dataclass(slots=True, eq=False)
 class Issue:
@@ -103,15 +97,14 @@ class TokenCache:
             if len(self._threads) < MAX_THREADS:
                 self._threads.add(threading.get_ident())
             while (client := self._client(client_id)) is not None:
-                now_s = self._clock()
-                token = self._fresh(client, request, now_s)
+                token = self._fresh(client, request)
                 if token is not None and token.text:
                     return token
                 if not any(issue.request == request for issue in client.issues):
-                    if not self._is_past(client.issued_s, now_s):
+                    if not self._is_past(client.issued_s):
                         return None
-                    client.issued_s = now_s
-                    return self._begin(client, client_id, request, now_s)
+                    client.issued_s = self._clock()
+                    return self.begin(client_id, request)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0 or not (has_waited or self._has_place_for(client)):
                     return None
@@ -123,7 +116,11 @@ class TokenCache:
         """Return the issue of a token within the limits, None if there is no room for it. ``end`` has to follow."""
         with self._changed:
             client = self._client(client_id)
-            return None if client is None else self._begin(client, client_id, request, self._clock())
+            if client is None:
+                return None
+            issue = Issue(client_id, request, self._clock())
+            client.issues.add(issue)
+            return issue
 
     def end(self, issue: Issue, token: KeptToken | None = None) -> None:
         """Keep the token that was issued, None if there is none to keep. Only the first call has an effect."""
@@ -137,7 +134,9 @@ class TokenCache:
 
     def left_s(self, token: KeptToken) -> float:
         """Return the seconds until a token expires, 0.0 if it must not be given out any more."""
-        return token.left_s(self._clock(), self._settings().max_age_s)
+        age_s = self._clock() - token.begun_s
+        left_s, least_s = token.lifetime_s - age_s, max(1.0, token.lifetime_s / LIFETIME_PARTS)
+        return left_s if 0 <= age_s < self._settings().max_age_s and left_s >= least_s else 0.0
 
     def drop(self, client_id: str, request: bytes, token: KeptToken) -> None:
         """Drop a token, unless another one has taken its place."""
@@ -155,9 +154,8 @@ class TokenCache:
             client = self._client(client_id) if is_over else self._clients.get(client_id)
             if client is None:
                 return False
-            now_s = self._clock()
-            is_known = self._fresh(client, request, now_s) is not None
-            if is_over and (is_known or not self._is_past(client.noted_s, now_s)):
+            now_s, is_known = self._clock(), self._fresh(client, request) is not None
+            if is_over and (is_known or not self._is_past(client.noted_s)):
                 return is_known
             if is_over:
                 client.noted_s = now_s
@@ -221,11 +219,6 @@ class TokenCache:
             self._size += ENTRY_BYTES
         return client
 
-    def _begin(self, client: _Client, client_id: str, request: bytes, now_s: float) -> Issue:
-        issue = Issue(client_id, request, now_s)
-        client.issues.add(issue)
-        return issue
-
     def _has_place_for(self, client: _Client) -> bool:
         place_count = max(1, len(self._threads) // WAITING_PART)
         return self._waiting_count < place_count and client.waiting_count < max(1, place_count // 2)
@@ -239,13 +232,13 @@ class TokenCache:
             self._waiting_count -= 1
             client.waiting_count -= 1
 
-    def _is_past(self, at_s: float | None, now_s: float) -> bool:
+    def _is_past(self, at_s: float | None) -> bool:
         """Return True if a time is none, or so long ago that no token of then is given out again."""
-        return at_s is None or not 0 <= now_s - at_s < self._settings().max_age_s
+        return at_s is None or not 0 <= self._clock() - at_s < self._settings().max_age_s
 
-    def _fresh(self, client: _Client, request: bytes, now_s: float) -> KeptToken | None:
+    def _fresh(self, client: _Client, request: bytes) -> KeptToken | None:
         token = client.tokens.get(request)
-        if token is not None and not token.left_s(now_s, self._settings().max_age_s):
+        if token is not None and not self.left_s(token):
             self._remove(client, request)
             return None
         return token
@@ -279,8 +272,8 @@ class TokenCache:
         self._purged_s = now_s
         for client_id, client in list(self._clients.items()):
             for request in list(client.tokens):
-                self._fresh(client, request, now_s)
+                self._fresh(client, request)
             is_used = client.tokens or client.issues or client.waiting_count or client is spared
-            if not is_used and self._is_past(client.issued_s, now_s) and self._is_past(client.noted_s, now_s):
+            if not is_used and self._is_past(client.issued_s) and self._is_past(client.noted_s):
                 del self._clients[client_id]
                 self._size -= ENTRY_BYTES

@@ -156,7 +156,6 @@ def _read(name: str) -> tuple[str, Record]:
 
 
 def _problem_of(exc: Exception) -> tuple[str, str]:
-    """Return the kind of a problem, and its text."""
     if isinstance(exc, StoreError):
         return "database", _read_cache().outage(exc)[0]
     return "nothing-shared" if isinstance(exc, NothingShared) else "input", str(exc)

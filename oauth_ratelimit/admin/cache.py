@@ -101,7 +101,6 @@ class ReadCache:
         return f"{_reason(error)}. {MEANWHILE}", last_answer_s or self.app_limiter.clock() - lag_s
 
     def clear(self) -> None:
-        """Drop all answers."""
         with self._lock:
             self._answers.clear()
 

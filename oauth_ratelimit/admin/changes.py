@@ -83,7 +83,6 @@ class Form:
             return None
 
     def raise_errors(self) -> None:
-        """Raise ``ConfigError`` if there are errors."""
         if self.problems:
             raise self.problems.error(source="form")
 
@@ -195,7 +194,6 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
 
 
 def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
-    """Remove an override."""
     form = Form(body)
     target = Target(form.kind, form.client_id, form.field("limit_kind") if form.kind is OverrideKind.LIMIT else None)
     form.raise_errors()

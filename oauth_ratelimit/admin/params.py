@@ -13,7 +13,6 @@ MAX_TIME_S = 10**11
 
 
 def choice(params: Params, name: str, allowed: Sequence[str], default: str) -> str:
-    """Return an argument that is one of some words."""
     value = params.get(name) or default
     if value not in allowed:
         raise ValueError(f"{name}: got {show(value)}, allowed: {', '.join(allowed)}")
@@ -21,7 +20,6 @@ def choice(params: Params, name: str, allowed: Sequence[str], default: str) -> s
 
 
 def whole(params: Params, name: str, default: int, *, least: int = 0, most: int = MAX_TIME_S) -> int:
-    """Return an argument that is a whole number."""
     text = params.get(name) or str(default)
     if not re.fullmatch("-?[0-9]{1,12}", text) or not least <= int(text) <= most:
         raise ValueError(f"{name}: got {show(text)}, allowed: a whole number from {least} to {most}")
@@ -29,7 +27,6 @@ def whole(params: Params, name: str, default: int, *, least: int = 0, most: int 
 
 
 def named_client(params: Params) -> str:
-    """Return the client id."""
     return checked_client_id(params.get("id", ""))
 
 

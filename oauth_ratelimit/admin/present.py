@@ -98,7 +98,6 @@ def read_usual(cache: ReadCache, client_id: str) -> float | None:
 
 
 def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more: object) -> Case:
-    """Return what the verdict on a client needs."""
     now_s, minutes, is_beyond = read_minutes(cache, client_id)
     _, present = read_present(cache)
     _, status = read_status(cache)
@@ -125,7 +124,6 @@ def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more
 
 
 def instances(cache: ReadCache, params: Params) -> Record:
-    """Return instances and their configuration."""
     now_s, status = read_status(cache)
     settings = cache.app_limiter.settings
     policies = status.policies

@@ -73,7 +73,6 @@ class CsrfTokens:
         self._clock = clock
 
     def issue(self, operator: str) -> str:
-        """Return a token for an operator."""
         issued_s = int(self._clock())
         return f"{issued_s}.{self._sign(issued_s, operator)}"
 

@@ -71,7 +71,6 @@ def client_name(client_id: str) -> str:
 
 
 def override_text(override: Override) -> str:
-    """Return an override in words."""
     if override.mode is not None:
         percent = override.canary_percent
         return f"mode {override.mode.value}{'' if percent is None else f', {percent:g} % of the clients'}"
@@ -84,7 +83,6 @@ def _target_text(target: Target) -> str:
 
 
 def change_text(entry: HistoryEntry) -> str:
-    """Return an operator's change in words."""
     target = entry.target
     if isinstance(target, Counters):
         what = "counters set to zero"

@@ -71,7 +71,6 @@ class Timeline:
         return line(found.total), [line(found.clients[storable_name(name)]) for name in client_ids]
 
     def per_minute(self, line: Line, outcome: str) -> list[float | None]:
-        """Return the requests per minute with an outcome."""
         minutes = (max(MINUTE_S, min(self.step_s, self.now_s - at_s)) / MINUTE_S for at_s in self.starts_s)
         return [
             None if tally is None else getattr(tally, outcome) / count

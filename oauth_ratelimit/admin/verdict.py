@@ -72,7 +72,6 @@ class Case:
 
 
 def judge(case: Case) -> Verdict:
-    """Return the verdict on a client."""
     if case.is_unknown:
         return Verdict("unknown", ("Unknown: no counters, statistics or configuration for this id.",))
     runs = last_runs(case.minutes)

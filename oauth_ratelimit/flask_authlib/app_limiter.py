@@ -224,7 +224,6 @@ class AppLimiter:
         return Health() if self.is_switched_off else self._running_worker().health_monitor.health()
 
     def update_metrics(self) -> None:
-        """Bring the metrics of this process up to date."""
         if not self.is_switched_off:
             worker = self._running_worker()
             with self.fail_open("observer_failed"):  # a request that cannot be counted does not hide the other metrics
@@ -282,7 +281,6 @@ class AppLimiter:
             return worker
 
     def report_start(self) -> None:
-        """Log what applies in this process from now on."""
         with self.fail_open("check_failed"):
             self.start_report.log(self.settings, authorize_endpoint=self.authorize_endpoint)
 
