@@ -121,12 +121,12 @@ class Guard:
         self._report(lockout)
         return guess if lockout.decision.allowed else lockout
 
-    def settle(self, guess: Guess, *, failed: Collection[FailureKey] = ()) -> None:
-        """Count a guess against the keys for which it was wrong, and release it for the others."""
+    def settle(self, guess: Guess, *, is_wrong: bool = False) -> None:
+        """Release a guess, and count it if it was wrong. Only the first call has an effect."""
         with self._settled:
             for key in guess.keys:
                 self._release(key, guess)
-                if key in failed:
+                if is_wrong:
                     self._count(key)
             if guess.keys:
                 guess.keys = ()

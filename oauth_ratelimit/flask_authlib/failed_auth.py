@@ -90,8 +90,7 @@ class _Attempt:
         are written, because the attacker may own a client whose id is a spelling of another one's.
         """
         for client_id, guess in self._guesses:
-            is_wrong = were_checked and client_id != right
-            self.guarded.guard.settle(guess, failed=guess.keys if is_wrong else ())
+            self.guarded.guard.settle(guess, is_wrong=were_checked and client_id != right)
 
     def _is_named(self, client_id: str) -> bool:
         """Return True if the request holds a client's id and no secret for it, as Authlib's method ``none`` expects."""

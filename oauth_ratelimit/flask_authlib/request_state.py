@@ -67,8 +67,7 @@ class RequestState:
             with self.app_limiter.fail_open("guard_failed"):
                 guard = self.app_limiter.guard()
                 if guard is not None:
-                    is_wrong = getattr(error, "error", None) in USER_ERRORS
-                    guard.settle(self.guess, failed=self.guess.keys if is_wrong else ())
+                    guard.settle(self.guess, is_wrong=getattr(error, "error", None) in USER_ERRORS)
 
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""

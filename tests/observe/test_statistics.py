@@ -166,7 +166,7 @@ def test_denials_of_the_guard_are_no_token_requests_and_push_out_no_client(clock
         keys = secret_keys(f"made-up-{number}", networks_of("192.0.2.1"))
         guess = guard.reserve(keys)
         assert isinstance(guess, Guess)
-        guard.settle(guess, failed=keys)
+        guard.settle(guess, is_wrong=True)
         assert not isinstance(guard.reserve(keys), Guess)
     for number in range(7):
         instance.ask(f"shop-{number}")

@@ -258,7 +258,7 @@ class Instance:
         keys = [FailureKey.at(FailureKind.USER, "app", "192.0.2.7", username)]
         guess = self.worker.guard.reserve(keys)
         assert isinstance(guess, Guess)
-        self.worker.guard.settle(guess, failed=keys)
+        self.worker.guard.settle(guess, is_wrong=True)
 
     def cycle(self) -> None:
         self.worker.after_cycle(self.worker.health_monitor.sync())

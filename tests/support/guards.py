@@ -48,7 +48,7 @@ def guess(guard: Guard, keys: Keys, *, is_right: bool = False, **options: Any) -
     found = guard.reserve(keys, **options)
     if isinstance(found, Lockout):
         return False
-    guard.settle(found, failed=() if is_right else keys)
+    guard.settle(found, is_wrong=not is_right)
     return True
 
 
