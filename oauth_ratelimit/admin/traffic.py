@@ -79,15 +79,10 @@ class Timeline:
 
 
 class SpanTraffic:
-    """Requests of all clients in a span up to now.
+    """Requests of all clients in a span up to now. Clients are ``named`` with requests or peaks, the worst first.
 
-    Attributes:
-        named: Clients with requests or peaks, the worst first.
-        colours: Colours of those with a line of their own.
-        lines: Name, colour and line of those, and of all others.
-        is_complete: False while a part is not derived yet.
-        fresh_s: Seconds for which an answer is kept.
-        has_dry_run: True if a dry run would have denied a request.
+    ``lines`` has name, colour and line of the first ones, and of all others. ``is_complete`` is False while a part is
+    not derived yet.
     """
 
     def __init__(self, context: OperatorContext, span: str) -> None:

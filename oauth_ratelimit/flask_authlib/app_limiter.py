@@ -173,12 +173,9 @@ class AppLimiter:
             begun_s = time.perf_counter()
             decision = worker.limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             duration_s = time.perf_counter() - begun_s
-            partition = None
-            if username is not None:
-                username = worker.limiter.pseudonym_of(username)
-                key = settings.denial.partition_key or settings.privacy.key
-                if key is not None and username is not None:
-                    partition = key.partition(client_id, username)
+            username = worker.limiter.pseudonym_of(username)
+            key = settings.denial.partition_key or settings.privacy.key
+            partition = None if key is None or username is None else key.partition(client_id, username)
             reuse = None
             if asked is not None and username is None:
                 reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, settings.denial)

@@ -20,18 +20,13 @@ RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because tw
 
 @dataclass(slots=True, eq=False)
 class ResponseState:
-    """What decisions leave for the response to their HTTP request.
+    """What decisions leave for the response to their HTTP request."""
 
-    Attributes:
-        is_awaited: True if the middleware sees the response.
-        quota_headers: Headers to add.
-        reuses: Tokens that are given out again, or kept once the response is a 200.
-        states: Those of the request's decisions, by application and endpoint.
-    """
-
-    is_awaited: bool
+    is_awaited: bool  # True if the middleware sees the response
     quota_headers: QuotaHeaders = ()
+    # Tokens that are given out again, or kept once the response is a 200
     reuses: "list[TokenReuse]" = field(default_factory=list)
+    # By application and endpoint
     states: "dict[tuple[object, str | None], RequestState]" = field(default_factory=dict)
 
     def close(self) -> None:
