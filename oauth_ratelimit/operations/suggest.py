@@ -57,11 +57,6 @@ class Suggestion:
         # Share of the needless requests that are denied; None without any
         self.stopped_ratio = min(1.0, stopped / needless) if needless else None
 
-    @property
-    def reuses(self) -> bool:
-        """True if ``on_limit: reuse`` would spare most denials."""
-        return bool(self.spared) and 2 * (self.spared or 0) >= self.denied
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -114,7 +109,7 @@ def configuration(proposal: Proposal) -> dict[str, object]:
         section = limits if one.client_id is None else clients.setdefault(one.client_id, {}).setdefault("limits", {})
         hours, rest_s = divmod(one.window_s, HOUR_S)
         window = f"{one.window_s // MINUTE_S}m" if rest_s else f"{hours}h"
-        more = {"on_limit": "reuse"} if one.reuses else {}
+        more = {"on_limit": "reuse"} if one.spared and 2 * one.spared >= one.denied else {}  # if it spares most denials
         section[one.kind.value] = [{"limit": one.limit, "window": window, **more}]
     return {"limits": limits, "clients": clients} if clients else {"limits": limits}
 

@@ -37,10 +37,6 @@ class Sender(NamedTuple):
     username: str | None
     grant_type: str | None
 
-    @property
-    def kind(self) -> LimitKind:
-        return LimitKind.CLIENT if self.username is None else LimitKind.USER
-
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
@@ -97,7 +93,7 @@ class Forecaster:
         found: dict[str, tuple[LimitKind, Policy]] = {}
         for sender in self._senders:
             limits = policies.matching(self._client_id, grant_type=sender.grant_type).limits
-            for kind in (sender.kind, LimitKind.CLIENT_TOTAL):
+            for kind in (LimitKind.CLIENT if sender.username is None else LimitKind.USER, LimitKind.CLIENT_TOTAL):
                 found |= {policy.name: (kind, policy) for policy in getattr(limits, kind)}
         return found
 

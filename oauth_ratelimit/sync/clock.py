@@ -59,7 +59,9 @@ class ServerClock:
         _, epoch_s = min(self._sample() for _ in range(SAMPLE_COUNT))
         now_s = self.monotonic()
         wall_epoch_s = self._wall() - now_s
-        if not self.is_measured or self._is_explained(epoch_s, wall_epoch_s) or self._is_confirmed(epoch_s):
+        former_s = self._unconfirmed_epoch_s
+        is_confirmed = former_s is not None and abs(epoch_s - former_s) <= NOTABLE_S
+        if not self.is_measured or is_confirmed or self._is_explained(epoch_s, wall_epoch_s):
             self._epoch_s, self._unconfirmed_epoch_s = epoch_s, None
         else:
             self._unconfirmed_epoch_s = epoch_s
@@ -72,9 +74,6 @@ class ServerClock:
         # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
         wall_changed_s = wall_epoch_s - self._wall_epoch_s
         return min(abs(changed_s), abs(changed_s - wall_changed_s)) <= NOTABLE_S
-
-    def _is_confirmed(self, epoch_s: float) -> bool:
-        return self._unconfirmed_epoch_s is not None and abs(epoch_s - self._unconfirmed_epoch_s) <= NOTABLE_S
 
     def _set_offset(self, offset_s: float) -> None:
         if abs(offset_s) < NOTABLE_S:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from oauth_ratelimit.core.key import Key, logged_name
 from oauth_ratelimit.counters.key import KeyState
@@ -235,9 +234,9 @@ class Flusher:
             for state in dict.fromkeys(states)
             if state.version is not None and state.attempt is None and not state.is_quarantined
         ]
-        rest = iter(marked)
-        while not deadline.is_over and (batch := list(islice(rest, MAX_BATCH))):
-            self.store.remove_marks(self.writer, [state.key for state in batch])
+        for start in range(0, len(marked), MAX_BATCH):
+            if not deadline.is_over:
+                self.store.remove_marks(self.writer, [state.key for state in marked[start : start + MAX_BATCH]])
 
 
 def _names_of(key: Key) -> dict[str, str | None]:
