@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.replay.fleet import Fleet
@@ -42,7 +41,5 @@ class CountingStore(MemoryStore):
 class CountingFleet(Fleet):
     """Fleet on a ``CountingStore``."""
 
+    store_class = CountingStore
     store: CountingStore
-
-    def __init__(self, settings: Settings, instance_count: int, *, shares: bool = True) -> None:
-        super().__init__(settings, instance_count, shares=shares, make_store=CountingStore)

@@ -1,14 +1,4 @@
-"""Limits proposed from recorded traffic.
-
-1. For each client and each user, count the requests in the busiest window of each day. The *safe limit* is the highest
-   of these peaks, or their mean plus three standard deviations over the days, whichever is larger.
-2. Compute what each one needs if it keeps its tokens: three tokens per user, or ten per client, in each lifetime of a
-   token. A client or user that asks for three times its need is *wasteful*, the others are *well-behaved*.
-3. Propose twice the largest safe limit of the well-behaved ones, or less if that is needed to stop 98 % of the requests
-   of wasteful ones that came while an earlier token was valid. A well-behaved client that needs more gets its own.
-4. At most ten do, so the proposal may stop less; then the worst wasteful clients get limits of their own, their need.
-5. All requests of a client together get a ceiling: twice the largest safe limit of the clients without waste.
-"""
+"""Limits proposed from recorded traffic, as docs/statistics.md describes in five steps."""
 
 import math
 from collections import Counter

@@ -39,16 +39,11 @@ class Fleet:
     has a request or has forgotten its keys. Instances that do not share know nothing of each other.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        instance_count: int,
-        *,
-        shares: bool = True,
-        make_store: Callable[[Callable[[], float]], MemoryStore] = MemoryStore,
-    ) -> None:
+    store_class = MemoryStore
+
+    def __init__(self, settings: Settings, instance_count: int, *, shares: bool = True) -> None:
         self.now_s = 0.0
-        self.store = make_store(self._clock)
+        self.store = self.store_class(self._clock)
         settings = replace(settings, store=replace(settings.store, uri=None))
         self._interval_s = settings.sync.interval_s if shares else ALONE_INTERVAL_S
         self._random = random.Random(SEED).random

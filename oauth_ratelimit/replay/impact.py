@@ -13,6 +13,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
+from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.replay.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
 
 HOUR_S = 3600.0
@@ -194,11 +195,9 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     verb = "denied" if _denies(after, client_id or hit[0]) else "spared"
     over, clients = sum(tallies[name].over for name in hit), counted(len(tallies), "client")
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
-    lines = [
-        f"  {name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit[:MAX_NAMED]
-    ]
-    more = [f"  and {len(hit) - MAX_NAMED:,} more"] if len(hit) > MAX_NAMED else []
-    return [f"{title}, of {len(hit):,} of {clients}:", *lines, *more, *notes]
+    lines = [f"{name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
+    named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
+    return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
 
 
 def _denies(policies: PolicySet, client_id: str) -> bool:

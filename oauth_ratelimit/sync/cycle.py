@@ -40,12 +40,7 @@ class SyncCycle:
     """Flushes and pulls the keys of one limiter; without a flusher it counts in this process only."""
 
     def __init__(
-        self,
-        flusher: Flusher | None,
-        *,
-        clients: ClientRegistry,
-        queue: DueQueue,
-        clock: Callable[[], float],
+        self, flusher: Flusher | None, *, clients: ClientRegistry, queue: DueQueue, clock: Callable[[], float]
     ) -> None:
         self._flusher = flusher
         self._clients = clients

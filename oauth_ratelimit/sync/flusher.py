@@ -63,20 +63,12 @@ class CycleReport:
 class Flusher:
     """Flushes and pulls keys. Used by one thread at a time. ``writer`` is this instance's name in documents."""
 
-    def __init__(
-        self,
-        store: CounterStore,
-        *,
-        clock: Callable[[], float],
-        server_clock: ServerClock,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, store: CounterStore, *, clock: Callable[[], float], server_clock: ServerClock) -> None:
         self._process_id = 0
         self.renew_writer()
         self.store = store
         self._clock = clock
         self.server_clock = server_clock
-        self._sleep = sleep
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._write_number = 0
         self._max_counters = MAX_COUNTERS
@@ -113,7 +105,7 @@ class Flusher:
             if not lost or number == MAX_ROUNDS:
                 break
             if number > 1:  # after the first round the losers read at once: they know least
-                self._sleep(FIRST_PAUSE_S * 2 ** (number - 2) * random.random())
+                time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * random.random())
             for state, hits in self._refresh(lost, report).items():
                 remote_hits[state] = remote_hits.get(state, 0) + hits
             left = lost
