@@ -16,14 +16,7 @@ from oauth_ratelimit.cli.options import (
     override_options,
     yes_option,
 )
-from oauth_ratelimit.cli.output import (
-    Column,
-    print_hint,
-    print_json,
-    print_records,
-    print_unknown_client_hint,
-    visible,
-)
+from oauth_ratelimit.cli.output import Column, print_hint, print_json, print_records, print_unknown_client_hint, visible
 from oauth_ratelimit.core.key import matches_any, visible_name
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
@@ -101,13 +94,7 @@ client_or_everybody = name_argument("client", client_id, everybody="The defaults
 @override_options
 @pass_context
 def set_limit(
-    context: CliContext,
-    /,
-    client: str | None,
-    limits: Sequence[str],
-    kind: str,
-    on_limit: str | None,
-    **options: Any,
+    context: CliContext, /, client: str | None, limits: Sequence[str], kind: str, on_limit: str | None, **options: Any
 ) -> None:
     """Set the limits of one kind of a CLIENT on all instances.
 

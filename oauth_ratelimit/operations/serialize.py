@@ -73,12 +73,7 @@ def origin_data(origin: Origin) -> Record:
     override = origin.override
     if override is None:
         return {"layer": origin.name}
-    return {
-        "layer": origin.name,
-        "by": override.author,
-        "reason": override.reason,
-        "until": _end(override),
-    }
+    return {"layer": origin.name, "by": override.author, "reason": override.reason, "until": _end(override)}
 
 
 def json_safe(value: Any) -> Any:

@@ -99,11 +99,7 @@ class SyncLoop:
     """
 
     def __init__(
-        self,
-        limiter: Synchronised,
-        *,
-        interval_s: float,
-        on_cycle: Callable[[CycleReport | None], None] | None = None,
+        self, limiter: Synchronised, *, interval_s: float, on_cycle: Callable[[CycleReport | None], None] | None = None
     ) -> None:
         self._limiter = limiter
         self._on_cycle = on_cycle
