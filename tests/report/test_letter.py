@@ -63,11 +63,7 @@ def test_letter_says_what_became_of_requests_over_a_limit(tally: Tally, answers:
 
 @pytest.mark.parametrize(
     ("lifetimes", "words"),
-    [
-        ({90: 9}, "90 seconds"),
-        ({86_400: 9}, "1 day"),
-        ({300: 10, 864_000: 9, 7: 1}, "5 minutes to 10 days"),
-    ],
+    [({90: 9}, "90 seconds"), ({86_400: 9}, "1 day"), ({300: 10, 864_000: 9, 7: 1}, "5 minutes to 10 days")],
     ids=str,
 )
 def test_usual_token_lifetimes_are_in_the_largest_units_that_fit(lifetimes: dict[int, int], words: str) -> None:

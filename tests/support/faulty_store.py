@@ -32,8 +32,8 @@ class FaultyStore:
         self.delay_s = 0.0  # until an answer, by the clock; an operation that a time limit cuts off fails
         self.is_reached = True  # whether an operation that is cut off may have arrived
         self.calls: list[tuple[str, int]] = []  # with the number of keys
-        self.before_write: Callable[[], object] = _nothing
-        self.before_read: Callable[[], object] = _nothing
+        self.before_write: Callable[[], object] = bool  # does nothing
+        self.before_read: Callable[[], object] = bool
         self._clock = clock or Clock()
         self._ends_s = [math.inf]
 
@@ -99,7 +99,3 @@ class FaultyStore:
 
     def close(self) -> None:
         self.inner.close()
-
-
-def _nothing() -> None:
-    pass
