@@ -46,15 +46,11 @@ class CliContext(OperatorContext):
 
     def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
         super().__init__(self._load, self._open, clock=time.time)
-        self.allows_invalid_config = False
+        self.allows_invalid_config = False  # True if the address of MongoDB is enough for the command
         self._invalid: ConfigError | None = None
         self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
-
-    def allow_invalid_config(self) -> None:
-        """Do without a valid configuration: the address of MongoDB is enough for this command."""
-        self.allows_invalid_config = True
 
     @property
     def is_shared(self) -> bool:

@@ -63,7 +63,7 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
       init-db
       init-db --check
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     migrations = context.stores.migrations
     if is_check:
         records = [
@@ -99,7 +99,7 @@ def reset(
       reset partner-app alice --yes
     """
     if user is None:  # else the configuration says how names are stored
-        context.allow_invalid_config()
+        context.allows_invalid_config = True
     whose = f"{client} and all its users" if user is None else f"{user} at {client}"
     confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
@@ -128,7 +128,7 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
       forget-tokens partner-app
       forget-tokens --client partner-app --json
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     context.stores.revocations.announce([storable_name(client)])
     if as_json:
         print_json({"client_id": client})

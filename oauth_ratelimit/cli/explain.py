@@ -120,7 +120,7 @@ def _print_explanation(explanation: LimitExplanation) -> None:
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     record = context.stores.denials.find(explained(parse_decision_id)(decision_id))
     if record is None:
         click.echo(DENIAL_NOT_FOUND.format(id=decision_id), err=True)

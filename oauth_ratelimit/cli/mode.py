@@ -36,7 +36,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
       mode
       mode --json
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     if ctx.invoked_subcommand is not None:
         return
     file = context.settings.policies

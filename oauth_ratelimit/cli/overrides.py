@@ -77,7 +77,7 @@ def limit(context: CliContext) -> None:
       limit list
       limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
 
 
 client_or_everybody = name_argument("client", client_id, everybody="The defaults instead of one CLIENT.")
@@ -163,7 +163,7 @@ def trust(context: CliContext) -> None:
       trust list
       trust add partner-app --for 1d --reason "denied by mistake"
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
 
 
 @trust.command("add")
@@ -231,7 +231,7 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, fo
       overrides partner-app
       overrides --history --format csv
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     if is_history:
         history = list(map(entry_data, context.stores.overrides.history(client)))
         print_records(form, history, HISTORY_COLUMNS, empty=NO_HISTORY)

@@ -20,14 +20,16 @@ from oauth_ratelimit.replay.source import STANDARD_INPUT
 MAX_INSTANCES = 1000
 INSTANCES = 3  # beside a single one, in the answer to "what would be denied"
 ROWS, RECORDS = 10, 100
-BUSIEST = "{busiest_minute_over:,} at {busiest_minute}"
 INSTANCE_COLUMNS = [
     Number("instances", "instances"),
     Number("over a limit", "over"),
     Number("share", lambda each: f"{each['over'] / each['requests']:.3%}"),
     Number("clients", "client_count"),
     Number("users", "user_count"),
-    Column("busiest minute", lambda each: each["busiest_minute"] and BUSIEST.format(**each)),
+    Column(
+        "busiest minute",
+        lambda each: each["busiest_minute"] and f"{each['busiest_minute_over']:,} at {each['busiest_minute']}",
+    ),
 ]
 LIMIT_COLUMNS = [
     Column("limit", lambda each: f"{each['policy']}: {each['limit']} in {duration(each['window_s'])}"),

@@ -127,7 +127,7 @@ def what_if(
       what-if --limit 2000/minute --last week
       what-if partner-app --limit 600/hour --kind user --json
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     (amount, window_s), limit_kind, since_s = limit, LimitKind(kind), context.now_s - span_s
     parts = ("by", "users") if limit_kind is LimitKind.USER else ("by",)
     minutes = context.minutes(since_s - window_s, context.now_s, client and storable_name(client), parts=parts)
@@ -201,7 +201,7 @@ def report(
       report --last week
       report partner-app --format text > letter.txt
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     since_s, until_s = context.now_s - span_s, context.now_s
     minutes, period = context.minutes(since_s, until_s, client and storable_name(client)), period_text(since_s, until_s)
     assumed_s, uri = context.settings.statistics.token_lifetime_s, context.settings.denial.error_uri
@@ -254,7 +254,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
       suggest --last 14d
       suggest tokens.csv --column client=app --token-lifetime 12h
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     facts: RecordingFacts | None = None
     if options["file"] is None:
         traffic = Traffic(options["window_s"], is_trusted=context.policies.trusts)

@@ -86,7 +86,7 @@ def status_command(context: CliContext, form: str) -> None:
       status
       status --json
     """
-    context.allow_invalid_config()
+    context.allows_invalid_config = True
     status = Status(context)
     data = status.data()
     file = None if context.invalid else status.file_policies

@@ -70,6 +70,8 @@ class Forecaster:
         self.recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
         self._client_id = client_id
         self._load = [Counter(dict(_senders(minute))) for minute in minutes]
+        self.minute_count = len(minutes)  # whose load is repeated
+        self.offered = sum(map(Counter.total, self._load)) / max(1, len(minutes))  # requests per minute
         self._senders = sorted({sender for minute in self._load for sender in minute}, key=str)
         self._documents = list(documents)
         self._policies = policies
@@ -77,16 +79,6 @@ class Forecaster:
         self.counts_dry_run = counts_dry_run
         burst = max((minute.burst for minute in minutes), default=0)
         self._most_per_second = burst * instance_count if burst and instance_count else math.inf
-
-    @property
-    def minute_count(self) -> int:
-        """Number of minutes whose load is repeated."""
-        return len(self._load)
-
-    @property
-    def offered(self) -> float:
-        """Requests per minute."""
-        return sum(map(Counter.total, self._load)) / max(1, len(self._load))
 
     def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
         """Return the policies that the requests meet, by name."""
