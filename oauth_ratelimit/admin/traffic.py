@@ -7,11 +7,11 @@ from itertools import groupby
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import Mark, read_marks
 from oauth_ratelimit.admin.params import Params, choice, client_or_all, whole
+from oauth_ratelimit.admin.present import read_status
 from oauth_ratelimit.admin.text import client_name
 from oauth_ratelimit.admin.verdict import RULE, severity
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
@@ -254,7 +254,7 @@ def clients(cache: ReadCache, params: Params) -> Record:
     is_reversed = choice(params, "order", ("down", "up"), "down") == "up"
     page, wanted = whole(params, "page", 1, least=1, most=MAX_PAGE), params.get("filter", "").strip()
     found = span_traffic(cache, span)
-    policies: PolicySet = cache.read_cached("policies", lambda context: context.policies, ttl_s=TTL_S)
+    _, status = read_status(cache)
     matching = [client for client in found.named if wanted.casefold() in client.client_id.casefold()]
     ordered = matching if sort == "worst" else sorted(matching, key=SORTS[sort])
     ordered = ordered[::-1] if is_reversed else ordered
@@ -262,7 +262,7 @@ def clients(cache: ReadCache, params: Params) -> Record:
     return {
         "now_s": found.timeline.now_s,
         "is_complete": found.is_complete,
-        "rows": [(client, policies.matching(client.client_id)) for client in shown],
+        "rows": [(client, status.policies.matching(client.client_id)) for client in shown],
         "colours": found.colours,
         "first": (page - 1) * PAGE_SIZE + 1,
         "total": len(matching),

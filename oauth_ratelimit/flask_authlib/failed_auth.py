@@ -12,7 +12,7 @@ from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
-from flask import Request, request
+from flask import request
 
 from oauth_ratelimit.core.failed_auth import (
     FailureKey,
@@ -40,7 +40,6 @@ SIGNATURE_ERROR = "bad_signature"
 class _Guarded:
     app_limiter: AppLimiter
     guard: Guard
-    request: Request
     networks: tuple[str, ...]
 
     def reserve(self, keys: Sequence[FailureKey], **options: bool) -> Guess:
@@ -78,7 +77,7 @@ class _Attempt:
             return
         guarded = self.guarded
         keys = secret_keys(folded(client_id), guarded.networks)
-        if self._is_assertion or "Authorization" in guarded.request.headers or not self._is_named(client_id):
+        if self._is_assertion or "Authorization" in request.headers or not self._is_named(client_id):
             keys += secret_keys(None, guarded.networks)  # else it may be a client without a secret
         self._guesses.append((client_id, guarded.reserve(keys, waits=not self._guesses)))  # it would wait for itself
         self._once_more.add(client_id)
@@ -97,7 +96,7 @@ class _Attempt:
         if self._needs_secret:
             return False
         try:
-            values = self.guarded.request.values
+            values = request.values
         except Exception:  # noqa: BLE001  # a form that cannot be read: the client was named in another way
             return False
         return values.get("client_id") == client_id and not {"client_secret", "client_assertion"}.intersection(values)
@@ -184,7 +183,7 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         guarded = _guarded(state.app_limiter)
         if guarded is None:
             return
-        names = _claimed_users(guarded.request)
+        names = _claimed_users()
         if names is None:
             return
         users = [str(state.app_limiter.limiter.pseudonym_of(name)) for name in names]
@@ -196,10 +195,10 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         state.guess = guarded.reserve(keys, is_exempt=not is_public and is_trusted)
 
 
-def _claimed_users(http_request: Request) -> set[str] | None:
-    """Return the users whose password a request may hold, None without one. If it cannot be read, it names nobody."""
+def _claimed_users() -> set[str] | None:
+    """Return the users whose password the request may hold, None without one. If it cannot be read, it names nobody."""
     try:
-        places = http_request.form, http_request.args
+        places = request.form, request.args
         if not any("password" in place for place in places):
             return None
         return {folded(name) for place in places if (name := place.get("username"))}
@@ -212,22 +211,20 @@ def _guarded(app_limiter: AppLimiter) -> _Guarded | None:
     guard = app_limiter.guard()  # may start the worker, which may fail
     if guard is None:
         return None
-    http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-    address = http_request.remote_addr or ""
+    address = request.remote_addr or ""
     networks = networks_of(address)
     if not networks:
         app_limiter.log.error("guard_without_address", remote_addr=repr(address)[:100])
         return None
-    if _seems_proxied(http_request, networks[0]):
+    if _seems_proxied(networks[0]):
         app_limiter.log.error(
             "guard_sees_a_proxy", address=networks[0], hint="wrap the application in werkzeug's ProxyFix"
         )
         return None  # one attacker would lock out everybody behind the proxy
-    return _Guarded(app_limiter, guard, http_request, networks) if guard.is_watching(address) else None
+    return _Guarded(app_limiter, guard, networks) if guard.is_watching(address) else None
 
 
-def _seems_proxied(http_request: Request, network: str) -> bool:
+def _seems_proxied(network: str) -> bool:
     """Return True if an address seems to be a proxy's. A client in the same network may forge the header."""
-    environ = http_request.environ
-    is_forwarded = "HTTP_X_FORWARDED_FOR" in environ and PROXY_FIX not in environ
+    is_forwarded = "HTTP_X_FORWARDED_FOR" in request.environ and PROXY_FIX not in request.environ
     return is_forwarded and not ip_network(network).is_global  # 100.64.0.0/10 is neither global nor private
