@@ -63,11 +63,9 @@ def top_level(content: bytes, names: Collection[str]) -> dict[str, object]:
     Of a key that is there twice, as after ``echo "mode: off" >>``, the last one counts. A value that cannot be read is
     the text of the section.
     """
-    try:
+    with suppress(ConfigError):
         values = parse_yaml(content, source="file")
         return {name: values[name] for name in names if name in values}
-    except ConfigError:
-        pass
     found: dict[str, object] = {}
     for section in _SECTION.finditer(content.removeprefix(codecs.BOM_UTF8)):
         name = section[1].decode(errors="replace")

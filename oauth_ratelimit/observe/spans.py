@@ -18,20 +18,19 @@ def annotate_span(decision: Decision, client_id: str) -> None:
     span = trace.get_current_span()
     if not span.is_recording():
         return
-    attributes: dict[str, str | int | float] = {
-        "oauth_ratelimit.decision": outcome_of(decision),
-        "oauth_ratelimit.mode": decision.mode.value,
-        "oauth_ratelimit.client_id": visible_name(client_id),
+    has_end = decision.would_deny and math.isfinite(decision.retry_after_s)
+    facts = {
+        "decision": outcome_of(decision),
+        "mode": decision.mode.value,
+        "client_id": visible_name(client_id),
+        "policy": decision.policy,
+        "limit": decision.limit,
+        "window_s": decision.window_s,
+        "remaining": None if decision.policy is None else decision.remaining,
+        "retry_after_s": decision.retry_after_s if has_end else None,
+        "decision_id": decision.decision_id,
     }
-    if decision.policy is not None and decision.limit is not None and decision.window_s is not None:
-        attributes["oauth_ratelimit.policy"] = decision.policy
-        attributes["oauth_ratelimit.limit"] = decision.limit
-        attributes["oauth_ratelimit.window_s"] = decision.window_s
-        attributes["oauth_ratelimit.remaining"] = decision.remaining
-    if decision.would_deny and math.isfinite(decision.retry_after_s):
-        attributes["oauth_ratelimit.retry_after_s"] = decision.retry_after_s
-    if decision.decision_id is not None:
-        attributes["oauth_ratelimit.decision_id"] = decision.decision_id
+    attributes = {f"oauth_ratelimit.{name}": value for name, value in facts.items() if value is not None}
     span.set_attributes(attributes)
     if decision.would_deny:
         span.add_event(f"oauth_ratelimit.{outcome_of(decision)}", attributes)

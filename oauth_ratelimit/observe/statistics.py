@@ -57,8 +57,7 @@ class StatisticsRecorder:
     def __init__(
         self, writer: StatisticsWriter, *, settings: Callable[[], StatisticsSettings], clock: Callable[[], float]
     ) -> None:
-        self._read_settings = settings
-        self._settings = settings()
+        self._settings = settings
         self._clock = clock
         self._process = secrets.token_urlsafe(6)
         self._writer = writer
@@ -76,7 +75,7 @@ class StatisticsRecorder:
 
     @property
     def _is_on(self) -> bool:
-        return self._settings.keep_s > 0
+        return self._settings().keep_s > 0
 
     @property
     def _writer_name(self) -> str:
@@ -92,7 +91,7 @@ class StatisticsRecorder:
         if not is_token:
             prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
         with self._lock:
-            client = self._client(client_id, self._settings.clients_per_minute, now_s)
+            client = self._client(client_id, self._settings().clients_per_minute, now_s)
             client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)
@@ -105,7 +104,7 @@ class StatisticsRecorder:
         if not self._is_on:
             return
         with self._lock:
-            client = self._client(client_id, self._settings.clients_per_minute // 2, now_s)
+            client = self._client(client_id, self._settings().clients_per_minute // 2, now_s)
             client.count(decision, "client", GUARD + kind, now_s=now_s, policy_prefix="guard/", has_peak=False)
 
     def count_lifetime(self, client_id: str, lifetime_s: int) -> None:
@@ -124,7 +123,7 @@ class StatisticsRecorder:
         name = client_id if len(self._clients) < room else OTHER_CLIENTS
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = OpenMinute(storable_name(name), self._settings.users_per_client)
+            client = self._clients[name] = OpenMinute(storable_name(name), self._settings().users_per_client)
         return client
 
     def _start_minute(self, now_s: float) -> None:
@@ -150,7 +149,6 @@ class StatisticsRecorder:
 
     def run(self) -> None:
         """Write one bulk at most, because the next sync cycle waits for it."""
-        self._settings = self._read_settings()
         if not self._is_on:
             with self._lock:
                 self._clients, self._ended, self._ended_size = {}, deque(), 0
@@ -194,7 +192,7 @@ class StatisticsRecorder:
                 entry.client.is_newly_denied = False
                 minutes.append(entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete))
         try:
-            refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings.keep_s, now_s=now_s)
+            refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings().keep_s, now_s=now_s)
         except StoreUnavailable:
             with self._lock:
                 kept = [entry for entry in batch if entry.is_complete]  # the others are written again later
