@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
@@ -36,22 +35,6 @@ class LimitUsage:
         return self.estimate / self.policy.limit
 
 
-class Scope(NamedTuple):
-    endpoint: str  # the endpoint whose requests are counted
-    grant_type: str | None  # the grant type with limits of its own, None for the plain token counter and for endpoints
-    is_total: bool  # whether all users of the client are counted together
-
-
-def scope_of(scope: str | None) -> Scope:
-    """Return the meaning of the scope of a key."""
-    name = scope or ""
-    is_total = name == CLIENT_TOTAL or name.endswith(f"/{CLIENT_TOTAL}")
-    name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
-    if name.startswith("grant:"):
-        return Scope(TOKEN_ENDPOINT, name.removeprefix("grant:"), is_total)
-    return Scope(name or TOKEN_ENDPOINT, None, is_total)
-
-
 class UsageReader:
     """Computes the usage of limits from counter documents, under policies with overrides."""
 
@@ -61,9 +44,8 @@ class UsageReader:
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """Return the usage of each limit of a key; none if it has no limits or is trusted."""
-        kind = LimitKind.CLIENT if key.username is None else LimitKind.USER
-        if scope_of(key.scope).is_total:
-            kind = LimitKind.CLIENT_TOTAL
+        *_, is_total = _meaning_of(key.scope)
+        kind = LimitKind.CLIENT_TOTAL if is_total else LimitKind.CLIENT if key.username is None else LimitKind.USER
         usages = []
         for tier in self._tiers(key.client_id, key.scope, kind):
             frames = snapshot.hits.get(tier.series, {}) if snapshot else {}
@@ -71,7 +53,7 @@ class UsageReader:
         return usages
 
     def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
-        endpoint, grant_type, _ = scope_of(scope)
+        endpoint, grant_type, _ = _meaning_of(scope)
         found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
         limits = () if found.trusted else getattr(found.limits, kind.value)
         grants = self._policies.by_grant(client_id).values() if found.scope is None else ()
@@ -94,3 +76,13 @@ def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int
         retry_after_s=bucket.retry_after_s(now_s, cost=1),
         reset_after_s=bucket.reset_after_s(now_s),
     )
+
+
+def _meaning_of(scope: str | None) -> tuple[str, str | None, bool]:
+    """Return the endpoint of a scope, its grant type if that has limits of its own, and whether it is a total."""
+    name = scope or ""
+    is_total = name == CLIENT_TOTAL or name.endswith(f"/{CLIENT_TOTAL}")
+    name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
+    if name.startswith("grant:"):
+        return TOKEN_ENDPOINT, name.removeprefix("grant:"), is_total
+    return name or TOKEN_ENDPOINT, None, is_total

@@ -6,16 +6,16 @@ import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.counters.usage import LimitUsage, Scope, UsageReader, scope_of
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 
 CONFIG: dict[str, Any] = {
     "mode": "enforce",
     "limits": {"client": ["5/minute; 20/hour"], "user": ["5/minute"], "client_total": ["8/minute"]},
-    "grants": {"refresh_token": {"limits": {"user": ["3/minute"]}}},
+    "grants": {"refresh_token": {"limits": {"user": ["3/minute"]}}, "a/b": {"limits": {"client_total": ["3/minute"]}}},
     "endpoints": {"revocation": {"limits": {"client": ["3/minute"], "client_total": ["4/minute"]}}},
     "clients": {"off": {"mode": "off"}},
     "trusted_clients": ["friend"],
@@ -53,6 +53,7 @@ def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
     limiter.check("app")
     limiter.check("app", "alice")
     limiter.check("app", "alice", grant_type="refresh_token")
+    limiter.check("app", "alice", grant_type="a/b")
     limiter.check("app", endpoint="revocation")
     limiter.sync()
     limiter.close()
@@ -62,6 +63,7 @@ def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
         Key("app", "alice"): [("user", LimitKind.USER, 1)],
         Key("app", None, "client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 2)],
         Key("app", "alice", "grant:refresh_token"): [("user", LimitKind.USER, 1)],
+        Key("app", None, "grant:a/b/client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 1)],
         Key("app", None, "revocation"): [("client", LimitKind.CLIENT, 1)],
         Key("app", None, "revocation/client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 1)],
     }
@@ -77,18 +79,3 @@ def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
 )
 def test_key_without_limits_has_no_usage(key: Key) -> None:
     assert [] == usage_of(MemoryStore(), key, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("scope", "expected"),
-    [
-        (None, Scope(TOKEN_ENDPOINT, None, False)),
-        ("client_total", Scope(TOKEN_ENDPOINT, None, True)),
-        ("grant:refresh_token", Scope(TOKEN_ENDPOINT, "refresh_token", False)),
-        ("grant:a/b/client_total", Scope(TOKEN_ENDPOINT, "a/b", True)),
-        ("revocation", Scope("revocation", None, False)),
-        ("revocation/client_total", Scope("revocation", None, True)),
-    ],
-)
-def test_scope_names_endpoint_grant_type_and_total(scope: str | None, expected: Scope) -> None:
-    assert expected == scope_of(scope)
