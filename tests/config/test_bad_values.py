@@ -134,6 +134,7 @@ SECRET = [
     ("store.uri", URI, "mongodb://"),
     ("privacy", "a mapping", "hashed"),
     ("privacy.keys", "a list", "k" * 40),
+    ("privacy.keys[0]", "a mapping", "k" * 40),
     ("privacy.keys[0].env", "the name of an environment variable, in capitals, digits and underscores", "k" * 40),
     ("privacy.keys[0].file", "the absolute path of a file", "key"),
     ("denial.partition_key", "a mapping", "k" * 40),

@@ -120,22 +120,29 @@ def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
     [
         (BROKEN, 'mode: got "on", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)'),
         ("# mode: enforce\n", EMPTY),
+        ("mode: [", "not usable YAML: "),
+        ("\x00", "not YAML: "),
         (None, "cannot be read: No such file or directory"),
     ],
-    ids=["broken", "only a comment", "missing"],
+    ids=["broken", "only a comment", "no YAML", "binary", "missing"],
 )
-def test_unusable_file_changes_nothing_and_is_applied_when_repaired(
+def test_unusable_file_changes_nothing_or_switches_limits_off_until_it_is_repaired(
     source: ConfigFile, path: Path, events: list[Any], content: str | None, problem: str
 ) -> None:
+    """Whatever it holds, a worker that runs keeps the last valid settings, and one that starts has no limits."""
     write(path, content or "")
     if content is None:
         path.unlink()
     assert (None, None) == (polled(source), polled(source))
-    assert [("config_rejected", "error", str(path), [problem], LAST_VALID)] == [
-        (each["event"], each["log_level"], each["path"], each["problems"], each["effect"]) for each in events
-    ]
+    started = ConfigFile(path)
+    assert [Mode.OFF] == modes(started.load())
+    assert [
+        ("config_rejected", "error", str(path), LAST_VALID),
+        ("config_rejected", "error", str(path), LIMITS_OFF),
+    ] == [(each["event"], each["log_level"], each["path"], each["effect"]) for each in events]
+    assert [True] * 2 == [line.startswith(problem) for each in events for line in each["problems"]]
     write(path, ENFORCE)
-    assert [Mode.ENFORCE] == modes(polled(source))
+    assert [Mode.ENFORCE] * 2 == modes(polled(source), polled(started))
     assert source.rejection is None
 
 
@@ -219,28 +226,6 @@ def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
     assert [(Mode.OFF, "mongodb://other/db", 1_000_000), (Mode.OFF, "mongodb://other/db", 7)] == [
         (settings.policies.mode, settings.store.uri, settings.max_keys) for settings in (loaded, reloaded)
     ]
-
-
-# A file that is not valid.
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"mode: [", b"broken:\n", b"\xff\xfe\x00", None],
-    ids=["empty", "no YAML", "unknown key", "not UTF-8", "missing"],
-)
-def test_worker_starts_without_limits_whatever_the_file_holds(
-    path: Path, events: list[Any], content: bytes | None
-) -> None:
-    path.write_bytes(content or b"")
-    if content is None:
-        path.unlink()
-    source = ConfigFile(path)
-
-    assert [Mode.OFF] == modes(source.load())
-    assert [("config_rejected", LIMITS_OFF)] == [(each["event"], each["effect"]) for each in events]
-    write(path, ENFORCE)
-    assert [Mode.ENFORCE] == modes(polled(source))
 
 
 def test_rejected_file_is_logged_each_minute_until_it_is_repaired(path: Path, events: list[Any]) -> None:
