@@ -125,7 +125,8 @@ class RateLimitMixin:
             client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
                 reserve_password(client, request)
-        if endpoint != TOKEN_ENDPOINT and app_limiter is not None and request.auth_method != NO_SECRET:
+        has_secret = getattr(request, "auth_method", None) != NO_SECRET
+        if endpoint != TOKEN_ENDPOINT and app_limiter is not None and has_secret:
             if endpoint == REVOCATION:
                 app_limiter.forget_tokens(client)
             limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)

@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -237,11 +238,8 @@ def test_ten_viewers_at_once_cost_one_computation_until_a_change(page: Page, mon
         return read(store, now_s)
 
     monkeypatch.setattr(RollupStore, "present", slowly)
-    threads = [threading.Thread(target=page.get, args=("part/verdict",)) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(page.get, ["part/verdict"] * 10))
     assert 1 == len(reads)
     page.send("apply", LIMIT)
     page.part("verdict")

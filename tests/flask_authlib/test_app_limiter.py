@@ -2,9 +2,9 @@
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -48,18 +48,8 @@ def test_racing_first_requests_start_one_worker(
     monkeypatch.setattr(CountedScheduler, "hold", hold)
     with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=3)) as app:
         app.before_request(lambda: begun.append(None))
-        together = threading.Barrier(8)
-        statuses: list[int] = []
-
-        def first_request() -> None:
-            together.wait(timeout=60)
-            statuses.append(token_status(app))
-
-        threads = [threading.Thread(target=first_request) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(lambda _: token_status(app), range(8)))
 
         assert 1 == len(schedulers)
         assert [200] * 3 + [429] * 5 == sorted(statuses)

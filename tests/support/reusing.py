@@ -53,24 +53,18 @@ class Issued:
 
 @dataclass
 class ReuseSite:
-    """The application, its clients and its tokens.
-
-    Attributes:
-        extra: Put into the answer beside the token.
-        break_at: Where requests fail: ``generate``, ``save`` or ``view``.
-        purposes: What the token of each request that was answered has to be for.
-    """
+    """The application, its clients and its tokens."""
 
     clock: Clock
     clients: dict[str, Client]
     issued: dict[str, Issued] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
     lifetime_s: int = 3600
-    extra: dict[str, Any] = field(default_factory=dict)
-    break_at: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)  # put into the answer beside the token
+    break_at: str = ""  # where requests fail: ``generate``, ``save`` or ``view``
     app: Flask = field(default_factory=lambda: Flask("some-app"))
     servers: list[Any] = field(default_factory=list)
-    purposes: list[tuple[Any, ...]] = field(default_factory=list)
+    purposes: list[tuple[Any, ...]] = field(default_factory=list)  # of the tokens of requests that were answered
 
     def generate(self, grant_type: str, client: Any, user: Any = None, scope: Any = None, **_: Any) -> dict[str, Any]:
         self.fail_at("generate")
@@ -138,7 +132,6 @@ class ReuseSite:
         secret: str | None = None,
         **form: str,
     ) -> TestResponse:
-        """Ask for a token."""
         secret = self.clients[client_id].client_secret or "" if secret is None else secret
         data = {"grant_type": "client_credentials", **form}
         auth = (client_id, secret) if method == METHODS[0] else None

@@ -12,7 +12,6 @@ from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from testbed.clock import Clock
 from testbed.oauth_server import app as demo_server
 from tests.support.apps import app_limiter_of
@@ -52,12 +51,8 @@ class Site:
     app: Flask
     clock: Clock
 
-    @property
-    def app_limiter(self) -> AppLimiter:
-        return app_limiter_of(self.app)
-
     def remaining(self, client_id: str, username: str | None = None) -> int:
-        return self.app_limiter.limiter.peek(client_id, username).remaining
+        return app_limiter_of(self.app).limiter.peek(client_id, username).remaining
 
     def wait_for_quota(self) -> None:
         """Let everything counted so far leave every window."""
@@ -99,4 +94,4 @@ def protected(
         with serving(app) as url:
             yield Site(url, app, clock)
     finally:
-        app.extensions["oauth_ratelimit"].close()
+        app_limiter_of(app).close()
