@@ -193,16 +193,13 @@ def body_of(choose: Choose, form: Sequence[tuple[str, str]]) -> tuple[bytes, str
         "form": "application/x-www-form-urlencoded",
         "charset": "application/x-www-form-urlencoded; charset=utf-7",
         "capitals": "Application/X-WWW-Form-URLEncoded",
-        "multipart": "multipart/form-data; boundary=B",
-        "file": "multipart/form-data; boundary=B",
-        "full": "multipart/form-data; boundary=B",
-        "behind": "multipart/form-data; boundary=B",
+        **dict.fromkeys(("multipart", "file", "full", "behind"), "multipart/form-data; boundary=B"),
         "json": "application/json",
         "none": "",
         "utf-16": "application/x-www-form-urlencoded",
     }
     kind = choose(tuple(types))
-    if kind in ("multipart", "file", "full", "behind"):
+    if types[kind].startswith("multipart"):
         name_of = '"{}"; filename="x"' if kind == "file" else choose(('"{}"', "{}"))
         parts = [
             f"--B\r\nContent-Disposition: form-data; name={name_of.format(name)}\r\n\r\n{value}\r\n"

@@ -51,13 +51,9 @@ def server(uri: str) -> Sequence[str]:
     """Return what is asked, and by which driver. The address is left out."""
     with _client(uri) as client:
         hello = client.admin.command("hello")
-        kind = (
-            "sharded cluster"
-            if hello.get("msg") == "isdbgrid"
-            else "replica set"
-            if "setName" in hello
-            else "standalone"
-        )
+        kind = "replica set" if "setName" in hello else "standalone"
+        if hello.get("msg") == "isdbgrid":
+            kind = "sharded cluster"
         names = ("python", platform.python_version(), "pymongo", importlib.metadata.version("pymongo"))
         return [f"MongoDB {client.server_info()['version']}, {kind}", " ".join(names)]
 
