@@ -268,13 +268,9 @@ def _run(fleet: Fleet, steps: Sequence[Step]) -> None:
 
 
 def check(seed: int, *, steps: int = STEPS, dimensions: Collection[str] | None = None) -> None:
-    """Run the history of a seed.
+    """Run the history of a seed, which also chooses the dimensions if there are none.
 
-    Args:
-        dimensions: What goes wrong; None leaves it to the seed.
-
-    Raises:
-        AssertionError: It breaks an invariant. The shortest history found that does so is attached as a note.
+    If it breaks an invariant, the error has the shortest history found that does so as a note.
     """
     dimensions = dimensions_of(seed) if dimensions is None else dimensions
     planned = plan(seed, steps=steps, dimensions=dimensions)

@@ -24,7 +24,7 @@ from tests.chaos.fleet import Instance, assert_exact, run
 from tests.support.helpers import with_database
 
 STORES = ("contract", "denials", "erasure", "heartbeats", "inspect", "migrations", "overrides", "rollups", "statistics")
-FAULTS = ("cold_start", "fork_and_kill", "lost_reply", "statistics")
+FAULTS = ("fork_and_kill", "lost_reply", "statistics")
 ELSEWHERE = "not (memory or replica)"  # other stores, and servers that a test starts itself
 
 

@@ -277,6 +277,26 @@ def test_preload_reads_the_busiest_keys(faulty: FaultyStore, clock: Clock) -> No
     assert [6, 6] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
 
 
+@pytest.mark.parametrize("is_preloaded", [False, True], ids=["no preload", "preload"])
+def test_rolling_restart_admits_one_more_each_and_with_preload_none(
+    faulty: FaultyStore, clock: Clock, is_preloaded: bool
+) -> None:
+    fleet = [a_limiter(faulty, clock, a_policy(20)) for _ in range(5)]
+    admitted = sum(limiter.check(CLIENT, "kim").allowed for limiter in fleet * 4)
+    for limiter in fleet * 2:
+        limiter.sync()
+    assert 20 == admitted
+    for old in fleet:
+        old.close()
+        fresh = a_limiter(faulty, clock, a_policy(20))
+        if is_preloaded:
+            fresh.preload()
+        for _ in range(3):
+            admitted += fresh.check(CLIENT, "kim").allowed
+            fresh.sync_urgent()
+    assert (0 if is_preloaded else 5) == admitted - 20
+
+
 def test_preload_measures_the_clock_of_the_store(
     faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
