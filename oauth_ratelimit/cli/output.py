@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import click
 
-from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
@@ -156,11 +155,6 @@ def _text(value: Value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return NO_VALUE if value is None else f"{value:.1f}"
-
-
-def limit_text(usage: Record) -> str:
-    """Return a limit such as ``user: 100/minute``."""
-    return f"{usage['policy']}: {rate_text(usage['limit'], usage['window_s'])}"
 
 
 def next_text(usage: Record) -> Value:

@@ -9,7 +9,6 @@ from oauth_ratelimit.cli.output import (
     Column,
     Number,
     Value,
-    limit_text,
     next_text,
     print_facts,
     print_json,
@@ -18,6 +17,7 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
     visible,
 )
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.format import (
@@ -62,7 +62,7 @@ USAGE_COLUMNS = [
     Column("client", "client_id"),
     Column("user", "username"),
     Column("counted at", lambda usage: usage["scope"] or "token"),
-    Column("limit", limit_text),
+    Column("limit", lambda usage: f"{usage['policy']}: {rate_text(usage['limit'], usage['window_s'])}"),
     Column("mode", "mode"),
     Number("hits", "estimate"),
     Number("used", lambda usage: f"{usage['used_ratio']:.0%}"),

@@ -30,7 +30,8 @@ def similar_client_ids(context: OperatorContext, client_id: str, *, count: int =
 
     Returns None if the client is known, or if the database does not let us find out.
     """
-    if not context.is_shared or _is_configured(context, client_id):
+    is_configured = client_id in context.settings.policies.clients or context.origins.of_trust(client_id)
+    if not context.is_shared or is_configured or any(each.target.client_id == client_id for each in context.overrides):
         return None
     stored = storable_name(client_id)
     try:
@@ -52,12 +53,6 @@ def _known_client_ids(context: OperatorContext) -> set[str]:
         *(key.client_id for key, _ in context.stores.documents.latest(context.now_s, MAX_COMPARED)),
         *context.stores.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),
     }
-
-
-def _is_configured(context: OperatorContext, client_id: str) -> bool:
-    if client_id in context.settings.policies.clients or context.origins.of_trust(client_id):
-        return True
-    return any(override.target.client_id == client_id for override in context.overrides)
 
 
 def _most_similar(client_id: str, known_ids: set[str], count: int) -> list[str]:

@@ -7,7 +7,6 @@ as dense as the densest recorded second. The results are the bounds of the forec
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
@@ -38,8 +37,7 @@ class Sender(NamedTuple):
     grant_type: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """Denials to be expected per minute if a client goes on as lately."""
 
     length: int  # minutes that they are expected for

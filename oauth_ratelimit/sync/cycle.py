@@ -138,7 +138,6 @@ class SyncCycle:
                 state.unsent = state.attempt = state.mark = None
 
     def _measure_clock(self, report: CycleReport) -> None:
-        """Measure the store's clock if it is time to."""
         if self._flusher is None or report.is_cut_short:
             return
         try:
