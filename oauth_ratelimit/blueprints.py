@@ -70,7 +70,7 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             mode=app_limiter.settings.policies.mode.value,
             config_valid=found.rejection is None,
             config_invalid_since_s=found.rejection and round(found.rejection.since_s, 3),
-            is_shared=app_limiter.settings.store.uri is not None,
+            is_shared=app_limiter.is_shared,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,
             in_flight_hits=found.last_cycle.in_flight_hits,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.log import get_logger
@@ -94,17 +95,32 @@ class LiveSettings:
         self._warn = warn
         self._poll = poll
         self._applied_base = settings
+        self.use()
 
-    def update(self, overrides: tuple[Override, ...]) -> None:
-        """Apply a changed configuration, if any, and these overrides. Logs the changes."""
+    def use(self) -> Settings:
+        """Return the settings for a worker that starts."""
+        self._used = self.current  # the worker keeps its store, sync and privacy
+        self._may_have_counts = self.base.policies.mode is not Mode.OFF
+        return self.current
+
+    def update(self, overrides: tuple[Override, ...]) -> bool:
+        """Apply a changed configuration, if any, and these overrides. Logs the changes.
+
+        Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
+        was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
+        """
         self.base = self._poll() or self.base  # a change is polled once, so it is kept if the rest fails
         is_same_base = self.base is self._applied_base
         if is_same_base and overrides == self.overrides:
-            return
+            return False
         old, new = self.current, replace(self.base, policies=apply_overrides(self.base.policies, overrides))
         mode, former_mode = self.base.policies.mode, self._applied_base.policies.mode
         self.current, self._applied_base, self.overrides = new, self.base, overrides
-        restart_needed = (old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy)
+        used = self._used
+        is_other_store = (used.store, used.sync, used.privacy) != (new.store, new.sync, new.privacy)
+        gives_way = is_other_store and not self._may_have_counts
+        self._may_have_counts |= mode is not Mode.OFF
+        restart_needed = is_other_store and not gives_way
         changes = describe_changes(old, new)
         origin = "overrides" if is_same_base else "file"
         log.info("config_reloaded", origin=origin, changes=changes, restart_needed=restart_needed)
@@ -115,3 +131,4 @@ class LiveSettings:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
         if mode is not former_mode and mode is not new.policies.mode:
             log.warning("mode_overridden", mode=new.policies.mode.value, file=mode.value, hint=OVERRIDDEN)
+        return gives_way

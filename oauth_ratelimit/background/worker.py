@@ -49,7 +49,11 @@ class BackgroundTask(Protocol):
 
 
 class Worker:
-    """The limiter and the background work of one process. A forked child needs a worker of its own."""
+    """The limiter and the background work of one process. A forked child needs a worker of its own.
+
+    ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
+    name. Until then it admits as before.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class Worker:
         clock: Callable[[], float],
         trace_of: Callable[[], Trace] = Trace,
     ) -> None:
-        settings = live.current
+        settings = live.use()
         self.pid = os.getpid()
         self._live = live
         self._settings = settings  # of limiter and guard
@@ -109,6 +113,7 @@ class Worker:
         self._tasks = [task for task in tasks if task is not None]
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
+        self.is_outdated = False
         self._is_ending = False
         self._is_cut_off = False  # the last cycle has not reached MongoDB
         self._has_preloaded = False
@@ -199,7 +204,9 @@ class Worker:
         )
 
     def _update_settings(self, now_s: float) -> None:
-        self._live.update(active(self._override_cache.overrides, now_s))
+        if self._live.update(active(self._override_cache.overrides, now_s)):
+            self.is_outdated = self._is_ending = True
+            return
         settings = self._live.current
         if settings is not self._settings:
             self.limiter.reconfigure(settings)

@@ -220,6 +220,11 @@ class AppLimiter:
         """Return the state of this process's synchronisation. Starts the worker if needed."""
         return Health() if self.is_switched_off else self._running_worker().health_monitor.health()
 
+    @property
+    def is_shared(self) -> bool:
+        """True if this process shares its counters, whatever the file says by now. Starts the worker if needed."""
+        return not self.is_switched_off and self._running_worker().stores is not None
+
     def update_metrics(self) -> None:
         if not self.is_switched_off:
             worker = self._running_worker()
@@ -249,9 +254,13 @@ class AppLimiter:
         except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
             log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
+    def _stop(self, worker: Worker) -> None:
+        with self.fail_open("last_flush_failed"):
+            worker.stop()
+
     def _running_worker(self) -> Worker:
         worker = self._worker
-        if worker is None or worker.pid != os.getpid():
+        if worker is None or worker.is_outdated or worker.pid != os.getpid():
             worker = self._start_worker()
         return worker
 
@@ -263,18 +272,21 @@ class AppLimiter:
         """
         pid = os.getpid()
         with self._locks.setdefault(pid, threading.Lock()):
-            worker = self._worker
-            if worker is not None and worker.pid == pid:
-                return worker
-            if worker is not None:
-                worker.tokens.forget_parent()
-                self._inherited.append(worker)
+            former = self._worker
+            if former is not None and former.pid == pid and not former.is_outdated:
+                return former
+            if former is not None and former.pid != pid:
+                former.tokens.forget_parent()
+                self._inherited.append(former)
+                former = None
             worker = self.worker_type(self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
             atexit.register(self.at_exit)
             self.report_start()
+            if former is not None:
+                threading.Thread(target=self._stop, args=(former,), name="oauth_ratelimit-stop").start()  # it may block
             return worker
 
     def report_start(self) -> None:

@@ -3,11 +3,13 @@
 import os
 import signal
 import time
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -64,6 +66,33 @@ def test_mode_off_in_the_file_ends_all_denials(
                 path.write_text(broken.format(uri=uri))
                 with protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
                     assert [200] * 3 == [token_status(app) for _ in range(3)]
+
+
+@pytest.mark.parametrize("content", ["mode: off\n", "", "mode: enforce\nstore: {uri: localhost}\n"])
+def test_worker_that_starts_in_the_emergency_shares_and_obeys_overrides_afterwards(
+    tmp_path: Path, mongo_uri: str, content: str
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(content)
+    with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app, capture_logs() as events:
+        limiter = app_limiter_of(app)
+        assert (200, False) == (token_status(app), limiter.is_shared)
+        path.write_text(ENFORCED.format(uri=mongo_uri))
+
+        wait_until(lambda: 429 == token_status(app), "the limit is enforced")
+        assert limiter.is_shared
+        _change_database(mongo_uri, "up", Mode.DRY_RUN)
+        wait_until(lambda: 200 == token_status(app), "nobody is denied")
+        worker = limiter._worker
+        path.write_text("mode: off\n")
+        wait_until(lambda: limiter.settings.policies.mode is Mode.OFF, "it is off")
+        path.write_text(ENFORCED.format(uri=mongo_uri).replace("100ms", "0.1s"))
+        wait_until(lambda: limiter.settings.policies.mode is Mode.DRY_RUN, "it is on again")
+        assert 200 == token_status(app)
+        assert worker is limiter._worker  # which may have counts that MongoDB lacks
+    assert 1 == [event["event"] for event in events].count("restart_needed")
+    with closing(Connection(mongo_uri)) as connection:
+        assert 1 == connection.database["ratelimits"].count_documents({})
 
 
 def _change_database(uri: str, state: str, override: Mode | None) -> None:
