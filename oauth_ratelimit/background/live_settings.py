@@ -124,7 +124,7 @@ class LiveSettings:
         changes = describe_changes(old, new)
         origin = "overrides" if is_same_base else "file"
         log.info("config_reloaded", origin=origin, changes=changes, restart_needed=restart_needed)
-        if restart_needed:
+        if restart_needed and mode is not Mode.OFF:  # the one line that switches limits off needs none
             log.warning("restart_needed", hint=RESTART_NEEDED)
         self._warn(new, old)
         if old.policies.mode is not new.policies.mode:
