@@ -11,7 +11,6 @@ from pymongo import MongoClient
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.base import CounterStore
 
 CLIENT = "client"
 SETTLING_CYCLES = 40
@@ -20,19 +19,11 @@ SETTLING_CYCLES = 40
 class Instance:
     """A limiter and the hits that its caller counted for itself. Nothing is denied, and no frame is out of date."""
 
-    def __init__(
-        self,
-        uri: str,
-        *,
-        clock: Callable[[], float] = time.time,
-        timeout_s: float = 2.0,
-        follows_store_clock: bool = False,
-        store: CounterStore | None = None,
-    ) -> None:
+    def __init__(self, uri: str, *, timeout_s: float = 2.0) -> None:
         rates = [{"limit": 10**9, "window": "1h"}]
         limits = {"client": rates, "user": rates}
         settings = load_config({"mode": "enforce", "limits": limits, "store": {"uri": uri, "timeout": timeout_s}})
-        self.limiter = Limiter(settings, store, clock=clock, follows_store_clock=follows_store_clock)
+        self.limiter = Limiter(settings)
         self.counted: Counter[str] = Counter()
         self.slowest_s = 0.0
 
