@@ -20,6 +20,37 @@ OAuthRateLimit(app, make_server(app))
 assert [200, 429] == [token_status(app), token_status(app)]
 app_limiter_of(app).close()
 """
+DICT_CONFIG = """
+import logging.config
+logging.config.dictConfig({
+    "version": 1,
+    "formatters": {"plain": {"format": "%(levelname)s in %(module)s: %(message)s"}},
+    "handlers": {"all": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"level": "INFO", "handlers": ["all"]},
+})
+"""
+GUNICORN = """
+import logging
+from gunicorn.config import Config
+from gunicorn.glogging import Logger
+
+Logger(Config())  # as gunicorn does at its start
+logging.getLogger("oauth_ratelimit").handlers = logging.getLogger("gunicorn.error").handlers
+"""
+SENTRY = """
+import sentry_sdk, sys
+from sentry_sdk.transport import Transport
+from oauth_ratelimit.process.log import get_logger
+
+class Printing(Transport):
+    def capture_envelope(self, envelope):
+        sent = envelope.get_event()
+        path = sent["extra"]["oauth_ratelimit"]["path"]
+        print("sent to Sentry:", sent["logentry"]["message"], path, file=sys.stderr)
+
+sentry_sdk.init(dsn="http://key@localhost/1", transport=Printing)
+get_logger("oauth_ratelimit").error("config_rejected", path="limits.yaml")
+"""
 
 
 @pytest.fixture
@@ -52,7 +83,18 @@ def test_handler_that_fails_does_not_reach_the_caller(monkeypatch: pytest.Monkey
     get_logger("oauth_ratelimit").warning("flush_failed")
 
 
-def test_warnings_of_a_plain_application_are_on_standard_error() -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize(
+    ("setup", "printed"),
+    [
+        ("", "request_denied canary="),
+        (DICT_CONFIG, "WARNING in events: request_denied canary="),
+        (GUNICORN, "] [WARNING] request_denied canary=false client_id=some-client "),
+        (SENTRY, "sent to Sentry: config_rejected %s limits.yaml"),
+    ],
+    ids=["plain", "dictConfig, as in Flask's documentation and with gunicorn's --log-config", "gunicorn's", "Sentry"],
+)
+def test_events_reach_the_handlers_of_an_application(setup: str, printed: str) -> None:
+    script = setup + LIMITED
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stdout), done.stderr
-    assert "request_denied canary=" in done.stderr
+    assert printed in done.stderr
