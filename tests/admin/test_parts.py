@@ -51,7 +51,8 @@ def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
         assert words in page.part(part, **params)
     assert re.search(r"app 551 551 (at other endpoints|by the guard) 100 %", page.part("clients"))
     (line,) = page.traffic(span="15m")["charts"]["denied"]
-    assert ("app", 551.0) == (line["label"], line["values"][-1])
+    assert "app" == line["label"]
+    assert 551.0 in line["values"][-2:], "a minute may end meanwhile"
 
 
 def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str) -> None:
