@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.oauth_server.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
+from testbed.oauth_server.database import BATCH_JOBS, PARTNER_BANK, WEB_SHOP
 from testbed.oauth_server.models import GRANT_OWN_TOKEN
 from tests.support import flows
-from tests.support.flows import FLOWS, GrantRequest, post, request_by
+from tests.support.flows import FLOWS, GrantRequest, request_by
 from tests.support.sites import Site, config, protected
 
 PROOFS = ("code", "refresh_token", "device_code", "assertion", "subject_token", "password")
@@ -127,18 +127,3 @@ def test_denied_client_is_denied_whatever_it_adds(database: Path) -> None:
 
     assert [200, 200, 429, 429, 429, 429] == [answer.status_code for answer in answers]
     assert all("Retry-After" in answer.headers for answer in answers[2:])
-
-
-def test_naming_a_public_client_moves_no_counter(site: Site) -> None:
-    site.wait_for_quota()
-    for _ in range(5):
-        for form in (
-            {"grant_type": "authorization_code", "code": "bogus"},
-            {"grant_type": "refresh_token", "refresh_token": "bogus"},
-            {"grant_type": flows.GRANT_DEVICE_CODE, "device_code": "bogus"},
-            ALICE,
-        ):
-            status = post(f"{site.url}/token", MOBILE_APP, form).status_code
-            assert status in (400, 401), form
-
-    assert 2 == site.remaining("mobile-app") == site.remaining("mobile-app", "alice")
