@@ -23,7 +23,7 @@ CLIENT_TOTAL = "client_total"
 class ClientState:
     """One client in one scope: its limits and its keys. There is one in a process, so each document has one state.
 
-    All methods but ``apply`` and ``rules_for`` need the lock.
+    All methods but ``apply`` and ``rules_for`` need the lock, and ``exempt_all`` a state that nobody else has.
     """
 
     def __init__(

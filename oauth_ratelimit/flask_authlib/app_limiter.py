@@ -161,8 +161,8 @@ class AppLimiter:
             asked: The token that the server is asked to generate; None if there is none to give out again.
 
         Returns:
-            The quota headers of an admitted request, the error to raise for a denied one, and the token of a request
-            that is given out again or may be kept.
+            The quota headers of an admitted request, the error to raise for a denied one, and the request's token if
+            it is given out again or may be kept.
         """
         if self.is_switched_off:
             return (), None, None

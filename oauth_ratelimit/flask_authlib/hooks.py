@@ -115,7 +115,7 @@ class RateLimitMixin:
         return saved
 
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
+        """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
         state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
         app_limiter = current_app_limiter() if state is None else state.app_limiter
         if app_limiter is None or not app_limiter.settings.is_guarded:

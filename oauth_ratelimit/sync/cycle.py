@@ -1,7 +1,8 @@
 """The sync cycle of one limiter: the keys that it takes, and when each is taken again.
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
-no other instance has written since this one last read or wrote the document. A key without requests is read once more,
+no other instance has written since this one last read or wrote the document; or it went by the mark, far from a limit,
+where hits of others may wait. A key without requests is read once more,
 unless it is far below its limits. After that it is read only while it is filling up: so much of a limit is used that
 the hits of other instances may soon matter. It is forgotten when its last frame has left every window.
 """

@@ -1,7 +1,8 @@
 """Flush and pull: moves hits between the keys of one instance and the store.
 
-Each hit is stored exactly once, whatever fails. A write names the version that was read, so at most one of the writes
-that name it is applied. It leaves its number in the document, which shows after a lost reply whether it was applied.
+Each hit is stored exactly once, whatever fails. A write names the version that was read or, far from a limit, the mark
+that this instance left last, so at most one of the writes that name it is applied. It leaves its number in the document
+as the new mark, which shows after a lost reply whether it was applied.
 """
 
 import os
@@ -87,8 +88,8 @@ class Flusher:
         """Send the hits of up to ``MAX_BATCH`` keys. Raises ``StoreError``; all hits are kept then.
 
         Returns:
-            The keys that are up to date: their document was written last, or is damaged and was read last, or a read
-            has settled their attempt. And the hits of other instances, as ``pull`` returns them.
+            The keys that had hits to send and need no further read: none are left to send, or the document is damaged.
+            And the hits of other instances, as ``pull`` returns them.
         """
         collect_young_garbage(states)
         for state in yield_between(states):

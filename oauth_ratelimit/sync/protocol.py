@@ -122,7 +122,7 @@ def _over_admitted(state: KeyState, hits: Hits, now_s: float) -> dict[str, int]:
 
 
 def fail_write(state: KeyState, *, was_repeated: bool) -> None:
-    """Note that the store has not applied a write. The outcome of a repeated one is known after the next read."""
+    """Note that the store has not applied a write. If it was a repeat, the first try may have been: a read shows it."""
     if not was_repeated and state.attempt is not None:
         _take_back(state, state.attempt)
     state.is_stale = True

@@ -1,10 +1,10 @@
 """Counters in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
 
-One round trip finds every lost race. A change to a known document filters on ``_id`` and ``version`` and is sent as an
-upsert that can never insert, because its ``$setOnInsert`` names another ``_id``: if the document has another version or
-was removed, MongoDB answers with error 66 and the index of the change. A first change filters on a version that no
-document has: it inserts, or answers with duplicate key, 11000. So of late writes only a first one can restore a
-removed document.
+One round trip finds every lost race. A change to a known document filters on ``_id`` and ``version``, or on the
+writer's mark and a range of versions. It is sent as an upsert that can never insert, because its ``$setOnInsert`` names
+another ``_id``: if the document has moved on or was removed, MongoDB answers with error 66 and the index of the change.
+A first change filters on a version that no document has: it inserts, or answers with duplicate key, 11000. So of late
+writes only a first one can restore a removed document.
 """
 
 from collections.abc import Mapping, Sequence
