@@ -10,7 +10,7 @@ import sys
 
 import structlog
 
-from tests.simulation.history import DIMENSIONS, STEPS, check
+from tests.simulation.history import DIMENSIONS, STEPS, check, dimensions_of, failure_of, plan
 
 
 def main() -> int:
@@ -19,11 +19,19 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=STEPS, help="steps of a history")
     parser.add_argument("--seed", type=int, default=None, help="of the first history; random if left out")
     parser.add_argument("--dimensions", nargs="*", choices=DIMENSIONS, help="what goes wrong; the seed chooses")
+    parser.add_argument("--count", action="store_true", help="run all of them, and print how many break an invariant")
     options = parser.parse_args()
     structlog.configure(processors=[_drop])
     first = secrets.randbelow(2**31) if options.seed is None else options.seed
     count = max(1, options.steps // options.length)
-    for seed in range(first, first + count):
+    seeds = range(first, first + count)
+    if options.count:
+        planned = (
+            plan(seed, steps=options.length, dimensions=options.dimensions or dimensions_of(seed)) for seed in seeds
+        )
+        print(sum(failure_of(steps) is not None for steps in planned))  # noqa: T201  # speaks to a person
+        return 0
+    for seed in seeds:
         try:
             check(seed, steps=options.length, dimensions=options.dimensions)
         except AssertionError as exc:
