@@ -13,6 +13,7 @@ from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMin
 from oauth_ratelimit.operations.format import counted, duration, percent_text, utc_time
 
 ACTIVE_S = 60  # after the last denial, as long as "now" is
+QUIET_S = 20  # after the last denial: longer than instances wait until they write
 PAUSE_S = 600  # between denials that belong together
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 NEAR = 0.8  # share of a limit
@@ -74,21 +75,25 @@ class Case:
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
         return Verdict("unknown", ("Unknown: no counters, statistics or configuration for this id.",))
-    runs = last_runs(case.minutes)
+    runs = last_runs(case.minutes, case.changes)
     for run in runs:
         if case.now_s - run.last_s <= ACTIVE_S:
             return _active(case, run)
     if case.is_trusted:
         return Verdict("trusted", (f"Trusted: never denied. {_requests_text(case)}",))
-    for run in runs:
-        return _recovered(case, run)
-    return _quiet(case)
+    return _recovered(case, runs[0]) if runs else _quiet(case)
 
 
-def last_runs(minutes: Sequence[ClientMinute]) -> list[Run]:
+def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> list[Run]:
     """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
     outcomes: tuple[Outcome, ...] = ("denied", "would_deny")
-    return [run for outcome in outcomes if (run := _last_run(minutes, outcome))]
+    runs = [run for outcome in outcomes if (run := _last_run(minutes, outcome))]
+    start_s, end_s = max((run.first_s for run in runs), default=0), min((run.last_s for run in runs), default=0)
+    turns = [each.at_s for each in changes if start_s < each.at_s <= end_s < start_s + MINUTE_S]
+    if turns and runs[0].first_s != runs[-1].first_s:  # a minute holds both, and this tells when one became the other
+        turn_s = int(turns[-1]) + 1
+        return [run._replace(last_s=turn_s) if run.first_s < start_s else run._replace(first_s=turn_s) for run in runs]
+    return runs
 
 
 def _last_run(minutes: Sequence[ClientMinute], outcome: Outcome) -> Run | None:
@@ -98,13 +103,11 @@ def _last_run(minutes: Sequence[ClientMinute], outcome: Outcome) -> Run | None:
         if not found:
             continue
         first_s, last_s = min(each.first_s for each in found.values()), max(each.last_s for each in found.values())
-        if run is None:
-            run = Run(found, first_s, last_s, outcome)
-        elif run.first_s - last_s <= PAUSE_S:
-            merged = {key: _merged(each, run.denials.get(key)) for key, each in found.items()}
-            run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), outcome)
-        else:
+        if run and run.first_s - last_s > PAUSE_S:
             break
+        run = run or Run({}, first_s, last_s, outcome)
+        merged = {key: _merged(each, run.denials.get(key)) for key, each in found.items()}
+        run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), outcome)
     return run
 
 
@@ -164,8 +167,7 @@ def _quiet(case: Case) -> Verdict:
 
 
 def _requests_text(case: Case) -> str:
-    offered = sum(minute.tally().offered for minute in case.minutes)
-    return f"{counted(offered, 'request')} in the last hour."
+    return f"{counted(sum(minute.tally().offered for minute in case.minutes), 'request')} in the last hour."
 
 
 def _limits_text(run: Run) -> str:
@@ -219,9 +221,7 @@ def _of_limit(case: Case, run: Run) -> str:
 
 def _of_usual(case: Case) -> str:
     ratio = _unusual(case)
-    if ratio is None:
-        return ""
-    return f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
+    return "" if ratio is None else f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
 
 
 def _unusual(case: Case) -> float | None:
@@ -239,9 +239,9 @@ def _share_text(case: Case, run: Run) -> str:
     would = "were denied" if run.is_real else "would have been denied"
     if not over:
         return "Its last denial is less than a minute ago."
-    if over >= offered:
-        return f"In the last minute all {counted(over, 'request')} {would}."
-    return f"In the last minute {over:,} of {counted(offered, 'request')} {would}."
+    found = f"all {counted(over, 'request')}" if over >= offered else f"{over:,} of {counted(offered, 'request')}"
+    last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
+    return f"In the last minute {found} {would}{last}."
 
 
 def _reuse_text(case: Case, run: Run) -> str:
@@ -288,7 +288,9 @@ def _conclusion(case: Case, run: Run) -> str:
         return "Most clients are affected: look for the cause on our side."
     if ratio is not None and ratio >= UNUSUAL:
         return "The cause is the client's load."
-    return "" if ratio is None else "The client sends what it usually does: the limit may be too low for it."
+    if ratio is None:
+        return "Look at this client first." if MIN_OTHERS <= case.others_active and not case.others_over else ""
+    return "The client sends what it usually does: the limit may be too low for it."
 
 
 def judge_all(active_count: int, denied_count: int, over_count: int) -> Verdict:
