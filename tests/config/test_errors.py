@@ -92,6 +92,7 @@ def test_error_leads_to_the_right_text(tmp_path: Path, text: str, expected: str)
     with pytest.raises(ConfigError) as caught:
         load_config(path)
 
+    assert isinstance(caught.value, ValueError)
     assert str(path) == caught.value.source
     assert str(caught.value).startswith(f"{path}: ")
     assert expected in caught.value.problems[0]

@@ -39,7 +39,7 @@ def write(path: Path, settings: Any) -> None:
 def test_changed_file_applies_while_requests_go_on(path: Path) -> None:
     """Counters stay, a broken file is reported, and the log has what changed."""
     write(path, config(limit=2, mode="off", **QUICK))
-    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=path) as app:
         assert 200 == token_status(app)
         write(path, config(limit=2, mode="dry-run", **QUICK))
         wait_until(lambda: "mode_changed" in [entry["event"] for entry in logs], "the limits are on")

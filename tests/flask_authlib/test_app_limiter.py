@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -81,10 +82,7 @@ def test_forked_process_starts_and_ends_a_worker_of_its_own(
 
 
 def test_process_that_cannot_start_its_worker_issues_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: Any, **_options: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(worker_module, "SyncLoop", fail)
+    monkeypatch.setattr(worker_module, "SyncLoop", Mock(side_effect=RuntimeError("can't start new thread")))
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, 200] == [token_status(app), token_status(app)]
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from structlog.testing import capture_logs
 
@@ -30,14 +29,6 @@ def test_application_without_configuration_runs_dry_and_says_so_once() -> None:
     assert [("running_unconfigured", "dry-run", False)] == [
         (entry["event"], entry["mode"], entry["shared"]) for entry in logs if entry["event"] != "ratelimit_started"
     ]
-
-
-@pytest.mark.parametrize("kind", [dict, str, Path])
-def test_configuration_is_a_mapping_or_the_path_of_a_file(tmp_path: Path, kind: Any) -> None:
-    path = tmp_path / "limits.yaml"
-    path.write_text(yaml.safe_dump(config(limit=1)))
-    with protected_app(OAUTH_RATELIMIT_CONFIG=config() if kind is dict else kind(path)) as app:
-        assert [200, 429] == [token_status(app), token_status(app)]
 
 
 @pytest.mark.parametrize("value", ["off", " OFF "])

@@ -278,19 +278,6 @@ def test_second_server_of_an_application_is_limited(is_passed: bool) -> None:
     app_limiter_of(app).close()
 
 
-def test_server_with_the_mixin_is_limited_after_init_app_only() -> None:
-    class Server(RateLimitMixin, AuthorizationServer):  # type: ignore[misc]
-        pass
-
-    alone = make_app()
-    make_server(alone, Server)
-    assert [200, 200, 200] == [token_status(alone) for _ in range(3)]
-
-    with protected_app(**SETTINGS, server_class=Server) as app:
-        assert [200, 200, 429] == [token_status(app) for _ in range(3)]
-        assert type(server_of(app)) is Server
-
-
 def test_own_generate_token_gets_the_arguments_of_its_caller() -> None:
     given = []
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flask import Flask
@@ -48,13 +49,10 @@ def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
 
 
 def test_request_that_cannot_be_counted_does_not_hide_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("no space left on device")
-
     limits = {"client": [{"limit": 2, "window": "60s", "name": "counted-later"}]}
     with capture_logs() as logs, with_pages(limits=limits) as app:
         with monkeypatch.context() as patch:
-            patch.setattr(Metrics, "record_decisions", fail)
+            patch.setattr(Metrics, "record_decisions", Mock(side_effect=OSError("no space left on device")))
             token_status(app)
             assert samples(app, "tracked_keys")
         token_status(app)

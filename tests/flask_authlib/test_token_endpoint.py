@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from testbed.oauth_server.database import MOBILE_APP, PARTNER_BANK, WEB_SHOP
+from testbed.oauth_server.database import MOBILE_APP
 from testbed.oauth_server.models import GRANT_DEVICE_CODE
 from tests.support.flows import (
     FLOWS,
@@ -14,7 +14,6 @@ from tests.support.flows import (
     TIMEOUT_S,
     GrantRequest,
     Visit,
-    password_of,
     post,
     redirect_parameters,
 )
@@ -94,19 +93,6 @@ def test_dry_run_denies_nobody_and_a_trusted_client_is_never_denied(denying_nobo
 
     assert [200, 200, 200] == [answer.status_code for answer in answers]
     assert [set(), set(), set()] == [quota_headers(answer) for answer in answers]
-
-
-def test_each_user_and_each_client_has_a_quota_of_its_own(one_token: Site):
-    """A client's own grants do not count for its users."""
-    alice = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
-    bob = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
-    url = f"{one_token.url}/token"
-
-    assert 200 == post(url, WEB_SHOP, alice).status_code
-    assert 429 == post(url, WEB_SHOP, alice).status_code
-    assert 200 == post(url, WEB_SHOP, bob).status_code
-    assert 200 == post(url, PARTNER_BANK, alice).status_code
-    assert 200 == post(url, WEB_SHOP, {"grant_type": "client_credentials"}).status_code
 
 
 # Nobody uses up another's quota.

@@ -63,15 +63,6 @@ def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore])
     assert (*SAMPLES, *others) == open_store().read()
 
 
-def test_removed_override_is_not_read(store: OverrideStore) -> None:
-    store.put(SAMPLES[0])
-
-    assert store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
-    assert () == store.read()
-    assert not store.remove(LIMIT, author="bob", reason="over", at_s=1501.0)
-    assert not store.remove(MODE, author="bob", reason="never was", at_s=1501.0)
-
-
 def test_revision_changes_with_every_change_and_nothing_else(open_store: Callable[[], OverrideStore]) -> None:
     writer, reader = open_store(), open_store()
     seen = [reader.revision()]

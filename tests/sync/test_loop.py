@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -68,10 +69,7 @@ def scheduler(driven: Driven) -> Iterator[SyncLoop]:
 
 
 def test_exceptions_of_a_cycle_and_of_the_owner_are_logged_and_end_nothing(driven: Driven) -> None:
-    def fail(_: CycleReport | None) -> None:
-        raise OSError("no such file")
-
-    scheduler = SyncLoop(driven, interval_s=3600.0, on_cycle=fail)
+    scheduler = SyncLoop(driven, interval_s=3600.0, on_cycle=Mock(side_effect=OSError("no such file")))
     driven.errors += [ZeroDivisionError("a bug")]
     with capture_logs() as events:
         for _ in range(3):
@@ -83,11 +81,8 @@ def test_long_cycle_is_not_overlapped_or_caught_up_with(scheduler: SyncLoop, dri
     with driven.gate:
         wait_until(lambda: driven.is_at_the_gate, "a cycle that cannot go on")
         held = driven.full_count
-        other = Driven()
-        beside = SyncLoop(other, interval_s=0.02)
-        beside.start()
-        wait_until(lambda: other.full_count >= 10, "ten cycles of another scheduler")
-        beside.stop()
+        with in_background(other := Driven(), interval_s=0.02):
+            wait_until(lambda: other.full_count >= 10, "ten cycles of another scheduler")
         assert held == driven.full_count
     wait_until(lambda: driven.full_count >= held + 10, "ten further cycles")
     # Those that are caught up with follow each other at once. The first may come late, and the second soon after it.
@@ -204,11 +199,8 @@ def test_urgent_keys_wait_while_the_store_fails_and_no_longer_than_until_it_answ
     scheduler = SyncLoop(driven, interval_s=3600.0)
     driven.report = CycleReport(error=StoreUnavailable("not primary"))
     scheduler.start()
-    other = Driven()
-    beside = SyncLoop(other, interval_s=0.02)
-    beside.start()
-    wait_until(lambda: other.full_count >= 25, "time enough for more than a hundred urgent cycles")
-    beside.stop()
+    with in_background(other := Driven(), interval_s=0.02):
+        wait_until(lambda: other.full_count >= 25, "time enough for more than a hundred urgent cycles")
     assert driven.urgent_count < 20
     driven.report = None
     scheduler.run_once()
