@@ -1,8 +1,7 @@
 """Background work of one process on a real MongoDB."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from math import inf
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
@@ -33,7 +31,7 @@ from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from testbed.clock import Clock, wait_until
-from tests.support.bson_values import NOW_S, identities, records
+from tests.support.bson_values import NOW_S, Content, identities, put_alone, records
 from tests.support.guards import guess
 
 
@@ -151,22 +149,6 @@ def test_all_parts_share_one_client_and_need_none_without_shared_counters(
     assert is_shared == opened.call_count
 
 
-@pytest.fixture
-def insert(mongo_uri: str) -> Iterator[Callable[[list[tuple[str, Any, dict[str, Any]]]], None]]:
-    """Replaces everything beside the counters."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
-
-    def insert(content: list[tuple[str, Any, dict[str, Any]]]) -> None:
-        for name in ("ratelimit_overrides", "ratelimit_stats"):
-            client.get_default_database()[name].delete_many({})
-        for name, identity, record in content:
-            with suppress(OperationFailure):  # MongoDB does not take everything as an _id, and nothing twice
-                client.get_default_database()[name].insert_one({"_id": identity, "active": True, **record})
-
-    with client:
-        yield insert
-
-
 PAST_S = (NOW_S - 1800) // 60 * 60
 DAMAGED_ROLLUPS = list(
     enumerate(
@@ -185,12 +167,10 @@ DAMAGED_ROLLUPS = list(
 )
 @example(content=[("ratelimit_stats", {"clientId": "app", "minute": at}, {}) for at in ([0], inf, Decimal128("7"))])
 @example(content=[("ratelimit_stats", {"step": 60, "start": PAST_S + 60 * n}, record) for n, record in DAMAGED_ROLLUPS])
-def test_any_record_leaves_the_valid_ones_readable(
-    mongo_uri: str, insert: Callable[..., None], content: list[tuple[str, Any, dict[str, Any]]]
-) -> None:
+def test_any_record_leaves_the_valid_ones_readable(mongo_uri: str, content: Content) -> None:
     """Whatever is stored beside the counters, the background work goes on."""
     clock = Clock(NOW_S)
-    insert(content)
+    put_alone(mongo_uri, content)
     with capture_logs() as logs:
         worker = a_worker(mongo_uri, clock)
         stores = worker.stores

@@ -14,7 +14,6 @@ from tests.support.helpers import with_database
 
 pytestmark = pytest.mark.chaos
 
-
 INSTANCE_COUNT = 8
 
 

@@ -115,12 +115,6 @@ def test_override_has_a_canary_of_its_own_that_keeps_the_order_of_the_files() ->
     assert enforced(mode="enforce") == enforced(override(MODE, None, mode=Mode.ENFORCE))
 
 
-def test_several_overrides_of_a_client_apply_together() -> None:
-    changes = override(MODE, mode=Mode.ENFORCE), override(policies=(POLICY,)), override(limit_kind=LimitKind.USER)
-    policies = found({}, *changes)
-    assert (Mode.ENFORCE, (POLICY,), ()) == (policies.mode, policies.limits.client, policies.limits.user)
-
-
 MISFITS: dict[str, Callable[[], object]] = {
     "limit of no kind": lambda: Target(LIMIT, "app"),
     "mode with a kind": lambda: Target(MODE, "app", LimitKind.USER),

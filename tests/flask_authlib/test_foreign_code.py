@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 import structlog
 from authlib.integrations.flask_oauth2 import token_authenticated
-from authlib.oauth2.rfc6749.grants import ResourceOwnerPasswordCredentialsGrant
 from flask import Flask
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from oauth_ratelimit.flask_authlib import tracing
 from oauth_ratelimit.observe import spans
 from oauth_ratelimit.observe.metrics import Metrics
 from testbed.clock import wait_until
-from tests.support.apps import CLIENT, ask, protected_app
+from tests.support.apps import CLIENT, PasswordGrant, ask, protected_app
 from tests.support.helpers import statuses
 from tests.support.sites import config
 
@@ -29,13 +28,6 @@ SETTINGS = {"OAUTH_RATELIMIT_CONFIG": config(limit=3, endpoints=ENDPOINTS)}
 
 Foreign = Callable[..., Any]
 Patch = pytest.MonkeyPatch
-
-
-class PasswordGrant(ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
-    user: Any = SimpleNamespace(username="alice")
-
-    def authenticate_user(self, username: str, password: str) -> Any:
-        return self.user
 
 
 class Unprintable(Exception):

@@ -10,30 +10,28 @@ from typing import Any
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2 import OAuth2Error
-from authlib.oauth2.rfc6749 import grants
 from authlib.oauth2.rfc6749.grants import BaseGrant, TokenEndpointMixin
 from flask import Flask, Response, request
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit, RateLimitMixin
 from testbed.clock import Clock
-from testbed.oauth_server.models import User
-from tests.support.apps import CLIENT, app_limiter_of, ask, make_app, make_server, protected_app, token_status
+from tests.support.apps import (
+    CLIENT,
+    PasswordGrant,
+    app_limiter_of,
+    ask,
+    make_app,
+    make_server,
+    protected_app,
+    token_status,
+)
 from tests.support.helpers import statuses
 from tests.support.sites import config
 
-USER = User("some-user", "some-password")
+USER = PasswordGrant.user
 SETTINGS = {"OAUTH_RATELIMIT_CONFIG": config(limit=2)}
 TOKEN = {"access_token": "mine", "token_type": "Bearer", "expires_in": 1}
-
-
-class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
-    """A grant with the one user, whatever name was sent."""
-
-    user: Any = USER
-
-    def authenticate_user(self, username: str, password: str) -> Any:
-        return self.user
 
 
 class CustomGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]

@@ -38,10 +38,6 @@ def parallel_statuses(url: str, *requests: Any) -> list[int]:
         return [answer.status_code for answer in pool.map(lambda request: post(f"{url}/token", *request), requests)]
 
 
-def take_tokens(url: str) -> None:
-    assert [200] * 12 == parallel_statuses(url, *[JOB, LOGIN] * 6)
-
-
 @pytest.mark.parametrize(
     ("options", "number"),
     [
@@ -59,7 +55,7 @@ def test_workers_flush_when_they_end(
     environment: dict[str, str], connection: Connection, documents: Any, options: dict[str, Any], number: signal.Signals
 ) -> None:
     with Gunicorn(APP, workers=2, env=environment, **options) as server:
-        take_tokens(server.url)
+        assert [200] * 12 == parallel_statuses(server.url, *[JOB, LOGIN] * 6)
         workers = server.pids()
         server.signal(number)
         wait_until(lambda: not any(map(is_running, workers)), "the workers end")

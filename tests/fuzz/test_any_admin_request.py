@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +11,6 @@ from bson import Int64
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pymongo import MongoClient
-from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.admin import admin_blueprint
@@ -21,7 +18,7 @@ from oauth_ratelimit.admin.blueprint import PARTS, READ_CACHE
 from oauth_ratelimit.admin.changes import CHANGES
 from tests.admin.conftest import Page
 from tests.support.apps import protected_app
-from tests.support.bson_values import bodies, records, values
+from tests.support.bson_values import Content, bodies, put_alone, records, values
 
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
 NOW = datetime.now(UTC)
@@ -92,11 +89,11 @@ def app(mongo_uri: str) -> Any:
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(content=strange, name=st.sampled_from(sorted(PARTS)), question=questions)
 def test_any_query_is_answered_or_refused_with_a_reason(
-    app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
+    app: Flask, mongo_uri: str, content: Content, name: str, question: dict[str, str]
 ) -> None:
     """Documents in the database may be damaged."""
     with capture_logs():
-        put(mongo_uri, content)
+        put_alone(mongo_uri, [(name, identity, HEARTBEAT | fields) for name, identity, fields in content])
         if READ_CACHE in app.extensions:
             app.extensions[READ_CACHE].clear()
         response = Page(app).get(f"part/{name}", **question)
@@ -117,15 +114,3 @@ def test_any_change_is_applied_or_refused_with_a_reason(app: Flask, name: str, c
     assert response.status_code in (200, 400), response.text
     assert response.status_code == 200 or response.json["problem"]["text"]
     assert 200 == after.status_code
-
-
-def put(mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]]) -> None:
-    """Put documents into the database, and nothing else."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
-    with client:
-        database = client.get_default_database()
-        for name in ("ratelimits", "ratelimit_overrides", "ratelimit_stats"):
-            database[name].delete_many({})
-        for name, identity, fields in content:
-            with suppress(OperationFailure):
-                database[name].insert_one({"_id": identity, "active": True, **HEARTBEAT, **fields})

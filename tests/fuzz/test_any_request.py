@@ -89,8 +89,3 @@ def test_protected_server_answers_like_a_plain_one(
 
     assert [] == [line for line in logs if line["event"].endswith("_failed")]
     assert plain[0] == 200 or known == known_clients(servers.guarded)
-
-
-def test_header_that_is_not_utf8_is_answered_as_authlib_does(servers: Servers) -> None:
-    sent = {"path": "/token", "method": "POST", "headers": {"Authorization": basic(b"\xff\xfe:\xff")}}
-    assert answer(servers.plain, sent) == answer(servers.guarded, sent)

@@ -7,7 +7,7 @@ import pytest
 
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from testbed.clock import Clock
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
+from tests.support.limiters import CLIENT, KEY, a_limiter
 
 
 @pytest.mark.parametrize("cost", (0, -1, 1.5, 1.0, 2.0, True, False, "1", None, MAX_LIMIT + 1, math.nan))
@@ -17,13 +17,6 @@ def test_cost_that_is_no_whole_number_is_rejected(clock: Clock, cost: Any) -> No
         with pytest.raises(ValueError, match="cost must be a whole number from 1 to 2\\^53"):
             ask(CLIENT, cost=cost)
     assert None is limiter.in_flight(KEY)
-
-
-def test_cost_above_the_limit_is_denied_for_ever(clock: Clock) -> None:
-    limiter = a_limiter(None, clock, a_policy(3))
-    decision = limiter.check(CLIENT, cost=4)
-    assert (False, math.inf, 3) == (decision.allowed, decision.retry_after_s, decision.remaining)
-    assert limiter.check(CLIENT, cost=3).allowed
 
 
 @pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))

@@ -82,12 +82,6 @@ def test_dry_run_decides_and_counts_as_enforce_does(clock: Clock) -> None:
     assert enforced_hits == dry_hits
 
 
-def test_mode_off_admits_everything_and_counts_nothing(clock: Clock) -> None:
-    limiter = Limiter(some_settings(a_policy(1), mode=Mode.OFF), clock=clock)
-    assert all(limiter.check(CLIENT).allowed for _ in range(10))
-    assert ([], Mode.OFF) == (list(limiter.known_keys()), limiter.check(CLIENT).mode)
-
-
 def test_trusted_client_is_never_denied_nor_counted(clock: Clock) -> None:
     store = MemoryStore()
     limiter = Limiter(some_settings(a_policy(1), trusted=("app*",)), store, clock=clock)

@@ -4,14 +4,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.decision import Decision, is_near_limit
 from oauth_ratelimit.observe.observer import MAX_NOTED, Callbacks, Observer
 from testbed.clock import Clock
-from tests.support.apps import ask, protected_app
 from tests.support.decisions import DENIED, TRUSTED, WOULD_DENY, an_admission
-from tests.support.sites import config
 
 
 class Calls(list[tuple[Decision, dict[str, Any]]]):
@@ -58,18 +55,3 @@ def test_requests_are_counted_in_groups_with_the_time_at_which_they_came_and_the
     assert [(str(at), names[grant_type], 1000.0 + at) for at, grant_type in enumerate(grant_types)] == counted
     observer.count_noted()
     assert [(str(MAX_NOTED), "none", 1000.0 + MAX_NOTED)] == counted[MAX_NOTED:]
-
-
-def test_denial_has_one_id_in_answer_log_and_callback() -> None:
-    """Repeats carry it, too."""
-    on_denied = Calls()
-    settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1)}
-    with capture_logs() as logs, protected_app(**settings, options={"on_denied": on_denied}) as app:
-        answers = [ask(app) for _ in range(4)]
-
-    assert [200, 429, 429, 429] == [answer.status_code for answer in answers]
-    ids = [answer.json["decision_id"] for answer in answers[1:]]
-    assert 1 == len(set(ids))
-    assert 16 == len(ids[0])
-    assert ids == [decision.decision_id for decision, _ in on_denied]
-    assert ids[:1] == [entry["decision_id"] for entry in logs if entry["event"] == "request_denied"]

@@ -3,15 +3,12 @@
 import pytest
 
 from tests.simulation.configs import WIDE, Config, Limit
-from tests.simulation.test_short_histories import ScriptedFleet, ask_each, started
+from tests.simulation.test_short_histories import ScriptedFleet, ask_each, fleet, started
 from tests.support.simulated_mongo import Fate
 
+__all__ = ["fleet"]
+
 NARROW = Config({"user": (Limit(200, 60, 6),), "client": ()})
-
-
-@pytest.fixture
-def fleet() -> ScriptedFleet:
-    return ScriptedFleet()
 
 
 def test_write_that_arrives_after_others_have_written_counts_once(fleet: ScriptedFleet) -> None:

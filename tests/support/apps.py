@@ -13,13 +13,22 @@ from werkzeug.test import TestResponse
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from testbed.clock import Clock
-from testbed.oauth_server.models import Client
+from testbed.oauth_server.models import Client, User
 
 CLIENT = Client("some-client", "some-secret")
 
 
 class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
     """The one grant that these applications need."""
+
+
+class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
+    """A grant with the one user, whatever name was sent."""
+
+    user: Any = User("some-user", "some-password")
+
+    def authenticate_user(self, username: str, password: str) -> Any:
+        return self.user
 
 
 def make_app(**settings: Any) -> Flask:

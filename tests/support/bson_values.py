@@ -1,10 +1,15 @@
-"""Strategies of Hypothesis for documents that anybody could have written."""
+"""Strategies of Hypothesis for documents that anybody could have written, and how they get into a database."""
 
+from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
+Content = list[tuple[str, Any, dict[str, Any]]]  # collection, id and fields
 NOW_S = 2_000_000_000
 FRAME = str(NOW_S - NOW_S % 6)
 
@@ -68,3 +73,14 @@ FIELDS = (
     *("clients", "total", "due"),
 )
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)
+
+
+def put_alone(uri: str, content: Content) -> None:
+    """Put records into their collections of a database, and nothing else."""
+    with MongoClient[dict[str, Any]](uri, datetime_conversion="DATETIME_AUTO") as client:
+        database = client.get_default_database()
+        for name in ("ratelimits", "ratelimit_overrides", "ratelimit_stats"):
+            database[name].delete_many({})
+        for name, identity, record in content:
+            with suppress(OperationFailure):  # MongoDB does not take everything as an _id, and nothing twice
+                database[name].insert_one({"_id": identity, "active": True, **record})
