@@ -12,8 +12,6 @@ from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, stored_hits
 
-MOST_WAITING = 11 + 10 + 1  # hits, one in each frame of 6 s: the window, spare ones, and the frame of now
-
 
 def names_of(events: list[Any]) -> list[str]:
     return [event["event"] for event in events if event["event"] != "clock_skew"]
@@ -37,23 +35,6 @@ def test_outage_is_logged_at_its_start_each_minute_and_at_its_end(
     assert ("warning", "down") == (events[0]["log_level"], events[0]["error"])
     assert ("info", 150.0) == (events[3]["log_level"], events[3]["failed_for_s"])
     assert 154 == stored_hits(faulty.inner)
-
-
-def test_outage_longer_than_the_window_drops_the_oldest_hits(
-    faulty: FaultyStore, clock: Clock, events: list[Any]
-) -> None:
-    """Their number is logged. What waits for the store does not grow."""
-    limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
-    faulty.is_down = True
-    for _ in range(100):
-        hit(limiter)
-        clock.advance(6)
-        assert sum(sum(frames.values()) for frames in (limiter.in_flight(KEY) or {}).values()) <= MOST_WAITING
-    faulty.is_down = False
-    limiter.sync()
-    dropped = sum(event["hits"] for event in events if event["event"] == "hits_dropped")
-    assert (100 - MOST_WAITING, MOST_WAITING) == (dropped, stored_hits(faulty))
-    assert None is limiter.in_flight(KEY)
 
 
 def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
