@@ -98,7 +98,7 @@ class Denials(NamedTuple):
     denied: int
     would_deny: int
     first_s: int  # time of the first of them, whole seconds since the epoch
-    last_s: int  # time of the last of them
+    last_s: int  # time of the last of them; of the last denied one if there is any
     limit: int  # hits per window of the policy
     window_s: int
 

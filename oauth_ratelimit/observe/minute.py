@@ -62,7 +62,7 @@ class OpenMinute:
             self._denials[key] = known._replace(
                 denied=known.denied + (not decision.allowed),
                 would_deny=known.would_deny + decision.allowed,
-                last_s=max(known.last_s, second),
+                last_s=known.last_s if decision.allowed and known.denied else max(known.last_s, second),
             )
         for policy, used in decision.used_hits() if has_peak else ():
             name = policy_prefix + policy.name
