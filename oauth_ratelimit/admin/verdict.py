@@ -90,9 +90,8 @@ def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> 
     runs = [run for outcome in outcomes if (run := _last_run(minutes, outcome))]
     start_s, end_s = max((run.first_s for run in runs), default=0), min((run.last_s for run in runs), default=0)
     turns = [each.at_s for each in changes if start_s < each.at_s <= end_s < start_s + MINUTE_S]
-    if turns and runs[0].first_s != runs[-1].first_s:  # a minute holds both, and this tells when one became the other
-        turn_s = int(turns[-1]) + 1
-        return [run._replace(last_s=turn_s) if run.first_s < start_s else run._replace(first_s=turn_s) for run in runs]
+    if turns and runs[0].first_s > runs[-1].first_s:  # a minute holds both, and this tells when the dry run ended
+        runs[0] = runs[0]._replace(first_s=int(turns[-1]) + 1)
     return runs
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from oauth_ratelimit.admin.marks import Mark
-from oauth_ratelimit.admin.verdict import Case, judge, judge_all, last_runs, severity
+from oauth_ratelimit.admin.verdict import Case, judge, judge_all, severity
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Kind, Peak, Source, Tally
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
@@ -165,27 +165,26 @@ def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
         assert f"Denied since {utc_time(at(begun).minute_s)}" in text_of(storm([at(first), at(9), at(0)]))
 
 
-@pytest.mark.parametrize("is_trial_first", [True, False])
-def test_minute_in_which_a_dry_run_began_or_ended_is_divided_at_the_change(is_trial_first: bool) -> None:
-    before, after = {"would_deny": 9}, {"denied": 9}
-    if not is_trial_first:
-        before, after = after, before
-    minutes = [minute(2, **before), minute(1, denied=4, would_deny=4), minute(0, **after)]  # type: ignore[arg-type]
-    changed_s = int(NOW_S) // 60 * 60 - 30
-
-    real, trial = last_runs(minutes, [Mark(changed_s, "mode: another")])
-
-    earlier, later = (trial, real) if is_trial_first else (real, trial)
-    assert (changed_s + 1, changed_s + 1) == (earlier.last_s, later.first_s)
-    assert earlier.first_s < changed_s < later.last_s
-
-
 def test_end_of_a_dry_run_is_named_as_the_cause() -> None:
     minutes = [minute(2, would_deny=9), minute(1, denied=4, would_deny=4), minute(0, denied=9)]
 
     text = text_of(storm(minutes, changes=[Mark(NOW_S // 60 * 60 - 30, "mode: dry-run → enforce")]))
 
     assert "Changed 1 s before it began: mode: dry-run → enforce. The cause may be on our side" in text
+
+
+def test_beginning_of_a_dry_run_is_no_cause() -> None:
+    minutes = [
+        minute(4, denied=9),
+        minute(3, denied=4, would_deny=4),
+        *(minute(ago, would_deny=9) for ago in (2, 1, 0)),
+    ]
+
+    text = text_of(storm(minutes, changes=[Mark(NOW_S // 60 * 60 - 150, "mode: enforce → dry-run")]))
+
+    assert "Would be denied (dry run) since" in text
+    assert "Changed since it began" in text
+    assert "on our side" not in text
 
 
 def test_client_that_is_admitted_again_has_recovered() -> None:
