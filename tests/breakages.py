@@ -8,8 +8,7 @@ repository, and the tests that should catch it run there::
     python -m tests.breakages --table                # count anew in CONTRIBUTING.md: about ten minutes
 
 The exit code is 1 if a breakage survives. The tests must pass without a breakage, or they catch everything; one in
-``test_breakages.py`` checks that each old text is found exactly once. When code moves, change the file and the texts,
-and keep the meaning of the name.
+``test_breakages.py`` checks that each old text is found exactly once. When code moves, change the file and the texts.
 """
 
 import os

@@ -4,7 +4,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
@@ -146,11 +145,6 @@ class PolicySet:
         """Return a client's policies for each grant type that has rules and counts in the plain token counter."""
         found = {name: self.matching(client_id, grant_type=name) for name in self.grants}
         return {name: policies for name, policies in found.items() if policies.scope is None}
-
-    def can_reuse(self, client_id: str) -> bool:
-        """Return True if a client has a limit with ``on_limit: reuse``, whatever the modes."""
-        _, limits = self.limits_at(client_id, grant_type=CLIENT_CREDENTIALS)
-        return any(policy.on_limit is OnLimit.REUSE for policy in (*limits.client, *limits.client_total))
 
     def trusts(self, client_id: str) -> bool:
         """Return True if a client is trusted."""

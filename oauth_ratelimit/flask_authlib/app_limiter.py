@@ -200,11 +200,13 @@ class AppLimiter:
             return (), None, None
 
     def forget_tokens(self, client: Any) -> None:
-        """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles."""
+        """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.
+
+        Also where nothing is reused now: it may have been, may be again, and may be in other processes.
+        """
         with self.fail_open("reuse_failed"):
-            client_id = f"{client.get_client_id()}"
-            if not self.is_switched_off and self.settings.policies.can_reuse(client_id):
-                self._running_worker().tokens.revoke(storable_name(client_id))
+            if not self.is_switched_off:
+                self._running_worker().tokens.revoke(storable_name(f"{client.get_client_id()}"))
 
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""

@@ -29,9 +29,11 @@ FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 SIMPLE = (str, int, float, bool, type(None))
 # Variables that bind a token to a key or a certificate of the client, unless they say that there is none.
 BINDING = re.compile(
-    "DPOP|CLIENT_?(CERT|DN|S_DN|VERIFY)|SSL_CLIENT|TLS_CLIENT|MTLS|PEER_?CERT|(SSL|TLS)_CERT|TOKEN_BINDING|HTTP_SIGNATURE"
+    "DPOP|CERT|X509|SPIFFE|ATTEST|FINGERPRINT|CLIENT_?(DN|S_DN|VERIFY)|(SSL|TLS)_CLIENT|MTLS|PEER|(^|[_-])DN$|^VERIFIED$"
+    "|HTTPS_CC|TOKEN_BINDING|HTTP_SIGNATURE",
+    re.IGNORECASE,
 )
-UNBOUND = ("", "NONE", "0", None)
+UNBOUND = ("", "NONE", "0", None)  # of a certificate; any DPoP header is a proof
 STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold
 
 _KEY = secrets.token_bytes(32)
@@ -73,12 +75,14 @@ class TokenReuse:
         self._deny = deny
         self.is_reused = self._issue is None
         self.is_over_limit = deny is not None
+        self._is_given = False
         self._text = ""  # of the token as it was saved
         self._confirmed: KeptToken | None = None
 
     def generate(self, generate: Callable[[], Any]) -> Any:
         """Return the token that is given out again, or a new one."""
-        if self.is_reused:
+        if self.is_reused and not self._is_given:
+            self._is_given = True
             return dict(self._token)
         if self._token is not None:  # a second one in the same request
             self.release()
@@ -212,25 +216,26 @@ class Reuser(NamedTuple):
     def _digest(self, client: Any, asked: TokenRequest, scope: str) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-        method = getattr(asked.grant.request, "auth_method", None)
+        environ, method = http_request.environ, getattr(asked.grant.request, "auth_method", None)
         options = (*asked.options, *asked.named_options.values())
         extra = "" if self.key_of is None else self.key_of(client)
         if (
             not asked.response.is_awaited
-            or http_request.environ.get(RESPONSE_KEY) is not asked.response
+            or environ.get(RESPONSE_KEY) is not asked.response
             or asked.grant.request.client is not client
             or method not in METHODS
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
             or not all(isinstance(value, SIMPLE) for value in options)
-            or any(_is_binding(name) and value not in UNBOUND for name, value in http_request.environ.items())
+            or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
             return None
         parts = (
             _server_ids.setdefault(asked.server, secrets.token_bytes(16)),
             (str(client.get_client_id()), type(client).__qualname__, str(getattr(client, "id", ""))),
-            (http_request.method, http_request.base_url, method, http_request.mimetype),
+            (http_request.method, http_request.scheme, http_request.host, method, http_request.mimetype),
+            (environ.get("SCRIPT_NAME"), environ.get("PATH_INFO")),  # as they are: decoded, two paths may become one
             [_without_credentials(places.lists()) for places in (http_request.args, http_request.form)],
             (scope, asked.options, sorted(asked.named_options.items())),
             extra,

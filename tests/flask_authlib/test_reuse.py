@@ -1,10 +1,12 @@
 """``on_limit: reuse``: a client over its limit gets the token that it has, and nothing else."""
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,7 +23,7 @@ from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.clock import Clock, wait_until
 from tests.support.apps import app_limiter_of
-from tests.support.reusing import LIMIT, MAX_AGE_S, METHODS, ReuseSite, reuse_config, reuse_site
+from tests.support.reusing import LIMIT, MAX_AGE_S, METHODS, ClientCredentialsGrant, ReuseSite, reuse_config, reuse_site
 
 
 @pytest.fixture
@@ -105,6 +107,10 @@ def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: 
     "difference",
     [
         {"headers": {"DPoP": "proof"}},
+        {"headers": {"DPoP": "0"}},
+        {"headers": {"X-Spiffe-Id": "spiffe://some/client"}},
+        {"headers": {"X-Certificate-Thumbprint": "some-digest"}},
+        {"environ": {"https_cc": "some-certificate"}},
         {"environ": {"SSL_CLIENT_CERT": "some-certificate"}},
         {"headers": {"X-Forwarded-Client-Cert": "some-certificate"}},
         {"headers": {"X-Client-Dn": "CN=some-client"}},
@@ -116,6 +122,29 @@ def test_a_bound_or_unreadable_request_is_denied_above_the_limit(site: ReuseSite
     site.use_up()
     assert site.ask(**difference).status_code in (400, 401, 429)
     assert len(site.issued) == LIMIT
+
+
+def test_paths_that_look_alike_have_tokens_of_their_own() -> None:
+    def add_tenants(site: ReuseSite) -> None:
+        view = site.app.view_functions["/token"]
+        site.app.add_url_rule("/t/<tenant>/token", "tenants", lambda tenant: view(), methods=["POST"])
+
+    with reuse_site(start=add_tenants) as site:
+        assert site.use_up(path="/t/a b/token") != site.token(path="/t/a%2520b/token")
+
+
+def test_a_second_token_in_one_request_is_not_the_one_that_was_given_out_again(
+    site: ReuseSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ClientCredentialsGrant.create_token_response
+    site.use_up()
+
+    def create_two(grant: Any) -> Any:
+        grant.generate_token(scope=grant.request.payload.scope, include_refresh_token=False)
+        return create(grant)
+
+    monkeypatch.setattr(ClientCredentialsGrant, "create_token_response", create_two)
+    assert site.ask().status_code == 429
 
 
 def test_no_certificate_is_no_binding(site: ReuseSite) -> None:
@@ -186,6 +215,23 @@ def test_a_revocation_drops_all_tokens_of_the_client(site: ReuseSite, way: str) 
             if issued.client_id == "a" and not issued.is_revoked:
                 site.revoke(text)
         assert site.ask().status_code == 429
+
+
+def test_a_revocation_counts_while_nothing_is_reused(tmp_path: Path) -> None:
+    path = tmp_path / "limits.yaml"
+
+    def write(on_limit: str) -> None:
+        path.write_text(json.dumps(reuse_config(on_limit=on_limit, sync={"interval": "50ms"})))
+
+    write("reuse")
+    with reuse_site(str(path)) as site:
+        token = site.use_up()
+        write("deny")
+        wait_until(lambda: site.ask().status_code == 429, "nothing is reused")
+        assert site.revoke(token).status_code == 200
+        write("reuse")
+        wait_until(lambda: site.ask().status_code == 200, "tokens are reused")
+        assert token not in {site.token() for _ in range(3)}
 
 
 def test_a_token_that_was_being_issued_at_a_revocation_is_not_kept(site: ReuseSite) -> None:

@@ -6,8 +6,6 @@ Needs atheris, which is not a test requirement because it does not support every
     python -m tests.fuzz                                 # every target for a minute
     python -m tests.fuzz --seconds 600 configuration     # one of them, for longer
     python -m tests.fuzz --only counters crash-0123      # repeat a finding
-
-Findings are written to ``.fuzz/TARGET/``, and the exit code is not 0. The targets are properties of the test suite.
 """
 
 import argparse

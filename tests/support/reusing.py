@@ -79,7 +79,8 @@ class ReuseSite:
         parameters = [sorted(each.lists()) for each in (request.args, request.form)]
         shown = [[(name, values) for name, values in each if name not in CREDENTIALS] for each in parameters]
         allowed = self.clients[client_id].get_allowed_scope(request.values.get("scope"))
-        return (request.base_url, client_id, allowed, shown, request.headers.get("DPoP"))
+        place = [request.host, *map(request.environ.get, ("SCRIPT_NAME", "PATH_INFO"))]
+        return (place, client_id, allowed, shown, request.headers.get("DPoP"))
 
     def fail_at(self, place: str) -> None:
         if self.break_at == place:

@@ -1,8 +1,7 @@
 """A MongoDB in memory that fails on command: one server, any number of clients, no threads and no real time.
 
 It keeps to the rules that the sync protocol relies on: compare-and-set in unordered bulks of upserts, removal by TTL,
-majority reads, and rollback of what no majority has. ``tests/store/test_simulated_mongo.py`` compares it
-with a real one.
+majority reads, and rollback of what no majority has. ``tests/store/test_simulated_mongo.py`` compares it with MongoDB.
 
 Only one member is simulated. What a majority has is ``committed``; the primary's own state is ``latest``. A write that
 is acknowledged is committed with all that came before it. An election drops what is not committed. A read may be

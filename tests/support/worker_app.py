@@ -1,13 +1,4 @@
-"""The demo's server with a rate limit and its metrics, for real worker processes. Answers name the worker.
-
-Environment:
-    DEMO_DATABASE: A seeded database.
-    WORKER_MONGO_URI: Where counters are shared.
-    WORKER_INTERVAL: The sync interval.
-    WORKER_LIMIT: Tokens in a window.
-    WORKER_ON_LIMIT: What to do above it, for grants without a user.
-    WORKER_GUARD: Mode of the guard.
-"""
+"""The demo's server with a rate limit and its metrics, for real worker processes. Answers name the worker."""
 
 import os
 
