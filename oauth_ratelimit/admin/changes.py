@@ -59,7 +59,7 @@ FIELDS = {
 
 
 class Form:
-    """What an operator sent, parsed field by field as values of a configuration are."""
+    """Body of an operator's request, parsed field by field as values of a configuration are."""
 
     def __init__(self, body: Body) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""What happens now: state of the whole, verdict on all clients and on one, instances."""
+"""The present: state of the whole, verdict on all clients and on one, instances."""
 
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import read_marks

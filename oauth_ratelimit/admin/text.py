@@ -17,7 +17,7 @@ _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 class Texts:
-    """What templates call for a text. Names of clients and users have their invisible characters escaped."""
+    """Functions that templates call for a text. Names of clients and users have their invisible characters escaped."""
 
     counted = staticmethod(counted)
     duration = staticmethod(duration)

@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """What a verdict on a client needs. Minutes and changes are in order of time."""
+    """Facts for a verdict on a client. Minutes and changes are in order of time."""
 
     now_s: float
     minutes: Sequence[ClientMinute] = ()  # of the last hour or day

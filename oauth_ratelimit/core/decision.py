@@ -86,7 +86,7 @@ class Decision:
 
     @property
     def action(self) -> Action:
-        """What to do with the request; ``reuse`` is to deny it if the client cannot get a token that it has.
+        """Action to take; ``reuse`` is to deny it if the client cannot get a token that it has.
 
         A bare limiter keeps no tokens and logs no such denial: ``Limiter.report_denial`` does.
         """
@@ -101,7 +101,7 @@ class Decision:
 
     @property
     def described(self) -> Described:
-        """What the decision describes. Computed at each look, because many decisions are never looked at."""
+        """Policy that the decision describes. Computed at each look, because many decisions are never looked at."""
         if self.denial is not None:
             return Described(self.denial.policy, self.denial.mode, self.denial.remaining, 0)
         if not self.tiers:

@@ -13,7 +13,7 @@ _DECISION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Where(enum.StrEnum):
-    """What denied a request: a limit of the token endpoint, one of another endpoint, or the guard."""
+    """Place of a denial: a limit of the token endpoint, one of another endpoint, or the guard."""
 
     TOKEN = "token"
     ENDPOINT = "endpoint"
