@@ -182,6 +182,7 @@ def test_random_client_ids_are_bounded_and_swept(clock: Clock, limits: dict[str,
     assert entries(limiter) <= most
 
 
+@pytest.mark.slow
 def test_new_client_is_limited_after_a_flood_of_others_with_a_key_each(clock: Clock) -> None:
     """Clients whose keys were evicted make room themselves."""
     limiter = small_limiter(MemoryStore(clock), clock, max_keys=4 * SPARE_CLIENTS)
@@ -247,6 +248,7 @@ class ForgetfulStore(MemoryStore):
         return WriteResult()
 
 
+@pytest.mark.slow
 def test_key_needs_few_bytes(clock: Clock) -> None:
     """With its names, after it was synchronised; benchmarks/memory.py measures it as deployed."""
     limiter = a_limiter(ForgetfulStore(clock), clock)

@@ -12,6 +12,8 @@ from testbed.clock import wait_until
 from testbed.gunicorn import Gunicorn
 from tests.support.apps import CLIENT
 
+pytestmark = pytest.mark.slow
+
 APP = "tests.support.file_app:app"
 VALID = "mode: enforce\nlimits: {client: [{limit: 3, window: 1h}]}\nsync: {interval: 100ms}\n"
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -131,7 +132,7 @@ class Clients(RuleBasedStateMachine):
         assert "token-" not in repr(self.logs)
 
 
-TestClients = Clients.TestCase
+TestClients = pytest.mark.slow(Clients.TestCase)
 TestClients.settings = settings(
     max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -33,6 +33,7 @@ FILES = {
 """The file in the emergency, and what the operator makes of it."""
 
 
+@pytest.mark.usefixtures("quick_ending")
 @pytest.mark.parametrize(
     ("mongodb", "override"),
     [*product(("up", "wiped", "restored"), (None, Mode.ENFORCE)), ("down", Mode.ENFORCE), ("hanging", None)],

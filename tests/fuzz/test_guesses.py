@@ -4,6 +4,7 @@ import atexit
 from contextlib import ExitStack
 from functools import cache
 
+import pytest
 from hypothesis import Phase, given, settings
 
 from tests.fuzz.grammar import Attempt, sessions
@@ -17,6 +18,7 @@ def servers() -> Servers:
     return stack.enter_context(both_servers(SETTINGS))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, derandomize=True, phases=[Phase.generate])  # a failure would shrink for minutes
 @given(session=sessions())
 def test_guarded_server_answers_like_a_plain_one_and_checks_no_more_than_the_limits(session: list[Attempt]) -> None:

@@ -160,6 +160,7 @@ def raised(service: Service, scenario: Scenario) -> PolicySet:
     return apply_overrides(policies, amount_overrides(policies, "app", scenario.raised, template))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_measured_denials_lie_within_the_bounds_of_the_forecast(scenario: Scenario) -> None:
     service, unchanged = Service(scenario), Service(scenario)

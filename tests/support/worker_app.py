@@ -13,7 +13,7 @@ settings = config(
     limit=int(os.environ.get("WORKER_LIMIT", "1000")),
     window=600,
     # No test lives to see it: what arrives in MongoDB was flushed at the end of the process.
-    sync={"interval": os.environ.get("WORKER_INTERVAL", "60s")},
+    sync=dict.fromkeys(("interval", "max_interval"), os.environ.get("WORKER_INTERVAL", "60s")),
     store={"uri": os.environ["WORKER_MONGO_URI"]},
     guard={"mode": os.environ.get("WORKER_GUARD", "off"), "limits": LIMITS},
 )
