@@ -52,7 +52,7 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield from _flatten(value.instances, f"{path}.instances")  # the percentage has no effect
     elif is_dataclass(value):
         for part in fields(value):
-            if part.name == "warnings":  # logged apart
+            if part.name in ("warnings", "is_rejected"):  # logged apart
                 continue
             below = path if part.name == "policies" else dotted(path, _NAMES.get(part.name, part.name))
             yield from _flatten(getattr(value, part.name), below)

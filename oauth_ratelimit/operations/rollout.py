@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.policy import OnLimit, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Tally
 from oauth_ratelimit.operations.changes import CANARY_PERCENTS
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, mode_text
+from oauth_ratelimit.operations.format import counted, mode_text, spared_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
 from oauth_ratelimit.operations.status import Status, is_lagging
 
@@ -39,7 +39,7 @@ class Rollout:
     def __init__(
         self, context: OperatorContext, *, read_minutes: Callable[..., Iterable[ClientMinute]] | None = None
     ) -> None:
-        policies = context.policies
+        self._policies = policies = context.policies
         self.step = step_of(policies)
         self.canary_percent = None if policies.canary is None or policies.canary.instances else policies.canary.percent
         self.is_shared = context.is_shared
@@ -63,14 +63,14 @@ class Rollout:
 
     @property
     def next_commands(self) -> list[str]:
-        """The command for the next step; a line that begins with ``#`` is a change of the configuration file."""
+        """Commands for the next step; a line that begins with ``#`` is a change of the configuration file."""
         if self.step is RolloutStep.OFF:
             return [self._set_mode(Mode.DRY_RUN, "first step")]
         if self.step is not RolloutStep.ENFORCE:
             present = (self.canary_percent or 0) if self.step is RolloutStep.CANARY else 0
             percent = next(each for each in CANARY_PERCENTS if each > present)
             reason = "for all clients" if percent == MAX_PERCENT else "canary"
-            return [self._set_mode(Mode.ENFORCE, reason, percent=percent)]
+            return [*self._reuse(), self._set_mode(Mode.ENFORCE, reason, percent=percent)]
         if not self.is_override:
             return []
         if step_of(self.status.file_policies) is RolloutStep.ENFORCE:
@@ -94,6 +94,14 @@ class Rollout:
         if self.is_shared and self.status.file_policies.mode is not Mode.OFF:
             return f'mode set {mode.value}{f" --canary {percent}" if percent else ""} --reason "{reason}"'
         return self._in_file(mode, percent)
+
+    def _reuse(self) -> list[str]:
+        """Return the change that spares denials, if there are such and none of the clients has it."""
+        limits = [policy for name in self.over for policy in self._policies.limits_at(name)[1].client]
+        if not self.total.would_reuse or any(policy.on_limit is OnLimit.REUSE for policy in limits):
+            return []
+        change = "# in the configuration file: on_limit: reuse in limits of kind client"
+        return [f"{change} (spares {spared_text(self.total.would_reuse, self.total.over)} of the denials)"]
 
     def _in_file(self, mode: Mode, percent: float | None) -> str:
         canary = f", canary: {{percent: {percent}}}" if percent else ""
