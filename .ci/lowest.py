@@ -15,7 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OLDEST = ROOT / ".venv" / "oldest"
 INSTALL = ("pip", "install", "-qq", "--disable-pip-version-check", "--no-warn-conflicts", "--target", OLDEST)
-PROCESSES = ("tests/flask_authlib/test_processes.py", "tests/flask_authlib/test_way_back.py")  # slow, and not at the edge
+PROCESSES = (
+    "tests/flask_authlib/test_processes.py",
+    "tests/flask_authlib/test_way_back.py",
+)  # slow, and not at the edge
 TESTS = ("tests/flask_authlib", "tests/guard", "-m", "not slow", *(f"--ignore={path}" for path in PROCESSES))
 
 

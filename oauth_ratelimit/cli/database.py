@@ -173,21 +173,7 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )
-    erasure = context.stores.erasure_of(person)
-    counts: dict[str, int] = {}
-    rejected: dict[str, str] = {}
-    unconfirmed: list[str] = []
-    if not dry_run:
-        click.echo(WAITING, err=True)
-        try:
-            unconfirmed = erasure.announce(interval_s=context.settings.sync.interval_s)
-        except StoreRejected as exc:
-            rejected["instances"] = str(exc)
-    for name in PARTS:
-        try:
-            counts[name] = erasure.count(name, remove=not dry_run)
-        except StoreRejected as exc:
-            rejected[name] = str(exc)
+    counts, rejected, unconfirmed = _erase(context, person, dry_run=dry_run)
     done = "found" if dry_run else "removed"
     if as_json:
         print_json(
@@ -212,3 +198,23 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
             click.echo(f"{visible(instance)} has not confirmed it: run it again when it has ended or is back.")
     if rejected:
         raise StoreRejected(f"not all records could be read: {', '.join(rejected)}")
+
+
+def _erase(context: CliContext, person: Person, *, dry_run: bool) -> tuple[dict[str, int], dict[str, str], list[str]]:
+    """Return the number of records by collection, the refusals by collection, and the instances without an answer."""
+    erasure = context.stores.erasure_of(person)
+    counts: dict[str, int] = {}
+    rejected: dict[str, str] = {}
+    unconfirmed: list[str] = []
+    if not dry_run:
+        click.echo(WAITING, err=True)
+        try:
+            unconfirmed = erasure.announce(interval_s=context.settings.sync.interval_s)
+        except StoreRejected as exc:
+            rejected["instances"] = str(exc)
+    for name in PARTS:
+        try:
+            counts[name] = erasure.count(name, remove=not dry_run)
+        except StoreRejected as exc:
+            rejected[name] = str(exc)
+    return counts, rejected, unconfirmed

@@ -77,7 +77,7 @@ def denials_command(
 ) -> None:
     """List who was denied, and when.
 
-    All denials, those of a CLIENT, or those of one USER of it, the last one first. A record stands for all denials of
+    All denials, those of a CLIENT, or those of one USER of it, the last one first. A record is of all denials of
     one client and user within a minute: "requests" is their number. The guard records guesses by what the request
     claimed: the client, and the address with the name. JSON and CSV have more of each record, such as the id for
     explain --id. Dry runs deny nothing, so they are not listed.

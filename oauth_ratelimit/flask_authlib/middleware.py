@@ -20,7 +20,7 @@ RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because tw
 
 @dataclass(slots=True, eq=False)
 class ResponseState:
-    """What decisions leave for the response to their HTTP request."""
+    """State of an HTTP request that its decisions leave for the response."""
 
     is_awaited: bool  # True if the middleware sees the response
     quota_headers: QuotaHeaders = ()

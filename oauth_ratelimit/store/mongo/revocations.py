@@ -28,7 +28,7 @@ class RevocationNotices:
         self._since = datetime.fromtimestamp(0, UTC)
 
     def announce(self, client_ids: Iterable[str]) -> None:
-        """Have all instances drop the tokens of clients; ``OTHER_CLIENTS`` stands for all."""
+        """Have all instances drop the tokens of clients; ``OTHER_CLIENTS`` means all."""
         with translated_errors():
             at = server_time(self._connection.database)
             fields = {"$set": {"stamp": ObjectId(), "at": at, "expire": at + KEPT}}
@@ -38,7 +38,7 @@ class RevocationNotices:
             )
 
     def read(self) -> set[str]:
-        """Return the clients with notices since the last call; ``OTHER_CLIENTS`` stands for all."""
+        """Return the clients with notices since the last call; ``OTHER_CLIENTS`` means all."""
         selected: Document = {
             "_id": {"$gte": {REVOCATION: ""}, "$lt": {REVOCATION: {}}},
             f"_id.{REVOCATION}": {"$type": "string"},
