@@ -1,6 +1,6 @@
 """Denials that are repeated without computing them again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oauth_ratelimit.core.decision import Decision
 
@@ -27,15 +27,15 @@ class CachedDenial:
     # The period in which its repeats are counted and not logged; None until it is reported
     suppression: SuppressionPeriod | None = None
 
-    @property
-    def reuses(self) -> bool:
-        """True if a client may get a token again instead, so that each such request is decided by itself."""
-        return self.first.denial is not None and self.first.denial.reuses
-
-    def repeat(self, now_s: float, hits: int) -> Decision | None:
+    def repeat(self, now_s: float, hits: int, can_reuse: bool) -> Decision | None:
         """Return the decision about another request, None if this denial does not hold for it."""
-        first, period = self.first, self.suppression
-        if period is None or hits != self.hits or not first.now_s <= now_s < self.until_s or now_s >= period.until_s:
+        first, period, denial = self.first, self.suppression, self.first.denial
+        if denial is None or hits != self.hits or not first.now_s <= now_s < self.until_s:
+            return None
+        if can_reuse and denial.reuses:  # no repeat: each may get a token again, or is logged by itself
+            own = replace(denial, decision_id=None)
+            return Decision(first.client_mode, now_s, first.tiers, first.counted, own, can_reuse=True)
+        if period is None or now_s >= period.until_s:
             return None
         period.last_at_s = now_s
         period.suppressed_count += 1

@@ -132,7 +132,7 @@ class ClientState:
         holder = key or self.total
         if holder is not None and holder in self.denials and cost == 1 and rules is self.rules:
             cached = self.denials[holder]
-            if not (can_reuse and cached.reuses) and (repeated := cached.repeat(now_s, self._hits(key))):
+            if repeated := cached.repeat(now_s, self._hits(key), can_reuse):
                 if not holder.is_dirty:
                     self._mark_dirty(holder)
                 return repeated
