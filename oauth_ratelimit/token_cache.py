@@ -4,6 +4,7 @@ Above its limit a client gets at most one new token per process and ``max_age``,
 client can cause, such as an eviction, a revocation or a failed request, gives that one back.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 
 from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 
@@ -20,9 +20,8 @@ WAITING_PART = 4  # one of so many threads may wait, at least one; for the same 
 MAX_THREADS = 1000  # that are remembered; with gevent each request has one of its own
 MAX_VARIANTS = 10  # tokens of one client
 MAX_TOKEN_BYTES = 16_384
-ENTRY_BYTES = 1000  # of a token without its text, or of a client
+ENTRY_BYTES = 1000  # of a token without its text, or of a client without its name
 LIFETIME_PARTS = 10  # a token with less than one of them left is not given out again
-PURGE_INTERVAL_S = 1.0  # a cache that is full would look for what has expired with every request
 MAX_REVOKED = 1000  # clients to announce; if there are more, the tokens of all are dropped
 
 
@@ -36,7 +35,7 @@ class KeptToken:
     """A token that was issued to a client."""
 
     begun_s: float  # time before it was issued
-    text: str = field(default="", repr=False)  # the token as JSON; empty in a dry run
+    text: bytes = field(default=b"", repr=False)  # the token as JSON; empty in a dry run
     lifetime_s: float = float("inf")
 
 
@@ -52,6 +51,7 @@ class Issue:
 
 @dataclass(slots=True)
 class _Client:
+    size: int  # without its tokens
     tokens: dict[bytes, KeptToken] = field(default_factory=dict)  # by request
     issues: set[Issue] = field(default_factory=set)
     issued_s: float | None = None  # time of the last one that was issued above a limit
@@ -81,7 +81,6 @@ class TokenCache:
         self._changed = threading.Condition()  # guards the attributes below
         self._clients: dict[str, _Client] = {}
         self._size = 0
-        self._purged_s: float | None = None
         self._threads: set[int] = set()  # that have asked: the server's
         self._waiting_count = 0
         self._revoked: set[str] = set()  # clients to announce
@@ -176,8 +175,8 @@ class TokenCache:
     def forget(self, client_ids: Collection[str]) -> None:
         """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` stands for all."""
         with self._changed:
-            for client_id in list(self._clients) if OTHER_CLIENTS in client_ids else client_ids:
-                client = self._clients.get(client_id, _Client())
+            names = tuple(self._clients) if OTHER_CLIENTS in client_ids else client_ids
+            for client in filter(None, map(self._clients.get, names)):
                 for request in list(client.tokens):
                     self._remove(client, request)
                 for issue in client.issues:
@@ -188,17 +187,28 @@ class TokenCache:
         """In a forked child: release the parent's tokens. Its lock may be held by a thread that is not there."""
         self._clients = {}
 
+    def purge(self) -> None:
+        """Drop what has expired, client by client, because requests wait for the lock."""
+        for client_id in tuple(self._clients):
+            with self._changed:
+                client = self._clients[client_id]
+                for request in list(client.tokens):
+                    self._fresh(client, request)
+                is_used = client.tokens or client.issues or client.waiting_count
+                if not is_used and self._is_past(client.issued_s) and self._is_past(client.noted_s):
+                    del self._clients[client_id]
+                    self._size -= client.size
+
     def run(self) -> None:
-        """Drop what has expired or was revoked elsewhere, and announce what was revoked here. A background task."""
+        """Announce what was revoked here, and drop what was revoked elsewhere. A background task."""
         with self._changed:
-            self._purge()
             revoked, self._revoked = self._revoked, set()
         if self._notices is None:
             return
         try:
             if revoked:
                 self._notices.announce(revoked)
-        except StoreError:
+        except Exception:
             with self._changed:
                 self._revoked |= revoked
             raise
@@ -215,8 +225,8 @@ class TokenCache:
         """Return a client, created if there is room for it."""
         client = self._clients.get(client_id)
         if client is None and self._has_room(2 * ENTRY_BYTES):
-            client = self._clients[client_id] = _Client()
-            self._size += ENTRY_BYTES
+            client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id))
+            self._size += client.size
         return client
 
     def _has_place_for(self, client: _Client) -> bool:
@@ -249,7 +259,7 @@ class TokenCache:
         if len(client.tokens) >= MAX_VARIANTS:
             self._remove(client, next(iter(client.tokens)))
         size = ENTRY_BYTES + len(token.text)
-        if len(token.text) <= MAX_TOKEN_BYTES and self._has_room(size, client):
+        if len(token.text) <= MAX_TOKEN_BYTES and self._has_room(size):
             client.tokens[request] = token
             self._size += size
 
@@ -258,22 +268,5 @@ class TokenCache:
         if token is not None:
             self._size -= ENTRY_BYTES + len(token.text)
 
-    def _has_room(self, size: int, spared: _Client | None = None) -> bool:
-        max_size = self._settings().max_bytes
-        if self._size + size > max_size:
-            self._purge(spared)
-        return self._size + size <= max_size
-
-    def _purge(self, spared: _Client | None = None) -> None:
-        """Drop what has expired."""
-        now_s = self._clock()
-        if self._purged_s is not None and 0 <= now_s - self._purged_s < PURGE_INTERVAL_S:
-            return
-        self._purged_s = now_s
-        for client_id, client in list(self._clients.items()):
-            for request in list(client.tokens):
-                self._fresh(client, request)
-            is_used = client.tokens or client.issues or client.waiting_count or client is spared
-            if not is_used and self._is_past(client.issued_s) and self._is_past(client.noted_s):
-                del self._clients[client_id]
-                self._size -= ENTRY_BYTES
+    def _has_room(self, size: int) -> bool:
+        return self._size + size <= self._settings().max_bytes

@@ -191,6 +191,7 @@ class Worker:
             partial(self._update_settings, now_s),
             partial(self.guard.run, error=error),
             self.observer.count_noted,
+            self.tokens.purge,
         ]
         if error is None:  # else MongoDB would only delay the next cycle
             steps = [self.preload, *steps, self._beat, *(task.run for task in self._tasks)]

@@ -133,7 +133,7 @@ def name_argument(
             raise click.UsageError(f"name {word} once, as an argument or with --{name}")
         if everybody and bool(given) == ctx.params.pop("everybody"):
             raise click.UsageError(f"name either a {word} or --everybody")
-        if is_required and not given:
+        if is_required and not any(given):
             raise click.UsageError(f"name a {word}")
         return parse(given[0]) if given else None
 

@@ -205,8 +205,9 @@ class AppLimiter:
         Also where nothing is reused now: it may have been, may be again, and may be in other processes.
         """
         with self.fail_open("reuse_failed"):
-            if not self.is_switched_off:
-                self._running_worker().tokens.revoke(storable_name(f"{client.get_client_id()}"))
+            client_id = f"{client.get_client_id()}"
+            if client_id and not self.is_switched_off:  # no client has an empty name, which stands for all
+                self._running_worker().tokens.revoke(storable_name(client_id))
 
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -185,10 +186,12 @@ class OAuthRateLimit:
             abort(Response(json.dumps(dict(body)), status=status, headers=headers))
 
 
-def _forget_tokens(_sender: Any, client: Any = None, **_extra: Any) -> None:
-    """Drop the tokens of a client that has revoked one. Receives Authlib's signal."""
+def _forget_tokens(_sender: Any, client: Any = None, token: Any = None, **_extra: Any) -> None:
+    """Drop the tokens of the client that has revoked one, and of its owner. Receives Authlib's signal."""
     if client is not None:
         OAuthRateLimit.forget_tokens(str(client.get_client_id()))
+    with suppress(Exception):  # a token that is deleted may have no attributes left
+        OAuthRateLimit.forget_tokens(token.client_id)
 
 
 def check_supported(app: Any, server: Any) -> None:

@@ -201,10 +201,10 @@ def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: An
 def _end_token_request(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     state.settle_guess()
-    if state.reuse is not None:
-        state.reuse.confirm(response)
     app_limiter = state.app_limiter
     with app_limiter.fail_open("check_failed"):
+        if state.reuse is not None:
+            state.reuse.confirm(response)
         if not state.is_decided and getattr(response, "status_code", None) == 200:
             client, _, grant_type = _facts_of(app_limiter, getattr(state.grant, "request", None))
             app_limiter.log.error(

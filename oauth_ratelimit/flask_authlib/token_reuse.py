@@ -4,16 +4,19 @@ Two requests are the same if nothing but the credentials differs. What may diffe
 reused: everything else is denied.
 """
 
+import json
+import math
 import re
 import secrets
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
-from flask import json, request
+from flask import request
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Answer, Decision
@@ -23,21 +26,33 @@ from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
 
-METHODS = frozenset({"client_secret_basic", "client_secret_post", "client_secret_jwt", "private_key_jwt"})
-CREDENTIALS = frozenset({"client_secret", "client_assertion"})  # parameters that may differ
+ASSERTION = "client_assertion"
+CREDENTIALS = {  # parameters that may differ, by the method that has checked them; None: the header ``Authorization``
+    "client_secret_basic": None,
+    "client_secret_post": "client_secret",
+    **dict.fromkeys(("client_assertion_jwt", "client_secret_jwt", "private_key_jwt"), ASSERTION),
+}
+SINGLE_USE = frozenset({"jti", "iat", "nbf", "exp"})  # claims of an assertion that may differ
+PLACE = (  # as they are: decoded, two paths may become one
+    *("REQUEST_METHOD", "wsgi.url_scheme", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT"),
+    *("SCRIPT_NAME", "PATH_INFO", "QUERY_STRING"),
+)
+# Attributes of a client that has them: what it may have in all, and what tells it from a later one of the same name.
+RECORD = ("id", "client_id_issued_at", "client_secret", "scope", "client_metadata")
 FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 SIMPLE = (str, int, float, bool, type(None))
 # Variables that bind a token to a key or a certificate of the client, unless they say that there is none.
 BINDING = re.compile(
-    "DPOP|CERT|X509|SPIFFE|ATTEST|FINGERPRINT|CLIENT_?(DN|S_DN|VERIFY)|(SSL|TLS)_CLIENT|MTLS|PEER|(^|[_-])DN$|^VERIFIED$"
-    "|HTTPS_CC|TOKEN_BINDING|HTTP_SIGNATURE",
+    "^(?!SSL_SERVER).*(DPOP|CERT|X509|SPIFFE|ATTEST|(FINGER|THUMB)PRINT|SUBJECT|CLIENT_?(DN|S_DN|VERIFY)"
+    "|(SSL|TLS)_(CLIENT|ISSUER|CN)|MTLS|PEER|(^|[_-])DN$|VERIFIED|HTTPS_CC|TOKEN_BINDING|HTTP_SIGNATURE)",
     re.IGNORECASE,
 )
 UNBOUND = ("", "NONE", "0", None)  # of a certificate; any DPoP header is a proof
 STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold
+RELATIVE = "_in"  # ends names of seconds from now, such as ``expires_in``
 
 _KEY = secrets.token_bytes(32)
-_server_ids: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
+_server_ids: dict[int, tuple[ref[Any], bytes]] = {}  # by ``id``, because different servers may be equal
 
 _is_binding = lru_cache(maxsize=1000)(BINDING.search)
 
@@ -60,13 +75,13 @@ class TokenReuse:
     """The token of one request: one that was kept, or one that is being issued and may be kept.
 
     Args:
-        scope: The scope that the client may have.
+        scope: The scope that the client may have, sorted.
         found: The token that is given out again, or the issue of a new one.
         deny: Returns the error for another token above a limit; None within the limits.
     """
 
     def __init__(
-        self, cache: TokenCache, scope: str, found: dict[str, Any] | Issue, deny: Callable[[], RateLimited] | None
+        self, cache: TokenCache, scope: list[str], found: dict[str, Any] | Issue, deny: Callable[[], RateLimited] | None
     ) -> None:
         self._cache = cache
         self._scope = scope
@@ -74,9 +89,8 @@ class TokenReuse:
         self._token: Any = None if isinstance(found, Issue) else found
         self._deny = deny
         self.is_reused = self._issue is None
-        self.is_over_limit = deny is not None
         self._is_given = False
-        self._text = ""  # of the token as it was saved
+        self._is_saved = False
         self._confirmed: KeptToken | None = None
 
     def generate(self, generate: Callable[[], Any]) -> Any:
@@ -98,23 +112,22 @@ class TokenReuse:
         return self.is_reused
 
     def note_saved(self, token: Any) -> None:
-        """Copy a token that the server has saved, if it is the one that it has generated."""
-        if self._issue is not None and token is self._token and isinstance(token, dict):
-            with suppress(TypeError, ValueError):  # Flask may know how to write it; then it is not kept
-                self._text = json.dumps(token)
+        """Note that the server has saved a token."""
+        self._is_saved = token is self._token
 
     def confirm(self, response: Any) -> None:
         """Confirm the token if Authlib's response is a 200 that holds it, and nothing stronger."""
-        if self._issue is None or not self._text or getattr(response, "status_code", None) != 200:
+        token = self._token
+        if self._issue is None or not self._is_saved or getattr(response, "status_code", None) != 200:
             return
-        token, answer = json.loads(self._text), response.get_json(silent=True)
+        answer = response.get_json(silent=True)
         if (
-            _is_reusable(token, self._scope)
-            and isinstance(answer, dict)
-            and answer.get("access_token") == token["access_token"]
+            isinstance(answer, dict)
+            and isinstance(token, dict)
+            and all(name in answer and answer[name] == value for name, value in token.items())
             and _is_reusable(answer, self._scope)
         ):
-            self._confirmed = KeptToken(self._issue.begun_s, self._text, token["expires_in"])
+            self._confirmed = KeptToken(self._issue.begun_s, json.dumps(token).encode(), answer["expires_in"])
 
     def finish(self, status: str) -> None:
         """Keep a confirmed token if the response of the application is a 200."""
@@ -127,22 +140,27 @@ class TokenReuse:
             self._issue = None
 
 
-def _is_reusable(token: Mapping[str, Any], scope: str) -> bool:
+def _is_reusable(token: Mapping[str, Any], scope: list[str]) -> bool:
     """Return True if a token has the granted scope, is a bearer token that expires, and comes with no other one."""
-    lifetime_s, granted = token.get("expires_in"), token.get("scope", scope)
+    granted = token.get("scope", " ".join(scope))
     return (
         str(token.get("token_type")).lower() == "bearer"
-        and type(lifetime_s) is int
-        and lifetime_s > 0
+        and all(type(token[name]) is int for name in token if name.endswith(RELATIVE))
+        and token.get("expires_in", 0) > 0
         and isinstance(token.get("access_token"), str)
         and isinstance(granted, str)
-        and _sorted_scope(granted) == scope
+        and sorted(granted.split()) == scope
         and not any(token.get(name) for name in STRONGER)
+        and "cnf" not in _claims_of(token["access_token"])
     )
 
 
-def _sorted_scope(scope: str) -> str:
-    return " ".join(sorted(scope.split()))
+def _claims_of(text: str) -> dict[str, Any]:
+    """Return the claims of a signed JWT, whose signature is not checked here; none of any other text."""
+    with suppress(ValueError, TypeError):
+        _, payload, _ = text.split(".")
+        return dict(json.loads(urlsafe_b64decode(payload + "==")))
+    return {}
 
 
 class Reuser(NamedTuple):
@@ -170,7 +188,7 @@ class Reuser(NamedTuple):
         reuses = decision.action == "reuse"
         try:
             allowed = client.get_allowed_scope(asked.scope)
-            scope = None if allowed is None else _sorted_scope(allowed)
+            scope = None if allowed is None else sorted(allowed.split())
             digest = None if scope is None else self._digest(client, asked, scope)
             if scope is None or digest is None:
                 return None
@@ -202,7 +220,8 @@ class Reuser(NamedTuple):
             if self._may_reuse(dict(token)):
                 left_s = cache.left_s(kept)
                 if left_s >= 1:
-                    return {**token, "expires_in": int(left_s)}
+                    age_s = math.ceil(kept.lifetime_s - left_s)
+                    return token | {name: max(0, token[name] - age_s) for name in token if name.endswith(RELATIVE)}
             cache.drop(client_id, digest, kept)
         return None
 
@@ -213,17 +232,20 @@ class Reuser(NamedTuple):
             self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
 
-    def _digest(self, client: Any, asked: TokenRequest, scope: str) -> bytes | None:
+    def _digest(self, client: Any, asked: TokenRequest, scope: list[str]) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-        environ, method = http_request.environ, getattr(asked.grant.request, "auth_method", None)
+        environ, method = http_request.environ, str(getattr(asked.grant.request, "auth_method", ""))
         options = (*asked.options, *asked.named_options.values())
         extra = "" if self.key_of is None else self.key_of(client)
+        form, credential = http_request.form, CREDENTIALS.get(method)
+        claims = _claims_of(form.get(ASSERTION, "")) if credential == ASSERTION else {}
         if (
             not asked.response.is_awaited
             or environ.get(RESPONSE_KEY) is not asked.response
             or asked.grant.request.client is not client
-            or method not in METHODS
+            or method not in CREDENTIALS
+            or (credential == ASSERTION and not claims)
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
@@ -232,16 +254,22 @@ class Reuser(NamedTuple):
         ):
             return None
         parts = (
-            _server_ids.setdefault(asked.server, secrets.token_bytes(16)),
-            (str(client.get_client_id()), type(client).__qualname__, str(getattr(client, "id", ""))),
-            (http_request.method, http_request.scheme, http_request.host, method, http_request.mimetype),
-            (environ.get("SCRIPT_NAME"), environ.get("PATH_INFO")),  # as they are: decoded, two paths may become one
-            [_without_credentials(places.lists()) for places in (http_request.args, http_request.form)],
+            _id_of(asked.server),
+            (str(client.get_client_id()), type(client).__qualname__),
+            [str(getattr(client, name, "")) for name in RECORD],
+            (method, http_request.mimetype, [environ.get(name) for name in PLACE]),
+            credential and environ.get("HTTP_AUTHORIZATION"),
+            sorted((name, values[1:] if name == credential else values) for name, values in form.lists()),
+            sorted((name, value) for name, value in claims.items() if name not in SINGLE_USE),
             (scope, asked.options, sorted(asked.named_options.items())),
             extra,
         )
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()
 
 
-def _without_credentials(parameters: Any) -> list[tuple[str, list[str]]]:
-    return sorted((name, values) for name, values in parameters if name not in CREDENTIALS)
+def _id_of(server: Any) -> bytes:
+    """Return an id that no other server ever has."""
+    key = id(server)
+    if key not in _server_ids:
+        _server_ids[key] = (ref(server, lambda _: _server_ids.pop(key, None)), secrets.token_bytes(16))
+    return _server_ids[key][1]

@@ -165,6 +165,7 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("limit", "set", "app", *WHY), "Missing option '--limit'"),
         (("reset", "app", "--client", "app"), "name CLIENT once, as an argument or with --client"),
         (("trust", "add", *WHY), "name a CLIENT"),
+        (("forget-tokens", ""), "name a CLIENT"),
         (("limit", "set", "--limit", "1/second", "--kind", "user", "--yes", *WHY), "either a CLIENT or --everybody"),
         ((*SET, "--everybody", *WHY), "either a CLIENT or --everybody"),
         (("limit", "set", "", "--limit", "1/second", "--kind", "user", "--yes", *WHY), "1 to 1024 characters"),

@@ -6,22 +6,31 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from authlib.oauth2.rfc6749.grants import BaseGrant, TokenEndpointMixin
+from authlib.oauth2.rfc7523.client import ASSERTION_TYPE, JWTBearerClientAssertion
+from flask import request
+from joserfc import jwt
+from joserfc.jwk import OctKey
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from oauth_ratelimit.token_cache import TokenCache
 from testbed.clock import Clock, wait_until
+from testbed.oauth_server.models import Client
 from tests.support.apps import app_limiter_of
 from tests.support.reusing import LIMIT, MAX_AGE_S, METHODS, ClientCredentialsGrant, ReuseSite, reuse_config, reuse_site
 
@@ -36,16 +45,13 @@ def site() -> Iterator[ReuseSite]:
 
 
 def test_client_over_its_limit_gets_the_token_that_it_has(site: ReuseSite) -> None:
+    site.extra = {"ext_expires_in": 120, "refresh_in": 60}
     token = site.use_up()
     site.clock.advance(100)
     answer = site.ask()
     assert answer.status_code == 200
-    assert answer.get_json() == {
-        "token_type": "Bearer",
-        "access_token": token,
-        "expires_in": 3500,
-        "scope": "",
-    }
+    times = {"expires_in": 3500, "ext_expires_in": 20, "refresh_in": 0}
+    assert answer.get_json() == {"token_type": "Bearer", "access_token": token, "scope": "", **times}
     assert len(site.saved) == len(site.issued) == LIMIT
     assert answer.headers["RateLimit"].startswith('"client";r=0;t=')
     assert answer.headers["X-RateLimit-Remaining"] == "0"
@@ -72,10 +78,7 @@ def test_one_token_per_max_age_is_issued_above_the_limit(site: ReuseSite) -> Non
 
 
 def test_another_limit_that_denies_wins() -> None:
-    limits = [{"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 4, "window": "1h", "name": "hard"}]
-    with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:
-        assert site.statuses(6) == [200] * 6  # reuse is counted nowhere
-    limits[1]["limit"] = 2
+    limits = [{"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 2, "window": "1h", "name": "hard"}]
     with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:
         assert site.statuses(3) == [200, 200, 429]
 
@@ -87,20 +90,24 @@ def test_another_limit_that_denies_wins() -> None:
         {"audience": "other"},
         {"scope": "openid"},
         {"foo": "bar"},
+        {"client_assertion": "another"},
+        {"headers": {"Authorization": "Bearer checked-by-nobody"}},
+        {"headers": {"X-Server": "1"}},
         {"query": {"foo": "bar"}},
         {"path": "/other"},
         {"host": "other.example"},
         {"host": "localhost/root"},
-        {"method": METHODS[1]},
+        {"method": METHODS[0]},
     ],
     ids=str,
 )
 def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: dict[str, Any]) -> None:
-    token = site.use_up()
-    other = site.token(**difference)
+    base = {"method": METHODS[1], "client_assertion": "checked-by-nobody"}
+    token = site.use_up(**base)
+    other = site.token(**base | difference)
     assert other != token
-    assert site.token(**difference) == other
-    assert site.token() == token
+    assert site.token(**base | difference) == other
+    assert site.token(**base) == token
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,7 @@ def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: 
         {"environ": {"SSL_CLIENT_CERT": "some-certificate"}},
         {"headers": {"X-Forwarded-Client-Cert": "some-certificate"}},
         {"headers": {"X-Client-Dn": "CN=some-client"}},
+        {"headers": {"X-SSL-Subject": "CN=some-client"}},
         {"headers": {"Content-Type": "application/json"}},
     ],
     ids=str,
@@ -124,13 +132,10 @@ def test_a_bound_or_unreadable_request_is_denied_above_the_limit(site: ReuseSite
     assert len(site.issued) == LIMIT
 
 
-def test_paths_that_look_alike_have_tokens_of_their_own() -> None:
-    def add_tenants(site: ReuseSite) -> None:
-        view = site.app.view_functions["/token"]
-        site.app.add_url_rule("/t/<tenant>/token", "tenants", lambda tenant: view(), methods=["POST"])
-
-    with reuse_site(start=add_tenants) as site:
-        assert site.use_up(path="/t/a b/token") != site.token(path="/t/a%2520b/token")
+def test_paths_that_look_alike_have_tokens_of_their_own(site: ReuseSite) -> None:
+    view = site.app.view_functions["/token"]
+    site.app.add_url_rule("/t/<tenant>/token", "tenants", lambda tenant: view(), methods=["POST"])
+    assert site.use_up(path="/t/a b/token") != site.token(path="/t/a%2520b/token")
 
 
 def test_a_second_token_in_one_request_is_not_the_one_that_was_given_out_again(
@@ -165,6 +170,8 @@ def test_a_public_client_is_denied(site: ReuseSite) -> None:
         {"token_type": "DPoP"},
         {"expires_in": 0},
         {"expires_in": None},
+        {"refresh_in": "1800"},
+        {"access_token": "e30.eyJjbmYiOnt9fQ.signature"},
         {"scope": "admin"},
     ],
     ids=str,
@@ -187,12 +194,12 @@ def test_a_token_near_its_end_is_not_given_out_again(site: ReuseSite) -> None:
 # Who may do what by now.
 
 
-def test_authentication_and_scope_are_checked_anew(site: ReuseSite) -> None:
+def test_authentication_and_scope_are_checked_anew(site: ReuseSite, monkeypatch: pytest.MonkeyPatch) -> None:
     token = site.use_up(scope="openid profile")
     site.change("a", client_secret="rotated")
     assert site.ask(scope="openid profile", secret="secret-a").status_code == 401
-    assert site.token(scope="openid profile") == token
-    site.change("a", scope="openid")
+    site.change("a", client_secret="secret-a")
+    monkeypatch.setattr(Client, "get_allowed_scope", lambda *_: "openid")
     weaker = site.ask(scope="openid profile").get_json()
     assert weaker["access_token"] != token
     assert weaker["scope"] == "openid"
@@ -200,16 +207,48 @@ def test_authentication_and_scope_are_checked_anew(site: ReuseSite) -> None:
     assert site.ask(scope="openid profile").status_code == 400
 
 
-@pytest.mark.parametrize("way", ["revoke", "forget"])
+@pytest.mark.parametrize("change", [{"scope": "openid"}, {"client_secret": "of-another-owner"}], ids=str)
+def test_a_client_that_was_changed_gets_no_former_token(site: ReuseSite, change: dict[str, str]) -> None:
+    token = site.use_up()
+    site.change("a", **change)
+    assert site.token() != token
+
+
+def test_an_assertion_may_differ_but_not_its_claims(site: ReuseSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, used, numbers = OctKey.generate_key(256), set[str](), count()
+
+    class Assertion(JWTBearerClientAssertion):  # type: ignore[misc]
+        get_audiences = staticmethod(lambda: ["here"])
+        validate_jti = staticmethod(lambda _claims, jti: len(used) < len(used | {jti}) and not used.add(jti))
+        resolve_client_public_key = staticmethod(lambda _client: key)
+
+    method = Assertion.CLIENT_AUTH_METHOD
+    site.servers[0].register_client_auth_method(method, Assertion())
+    monkeypatch.setattr(ClientCredentialsGrant, "TOKEN_ENDPOINT_AUTH_METHODS", [method])
+    monkeypatch.setattr(Client, "check_endpoint_auth_method", lambda *_: True)
+
+    def proof(**more: str) -> dict[str, str]:
+        claims = {"iss": "a", "sub": "a", "aud": "here", "exp": 4_000_000_000, "jti": str(next(numbers)), **more}
+        text = jwt.encode({"alg": "HS256"}, claims, key)
+        return {"method": method, "client_assertion_type": ASSERTION_TYPE, "client_assertion": text}
+
+    token, proven = [site.token(**proof()) for _ in range(LIMIT)][-1], proof()
+    assert site.token(**proven) == token
+    assert site.ask(**proven).status_code == 400
+    assert site.token(**proof(tenant="other")) != token
+    assert site.ask(**proof(tenant="third")).status_code == 429
+
+
+@pytest.mark.parametrize("way", ["a", "b", "forget"])
 def test_a_revocation_drops_all_tokens_of_the_client(site: ReuseSite, way: str) -> None:
     token, others = site.use_up(), site.use_up("b")
-    if way == "revoke":
-        assert site.revoke(token).status_code == 200
-    else:
-        with site.app.app_context():
-            OAuthRateLimit.forget_tokens("a")
+    with site.app.app_context():
+        OAuthRateLimit.forget_tokens("")  # nobody's
+        assert site.token() == token
+        OAuthRateLimit.forget_tokens("a" if way == "forget" else "")
+    assert way == "forget" or site.revoke(token, by=way).status_code == 200
     assert site.token() != token
-    assert site.token("b") == others
+    assert (site.token("b") == others) is (way != "b")
     for _ in range(5):  # a client that revokes and asks gets no dead token, and not one after the other
         for text, issued in list(site.issued.items()):
             if issued.client_id == "a" and not issued.is_revoked:
@@ -256,8 +295,6 @@ def test_a_token_that_is_not_active_is_not_given_out_again(answer: Any) -> None:
 
 
 def test_the_key_of_the_application_separates_tenants() -> None:
-    from flask import request
-
     with reuse_site(reuse_key=lambda _client: request.headers["X-Tenant"]) as site:
         token = site.use_up(headers={"X-Tenant": "one"})
         assert site.token(headers={"X-Tenant": "two"}) != token
@@ -296,14 +333,13 @@ class OwnGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("makes_token", "expected"), [(False, [200, 429]), (True, [429, 429])])
-def test_a_grant_that_saves_or_makes_its_token_itself_is_denied(makes_token: bool, expected: list[int]) -> None:
-    def use_own_grant(site: ReuseSite) -> None:
-        site.servers[0]._token_grants.clear()
-        site.servers[0].register_grant(type("TheGrant", (OwnGrant,), {"makes_token": makes_token}))
-
-    with reuse_site(start=use_own_grant) as site:
-        site.statuses(LIMIT)
-        assert site.statuses(2) == expected
+def test_a_grant_that_saves_or_makes_its_token_itself_is_denied(
+    site: ReuseSite, makes_token: bool, expected: list[int]
+) -> None:
+    site.servers[0]._token_grants.clear()
+    site.servers[0].register_grant(type("TheGrant", (OwnGrant,), {"makes_token": makes_token}))
+    site.statuses(LIMIT)
+    assert site.statuses(2) == expected
 
 
 def test_other_grants_without_a_user_are_denied(site: ReuseSite) -> None:
@@ -314,13 +350,16 @@ def test_other_grants_without_a_user_are_denied(site: ReuseSite) -> None:
 
 
 def test_memory_is_bounded_and_a_full_cache_denies() -> None:
-    with reuse_site(reuse_config(reuse={"max_bytes": 5000})) as site:
-        token = site.use_up()
-        tokens = {site.token(foo="1"), site.ask(foo="2").get_json().get("access_token")}
-        assert site.token() == token
-        assert site.statuses(5, "b") == [200] * LIMIT + [429] * 2 or tokens
-    with reuse_site(reuse_config(reuse={"max_bytes": 0})) as site:
-        assert site.statuses(5) == [200] * LIMIT + [429] * 2
+    clock, names = Clock(), [f"{number}" + "\U0001f600" * 500 for number in range(10)]
+    cache = TokenCache(partial(ReuseSettings, max_bytes=20_000), clock=clock)
+    for name in names:
+        cache.note_request(name, b"some-request", is_over=True)
+    assert [*map(cache.follows, names)] == [True] * 5 + [False] * 5  # each of about 4,000 bytes
+    clock.advance(MAX_AGE_S)
+    cache.purge()
+    assert not any(map(cache.follows, names))
+    with reuse_site(reuse_config(reuse={"max_bytes": 2500})) as site:
+        assert site.statuses(5) + site.statuses(5, "b") == [200] * (5 + LIMIT) + [429] * 2
 
 
 def test_nothing_that_holds_a_token_shows_it(site: ReuseSite) -> None:

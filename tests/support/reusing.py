@@ -1,7 +1,7 @@
 """An application that gives out tokens again above a limit, and remembers what each token was issued for."""
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +33,9 @@ def reuse_config(*, limit: int = LIMIT, mode: str = "enforce", on_limit: str = "
     }
 
 
+EqualServer = type("EqualServer", (AuthorizationServer,), {"__eq__": lambda *_: True, "__hash__": lambda _: 1})
+
+
 class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
     TOKEN_ENDPOINT_AUTH_METHODS = (*METHODS, "none")
 
@@ -47,8 +50,8 @@ class Issued:
     lifetime_s: int
     is_revoked: bool = False
 
-    def check_client(self, client: Any) -> bool:
-        return bool(self.client_id == client.client_id)
+    def check_client(self, _client: Any) -> bool:
+        return True  # an administrator's may revoke all
 
 
 @dataclass
@@ -91,7 +94,7 @@ class ReuseSite:
         self.saved.append(token["access_token"])
 
     def add_server(self, path: str) -> None:
-        server = AuthorizationServer(self.app, query_client=lambda name: self.clients.get(name), save_token=self.save)
+        server = EqualServer(self.app, query_client=lambda name: self.clients.get(name), save_token=self.save)
         server.register_grant(ClientCredentialsGrant)
         server.register_token_generator("default", self.generate)
         site = self
@@ -109,9 +112,10 @@ class ReuseSite:
         self.servers.append(server)
 
         def token() -> Response:
-            response: Response = server.create_token_response()
+            chosen = self.servers[int(request.headers["X-Server"])] if "X-Server" in request.headers else server
+            response: Response = chosen.create_token_response()
             self.fail_at("view")
-            name = request.authorization.username if request.authorization else request.form["client_id"]
+            name = request.form.get("client_id") or request.authorization.username  # type: ignore[union-attr]
             self.purposes.append(self.purpose_of(str(name)))
             return response
 
@@ -161,10 +165,10 @@ class ReuseSite:
         """Use up the client's limit, and return the last token."""
         return [self.token(client_id, **options) for _ in range(LIMIT)][-1]
 
-    def revoke(self, token: str, *, path: str = "/token") -> TestResponse:
-        client = self.clients[self.issued[token].client_id]
+    def revoke(self, token: str, *, by: str = "") -> TestResponse:
+        client = self.clients[by or self.issued[token].client_id]
         auth = (client.client_id, client.client_secret or "")
-        return self.app.test_client().post(f"{path}/revoke", data={"token": token}, auth=auth)
+        return self.app.test_client().post("/token/revoke", data={"token": token}, auth=auth)
 
     def change(self, client_id: str, **changes: Any) -> None:
         """Change a client in the database."""
@@ -176,7 +180,6 @@ def reuse_site(
     configuration: Any = None,
     *,
     clock: Clock | None = None,
-    start: Callable[[ReuseSite], None] = lambda _: None,
     **options: Any,
 ) -> Iterator[ReuseSite]:
     """Yield an application with two servers and three clients, of which ``public`` has no secret."""
@@ -185,7 +188,6 @@ def reuse_site(
     site.add_server("/token")
     site.add_server("/other")
     site.app.config["OAUTH_RATELIMIT_CONFIG"] = configuration or reuse_config()
-    start(site)
     OAuthRateLimit(site.app, site.servers, clock=site.clock, **options)
     try:
         yield site
