@@ -201,23 +201,25 @@ class TokenCache:
 
     def run(self) -> None:
         """Announce what was revoked here, and drop what was revoked elsewhere. A background task."""
-        with self._changed:
-            revoked, self._revoked = self._revoked, set()
-        if self._notices is None:
-            return
-        try:
-            if revoked:
-                self._notices.announce(revoked)
-        except Exception:
-            with self._changed:
-                self._revoked |= revoked
-            raise
-        if self._clients:
+        self._announce()
+        if self._notices is not None and self._clients:
             self.forget(self._notices.read())
 
     def close(self, _deadline: Deadline) -> None:
         """Announce the last clients."""
-        self.run()
+        self._announce()
+
+    def _announce(self) -> None:
+        with self._changed:
+            revoked, self._revoked = self._revoked, set()
+        if self._notices is None or not revoked:
+            return
+        try:
+            self._notices.announce(revoked)
+        except Exception:
+            with self._changed:
+                self._revoked |= revoked
+            raise
 
     # The lock is held by the callers of all that follow.
 

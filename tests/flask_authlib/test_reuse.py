@@ -434,6 +434,15 @@ def test_a_revocation_reaches_other_instances(mongo_uri: str, connection: Connec
         wait_until(lambda: there.ask().status_code == 429, "the token is dropped again")
 
 
+def test_end_in_an_outage_is_reported_as_no_bug() -> None:
+    store = {"uri": "mongodb://127.0.0.1:1/nowhere", "timeout": "10ms"}
+    with capture_logs() as logs, reuse_site(reuse_config(store=store)) as site:
+        assert site.use_up() == site.token()
+    events = {line["event"] for line in logs}
+    assert "hits_undelivered" in events
+    assert "task_failed" not in events
+
+
 def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> None:
     """A dry run issues new tokens, and records which of them would have been reused; it keeps none."""
     clock = Clock()
