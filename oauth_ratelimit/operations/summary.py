@@ -6,7 +6,7 @@ from itertools import chain
 from oauth_ratelimit.config import Settings, StoreSettings
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet, Rules
+from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet, Rules
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.store.mongo.client import location_of
 
@@ -31,7 +31,8 @@ def limits_by_kind(policies: PolicySet) -> dict[str, str]:
 
 def _limit_text(policy: Policy) -> str:
     mode = f" ({policy.mode.value})" if policy.mode else ""
-    return f"{rate_text(policy.limit, policy.window.window_s)}{mode}"
+    reuse = " (on_limit: reuse)" if policy.on_limit is OnLimit.REUSE else ""
+    return f"{rate_text(policy.limit, policy.window.window_s)}{mode}{reuse}"
 
 
 def store_text(store: StoreSettings) -> str:

@@ -52,6 +52,13 @@ def test_enforcing_without_a_shared_store_is_a_warning(config: dict[str, Any], i
     assert [NOT_SHARED_WARNING] * is_warned == warnings_of(load_config(config))
 
 
+def test_summary_says_which_limits_reuse() -> None:
+    tiers = [{"limit": 5, "window": 60, "on_limit": "reuse"}, {"limit": 50, "window": 3600}]
+    data = summary_data(load_config({"limits": {"client": tiers}}))
+
+    assert "5/minute (on_limit: reuse), 50/hour" == data["limits"]["client"]
+
+
 def test_summary_names_what_applies_without_secrets() -> None:
     uri = "mongodb://ann:secret@db.example/oauth?replicaSet=rs0"
     data = summary_data(load_config({**LIMITS, "store": {"uri": uri, "namespace": "shop"}}))
