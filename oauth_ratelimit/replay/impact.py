@@ -197,7 +197,18 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
     lines = [f"{name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
     named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
-    return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
+    spared = sum(tallies[name].would_reuse + tallies[name].reused for name in hit if _reuses(after, client_id or name))
+    reuse = (
+        [f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had."]
+        if spared
+        else []
+    )
+    return [f"{title}, of {len(hit):,} of {clients}:", *named, *reuse, *notes]
+
+
+def _reuses(policies: PolicySet, client_id: str) -> bool:
+    _, limits = policies.limits_at(client_id)
+    return any(policy.on_limit is OnLimit.REUSE for policy in (*limits.client, *limits.client_total))
 
 
 def _denies(policies: PolicySet, client_id: str) -> bool:

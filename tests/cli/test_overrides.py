@@ -154,6 +154,21 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
         assert "dry-run" == terminal.data(command)["file_mode"]
 
 
+def test_enforcing_shows_how_many_denials_reuse_spares(terminal: Terminal, connection: Connection) -> None:
+    limits = {"limits": {"client": [{"limit": 5, "window": 60, "on_limit": "reuse"}]}}
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run", **limits}))
+    minute_s = int(time.time() // 60 - 2) * 60
+    tally = Tally(60, would_deny=40, would_reuse=38)
+    shop = ClientMinute("shop", minute_s, {Source("client", "client_credentials"): tally})
+    StatisticsStore(connection).put("one-0", [shop], keep_s=86_400.0)
+    command = ("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
+    assert [
+        "In the last hour this would have denied 40 of 100 requests, of 1 of 1 client:",
+        "  shop: 40 of 100 requests",
+        "Of these, on_limit: reuse would have answered 38 with the token that the client had.",
+    ] == terminal.run(*command).stderr.splitlines()
+
+
 def test_impact_of_a_time_that_is_not_summed_up_says_so(terminal: Terminal, connection: Connection) -> None:
     record(connection, shop=3)
     command = ("mode", "set", "enforce", "shop", "--yes", *WHY)
