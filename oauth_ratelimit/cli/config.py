@@ -1,10 +1,13 @@
 """Command about the configuration file. It needs no database, and no application."""
 
+from dataclasses import replace
 from importlib.resources import files
 
 import click
+from flask import Flask
 from flask.cli import ScriptInfo
 
+from oauth_ratelimit.cli.context import reason_text
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
@@ -12,6 +15,7 @@ from oauth_ratelimit.config.loader import permission_warning
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.flask_authlib.app_config import MONGO_URI_KEY
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.summary import guard_warnings_of, summary_data, trust_warnings_of, warnings_of
@@ -32,7 +36,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
 
     Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
     A worker logs the same as ratelimit_started when it starts. If flask finds the application, grant types and
-    endpoints that it does not have are warnings. Exits with 1 if the file is not valid.
+    endpoints that it does not have are warnings, and its OAUTH_RATELIMIT_MONGO_URI comes before store.uri. Exits with
+    1 if the file is not valid.
 
     \b
     Examples:
@@ -49,13 +54,17 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
     warnings = []
     try:
         settings = load_config(file)
+        app, not_compared = _application(ctx)
+        if app is not None and (uri := app.config.get(MONGO_URI_KEY)):
+            settings = replace(settings, store=replace(settings.store, uri=uri))
         warnings = [
             *filter(None, (permission_warning(file),)),
             *settings.warnings,
             *warnings_of(settings),
             *trust_warnings_of(settings),
             *guard_warnings_of(settings),
-            *_unknown_names(ctx, settings.policies),
+            *not_compared,
+            *(_unknown_names(app, settings.policies) if app is not None else ()),
         ]
     except ConfigError as exc:
         problems = exc.problems
@@ -74,20 +83,22 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
     ctx.exit(1 if problems else 0)
 
 
-def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
-    """Return sentences about the grant types and endpoints that the application does not have, if there is one."""
+def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
+    """Return the protected application if there is one, and a sentence if it cannot be loaded."""
     script = ctx.find_object(ScriptInfo)
     if script is None:
-        return []
+        return None, []
     try:
-        app_limiter = script.load_app().extensions.get(EXTENSION)
+        app = script.load_app()
     except Exception as exc:  # noqa: BLE001  # the file can be checked all the same
         is_named = script.app_import_path is not None or script.create_app is not None
-        reason = next(iter(str(exc).splitlines()), "no message")
-        return [NOT_COMPARED.format(error=f"{type(exc).__name__}: {reason}")] if is_named else []
-    if app_limiter is None:
-        return []
-    start = app_limiter.start_report
+        return None, [NOT_COMPARED.format(error=reason_text(exc))] if is_named else []
+    return (app if EXTENSION in app.extensions else None), []
+
+
+def _unknown_names(app: Flask, policies: PolicySet) -> list[str]:
+    """Return sentences about the grant types and endpoints that the application does not have."""
+    start = app.extensions[EXTENSION].start_report
     return [
         *(f"grant type {name}: {hint}" for name, hint in start.unknown_grants(policies)),
         *(f"endpoint {name}: {hint}" for name, hint in start.unknown_endpoints(policies)),

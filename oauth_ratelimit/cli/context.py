@@ -37,6 +37,11 @@ NO_STORE = (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def reason_text(error: Exception) -> str:
+    """Return the type and the first line of an error of the application."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+
+
 class CliContext(OperatorContext):
     """Dependencies of one run of the command line.
 
@@ -100,6 +105,10 @@ class CliContext(OperatorContext):
             app = self._script.load_app()
         except NoAppException as exc:
             raise click.UsageError(f"{exc.message} {WITHOUT_APP}") from None
+        except ConfigError:
+            raise
+        except Exception as exc:  # it may raise anything
+            raise click.UsageError(f"The application cannot be loaded ({reason_text(exc)}). {WITHOUT_APP}") from exc
         if EXTENSION not in app.extensions:
             raise click.UsageError("this application has no OAuthRateLimit; name a configuration file with --config")
         # Commands are about the instances, so the emergency switch of this environment is ignored.

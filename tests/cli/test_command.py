@@ -108,6 +108,15 @@ def test_missing_application_is_a_usage_error_that_names_the_way_without_one(
     assert 0 == run_flask(None, "--config", str(terminal.config_path), "show").exit_code
 
 
+def test_application_that_cannot_be_loaded_is_a_usage_error() -> None:
+    def create_app() -> Flask:
+        raise RuntimeError("its secret is missing\nfor whatever reason")
+
+    result = run_flask(create_app, "show")
+    assert 2 == result.exit_code
+    assert "Error: The application cannot be loaded (RuntimeError: its secret is missing). Without the" in result.stderr
+
+
 UNREACHABLE = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
 
 

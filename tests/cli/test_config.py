@@ -105,6 +105,14 @@ def test_names_that_the_application_does_not_have_are_warnings(check: Check) -> 
     assert [] == check(corrected, partial(protected, OAUTH_RATELIMIT_CONFIG={}))[1]["warnings"]
 
 
+def test_store_that_the_application_names_is_known(check: Check) -> None:
+    app = partial(protected, OAUTH_RATELIMIT_CONFIG={}, OAUTH_RATELIMIT_MONGO_URI="mongodb://db.example/oauth")
+    result, data = check("mode: enforce\n", app)
+
+    assert ([], "db.example/oauth, collection ratelimits") == (data["warnings"], data["summary"]["store"])
+    assert "" == result.stderr
+
+
 def test_file_is_checked_although_the_application_cannot_be_loaded(check: Check) -> None:
     result, data = check(MISSPELT, partial(protected, OAUTH_RATELIMIT_CONFIG={"mode": "loud"}))
 
