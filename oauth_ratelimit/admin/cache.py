@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
 MEANWHILE = (
     "Limits are still enforced, from memory: each process counts its own requests, and sends them when MongoDB answers "
-    "again. Until then this page shows no counts of other processes and no statistics, and cannot change overrides."
+    "again. Until then this page shows what it read before, as of the time beside it, and cannot change overrides."
 )
 
 UNREADABLE = (

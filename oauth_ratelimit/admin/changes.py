@@ -7,6 +7,8 @@ from typing import Any
 
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.params import Params, client_or_all, whole
+from oauth_ratelimit.admin.present import change_delay_s, read_case
+from oauth_ratelimit.admin.verdict import judge
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text
@@ -26,7 +28,7 @@ from oauth_ratelimit.operations.changes import (
 )
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import duration, utc_time
+from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.replay.impact import impact_of
@@ -35,7 +37,6 @@ log = get_logger(__name__)
 
 BUSY = "Another preview is being computed in this process. Try again in some seconds."
 MAX_OUTCOME_S = 600.0
-WRITTEN_S = 15.0  # instances write statistics every ten seconds
 
 _computing = threading.Lock()  # held while one preview is computed
 _applying = threading.Lock()  # held while a change is compared with those that apply, and applied
@@ -225,33 +226,20 @@ def panel(cache: ReadCache, params: Params) -> Record:
         return {
             "now_s": context.now_s,
             "overrides": [each for each in context.overrides if each.target.client_id == client_id],
-            **(_outcome(context, client_id, since_s) if is_recent else {}),
+            **(_outcome(cache, context, client_id, since_s) if is_recent else {}),
         }
 
     return cache.read(query)
 
 
-def _outcome(context: OperatorContext, client_id: str | None, since_s: int) -> Record:
-    """Return the measured minutes of a client since a change, and whether it is still denied."""
-    delay_s = 2 * context.settings.sync.interval_s
+def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, since_s: int) -> Record:
+    """Return the measured minutes of a client since a change, and the verdict on it."""
     if client_id is None:
-        return {"outcome": f"Applied. Takes effect on every instance within {duration(delay_s)}."}
-    start_s = since_s // MINUTE_S * MINUTE_S
-    stored = storable_name(client_id)
-    minutes = list(context.stores.statistics.minutes(start_s, context.now_s, stored, parts=("by", "denials")))
-    denials = [
-        (each.last_s, policy) for minute in minutes for (policy, _), each in minute.denials.items() if each.denied
-    ]
-    last_s, policy = max(denials, default=(0, ""))
-    if last_s > since_s + delay_s:
-        text = f"Still denied: last at {utc_time(last_s)} by {policy}."
-    elif context.now_s < since_s + delay_s + WRITTEN_S:
-        text = "Applied. Did it work? Instances write their numbers every ten seconds."
-    elif minutes:
-        text = "It works: no request was denied since the change took effect."
-    else:
-        text = "No requests since the change."
-    return {"outcome": text, "minutes": minutes}
+        return {"outcome": f"Applied. Takes effect on every instance within {duration(change_delay_s(cache))}."}
+    start_s, stored = since_s // MINUTE_S * MINUTE_S, storable_name(client_id)
+    found = judge(read_case(cache, client_id))
+    minutes = list(context.stores.statistics.minutes(start_s, context.now_s, stored, parts=("by",)))
+    return {"outcome": f"{'Still denied' if found.kind == 'denied' else 'Applied'}. {found.lead}", "minutes": minutes}
 
 
 def _log_change(target: Target, action: str, *, operator: str) -> None:

@@ -3,10 +3,12 @@
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.marks import read_marks
 from oauth_ratelimit.admin.params import Params
-from oauth_ratelimit.admin.verdict import RULE, Case, judge, judge_all, last_runs, severity
+from oauth_ratelimit.admin.verdict import WRITTEN_S, Case, judge, judge_all, last_runs, severity
+from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute, ClientTotal
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import policy_text
@@ -22,6 +24,7 @@ HOUR_S, DAY_S = 3600, 86_400
 USUAL_DAYS = 7
 PARTS = ("by", "peaks", "denials")
 MAX_MARKS = 20
+MAX_RECORDS = 50
 
 
 def read_status(cache: ReadCache) -> tuple[float, Status]:
@@ -41,25 +44,45 @@ def state(cache: ReadCache, params: Params) -> Record:
     return {"now_s": now_s, "policies": status.policies, "status": status, "outage": None}
 
 
+def change_delay_s(cache: ReadCache) -> float:
+    """Return the seconds until a change has effect on all instances."""
+    return 2 * cache.app_limiter.settings.sync.interval_s
+
+
 def read_present(cache: ReadCache) -> tuple[float, Present]:
     """Return the requests of the last minute, and their time."""
-    return cache.read_cached(
-        "present", lambda context: (context.now_s, context.stores.rollups.present(context.now_s)), ttl_s=NOW_TTL_S
-    )
+    delay_s, marks = change_delay_s(cache), read_marks(cache)
+
+    def read(context: OperatorContext) -> tuple[float, Present]:
+        since_s, end_s = context.now_s - MINUTE_S, context.now_s - WRITTEN_S  # of a later change nothing is known yet
+        lately = [each for each in marks if each.is_change and since_s < each.at_s + delay_s <= end_s]
+        changes = [(each.client_id and storable_name(each.client_id), each.at_s + delay_s) for each in lately]
+        return context.now_s, context.stores.rollups.present(context.now_s, changes)
+
+    return cache.read_cached("present", read, ttl_s=NOW_TTL_S)
 
 
 def verdict(cache: ReadCache, params: Params) -> Record:
-    """Return what is denied now, the worst client and the verdict on it."""
+    """Return what is denied now, or was last, the worst client and the verdict on it."""
     now_s, present = read_present(cache)
-    worst = min(present.over, key=lambda each: (severity(each), each.client_id), default=None)
+    ranks = [(each.client_id not in present.denied, severity(each), each.client_id) for each in present.over]
+    worst = min(ranks)[-1] if ranks else cache.read_cached("last-denied", _last_denied, ttl_s=NOW_TTL_S)
+    on_worst = judge(read_case(cache, worst)) if worst else None
+    if not ranks and on_worst and on_worst.kind != "recovered":
+        worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
     return {
         "now_s": now_s,
         "total": present.total,
-        "verdict": judge_all(present.active_count, present.denied_count, present.over_count),
+        "verdict": judge_all(present.active_count, present.denied_count, present.over_count, on_worst),
         "worst": worst,
-        "on_worst": worst and judge(read_case(cache, worst.client_id, is_alone=False)),
-        "rule": RULE,
     }
+
+
+def _last_denied(context: OperatorContext) -> str | None:
+    """Return the client that was denied last, other than by the guard, within an hour."""
+    found = context.stores.denials.between(context.now_s - HOUR_S, context.now_s, at_most=MAX_RECORDS)
+    denials = (each.denial for each in found if each.denial.scope not in FAILURE_SCOPES)
+    return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
 
 
 def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMinute], bool]:
@@ -97,7 +120,7 @@ def read_usual(cache: ReadCache, client_id: str) -> float | None:
     return cache.read_cached(("usual", client_id), read, ttl_s=USUAL_TTL_S)
 
 
-def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more: object) -> Case:
+def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
     now_s, minutes, is_beyond = read_minutes(cache, client_id)
     _, present = read_present(cache)
     _, status = read_status(cache)
@@ -106,19 +129,21 @@ def read_case(cache: ReadCache, client_id: str, *, is_alone: bool = True, **more
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
     is_real = any(run.is_real for run in last_runs(minutes))
-    others = [each for each in present.over if each.client_id != stored and (each.all.denied or not is_real)]
+    marks = [each for each in read_marks(cache) if each.is_change]
+    others = [each for each in present.over if each.client_id in present.denied or not is_real]
     return Case(
         now_s=now_s,
         minutes=minutes,
         is_beyond=is_beyond,
+        present=next((each for each in others if each.client_id == stored), ClientTotal("", NO_REQUESTS)),
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
-        others_over=len(others),
-        changes=[each for each in read_marks(cache) if each.is_change and each.client_id in (None, client_id)],
+        others_over=sum(each.client_id != stored for each in others),
+        changes=[each._replace(at_s=int(each.at_s)) for each in marks if each.client_id in (None, client_id)],
+        delay_s=change_delay_s(cache),
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
         is_trusted=matched[0].trusted,
-        is_alone=is_alone,
         **more,  # type: ignore[arg-type]  # the fields that the caller knows
     )
 

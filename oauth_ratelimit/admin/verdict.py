@@ -1,9 +1,10 @@
-"""Verdict on a client: who denies it and since when, how unusual that is, whom else it concerns, what was changed.
+"""Verdict on a client: who denies it and since when, the cause as far as it is known, what to do, whom it concerns.
 
 Plain functions on plain values. Times in a text are those of ``utc_time``; the page shows them in the operator's zone.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,7 @@ from oauth_ratelimit.operations.format import counted, duration, percent_text, u
 
 ACTIVE_S = 60  # after the last denial, as long as "now" is
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
+WRITTEN_S = 12.0  # after a request; instances write statistics every ten seconds
 PAUSE_S = 600  # between denials that belong together
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 NEAR = 0.8  # share of a limit
@@ -27,16 +29,21 @@ RULE = (
     "Worst first: clients that get nothing, then those of whose requests most, some or few are denied, each by number; "
     "after them what a dry run would deny, then attempts that the guard denied, which anybody can make."
 )
+NOTHING = "Nothing to do."
+TOO_LOW = "the limit may be too low for it."
 
-Outcome = Literal["denied", "would_deny"]
-Kind = Literal["denied", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
+Kind = Literal["denied", "changed", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
 
 
 class Verdict(NamedTuple):
-    """Judgement in sentences, the most important one first."""
+    """Judgement in sentences: what is so, why, what to do, and what else is known."""
 
     kind: Kind
-    sentences: tuple[str, ...]
+    lead: str
+    action: str
+    why: str = ""
+    details: Sequence[str] = ()
+    since: str = ""  # the time from which the client is denied, or would be
 
 
 class Run(NamedTuple):
@@ -45,12 +52,7 @@ class Run(NamedTuple):
     denials: Mapping[tuple[str, str], Denials]
     first_s: int
     last_s: int
-    outcome: Outcome
-
-    @property
-    def is_real(self) -> bool:
-        """False if a dry run would have denied."""
-        return self.outcome == "denied"
+    is_real: bool  # False if a dry run would have denied
 
 
 @dataclass(frozen=True)
@@ -58,122 +60,152 @@ class Case:
     """Facts for a verdict on a client. Minutes and changes are in order of time."""
 
     now_s: float
+    present: ClientTotal  # requests in the last minute, none unless some were over a limit
     minutes: Sequence[ClientMinute] = ()  # of the last hour or day
     is_beyond: bool = False  # True if denials may have begun before them
     usual: float | None = None  # requests per minute at this hour; None if no earlier day is recorded
     others_active: int = 0  # other clients with requests lately
     others_over: int = 0  # those of them that are denied, or would be
     changes: Sequence[Mark] = ()
+    delay_s: float = 0.0  # until a change has effect on all instances
     totals: frozenset[str] = frozenset()  # names of the policies that count all its requests together
     owns: frozenset[str] = frozenset()  # and of those that count its requests without a user
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
     is_unknown: bool = False
-    is_alone: bool = True  # False where the other clients are counted elsewhere
+
+    def change_after(self, run: Run) -> Mark | None:
+        """Return the change that may have ended a run: the first one without a later denial, if it was made in it."""
+        within = (each for each in self.changes if each.text and run.first_s < each.at_s <= run.last_s + ACTIVE_S)
+        return next((each for each in within if run.last_s <= each.at_s + self.delay_s), None)
+
+    def settled_s(self, change: Mark) -> float:
+        """Return the time from which it is known what a change has done."""
+        return change.at_s + self.delay_s + WRITTEN_S
 
 
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
-        return Verdict("unknown", ("Unknown: no counters, statistics or configuration for this id.",))
+        lead = "Unknown: no counters, statistics or configuration for this id."
+        return Verdict("unknown", lead, "Check how it is spelt.")
     runs = last_runs(case.minutes, case.changes)
     for run in runs:
-        if case.now_s - run.last_s <= ACTIVE_S:
-            return _active(case, run)
-    if case.is_trusted:
-        return Verdict("trusted", (f"Trusted: never denied. {_requests_text(case)}",))
-    return _recovered(case, runs[0]) if runs else _quiet(case)
+        change = case.change_after(run)
+        if case.now_s - run.last_s > ACTIVE_S or (change and case.settled_s(change) <= case.now_s):
+            continue
+        return _changed(case, run, change) if change else _active(case, run, runs)
+    return _recovered(case, runs[0]) if runs and not case.is_trusted else _quiet(case)
 
 
 def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> list[Run]:
     """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
-    outcomes: tuple[Outcome, ...] = ("denied", "would_deny")
-    runs = [run for outcome in outcomes if (run := _last_run(minutes, outcome))]
-    start_s, end_s = max((run.first_s for run in runs), default=0), min((run.last_s for run in runs), default=0)
-    turns = [each.at_s for each in changes if start_s < each.at_s <= end_s < start_s + MINUTE_S]
-    if turns and runs[0].first_s > runs[-1].first_s:  # a minute holds both, and this tells when the dry run ended
-        runs[0] = runs[0]._replace(first_s=int(turns[-1]) + 1)
-    return runs
+    return [run for is_real in (True, False) if (run := _last_run(minutes, changes, is_real=is_real))]
 
 
-def _last_run(minutes: Sequence[ClientMinute], outcome: Outcome) -> Run | None:
-    run: Run | None = None
-    for minute in reversed(minutes):
-        found = {key: each for key, each in minute.denials.items() if getattr(each, outcome)}
-        if not found:
+def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
+    found: dict[tuple[str, str], Denials] = {}
+    first_s, last_s = sys.maxsize, 0
+    entries = [
+        ((policy, grant), (over == "denied") == is_real, each)
+        for minute in minutes
+        for (policy, grant, over), each in minute.denials.items()
+    ]
+    for limit, is_wanted, each in sorted(entries, key=lambda entry: -entry[2].last_s):
+        if not is_wanted:
             continue
-        first_s, last_s = min(each.first_s for each in found.values()), max(each.last_s for each in found.values())
-        if run and run.first_s - last_s > PAUSE_S:
+        others = [other for key, is_same, other in entries if key == limit and not is_same]
+        is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others)
+        if found and (is_over or first_s - each.last_s > PAUSE_S):
+            break  # it ended there, or the mode was another one in between
+        known = found.get(limit, each._replace(total=0))  # with the limit that applied last
+        first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
+        found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
+        within = [other.last_s for other in others if each.first_s < other.first_s and other.last_s < each.last_s]
+        if within and sum(each.first_s < change.at_s < each.last_s for change in changes) > 1:
+            first_s = max(within)  # there and back within a minute
             break
-        run = run or Run({}, first_s, last_s, outcome)
-        merged = {key: _merged(each, run.denials.get(key)) for key, each in found.items()}
-        run = Run({**run.denials, **merged}, min(first_s, run.first_s), max(last_s, run.last_s), outcome)
-    return run
+    return Run(found, first_s, last_s, is_real) if found else None
 
 
-def _merged(older: Denials, newer: Denials | None) -> Denials:
-    """Return the sum, with the limit that applied last."""
-    if newer is None:
-        return older
-    denied, would_deny = older.denied + newer.denied, older.would_deny + newer.would_deny
-    return newer._replace(denied=denied, would_deny=would_deny, first_s=min(older.first_s, newer.first_s))
-
-
-def _active(case: Case, run: Run) -> Verdict:
+def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     word = "Denied" if run.is_real else "Would be denied (dry run)"
-    compared = ", ".join(filter(None, (_of_limit(case, run), _of_usual(case))))
-    lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}{': ' if compared else ''}{compared}."
-    found = [text(case, run) for text in (_share_text, _reuse_text, _others_text, _changes_text, _conclusion)]
-    return Verdict("denied" if run.is_real else "dry-run", (lead, *filter(None, found)))
+    others = (each for each in runs if each is not run)
+    before = next((each for each in others if run.first_s - PAUSE_S <= each.last_s <= run.first_s), None)
+    begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
+    why, action = _cause(case, run, begun_s)
+    details = [_past_text(case, before) if before else "", _share_text(case, run), _others_text(case, run)]
+    details += [
+        text for text in (_reuse_text(case, run), _changes_text(case, begun_s)) if text not in f"{why} {action}"
+    ]
+    if not run.is_real:
+        action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
+    lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}."
+    return Verdict("denied" if run.is_real else "dry-run", lead, action, why, details, _begun(case, run))
+
+
+def _changed(case: Case, run: Run, change: Mark) -> Verdict:
+    shown = f"What it does shows at {utc_time(case.settled_s(change))}."
+    lead = f"Changed at {utc_time(change.at_s)}: {change.text}. {shown}"
+    return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
+
+
+def _recovered(case: Case, run: Run) -> Verdict:
+    later = _total(minute for minute in case.minutes if minute.minute_s > run.last_s).offered
+    until, change = utc_time(run.last_s), case.change_after(run)
+    requests = counted(later, "request")
+    if change:
+        lead = f"Not denied since the change at {utc_time(change.at_s)}: {change.text}."
+    elif later:
+        lead = f"Not denied any more: {requests} since {until}, none over a limit."
+    else:
+        lead = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
+    more = (f"{requests} in full minutes since then." if later else "") if change else _changes_text(case, run.first_s)
+    details = [_past_text(case, run), more]
+    return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 
 def _begun(case: Case, run: Run) -> str:
     return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
 
 
-def _sum(minutes: Iterable[ClientMinute]) -> Tally:
-    return sum((tally for minute in minutes for tally in minute.tallies.values()), Tally())
-
-
-def _recovered(case: Case, run: Run) -> Verdict:
-    later = _sum(minute for minute in case.minutes if minute.minute_s > run.last_s)
-    until = utc_time(run.last_s)
+def _past_text(case: Case, run: Run) -> str:
     word = "Denied" if run.is_real else "Would have been denied (dry run)"
-    if later.offered:
-        first = f"Not denied any more: {counted(later.offered, 'request')} since {until}, none over a limit."
-    else:
-        first = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
-    past = f"{word} from {_begun(case, run)} to {until} by {_limits_text(run)}."
-    return Verdict("recovered", (first, past, _changes_text(case, run)))
+    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {_limits_text(run)}."
 
 
 def _quiet(case: Case) -> Verdict:
-    share, text = case.nearest or (0.0, "")
+    (share, text), total = case.nearest or (0.0, ""), _total(case.minutes)
+    requests = f"{counted(total.offered, 'request')} in the last hour"
+    if case.is_trusted:
+        return Verdict("trusted", f"Trusted: never denied. {requests}.", NOTHING)
     if share >= 1:
-        return Verdict("near", (f"At its limit now: {text}. The next request over it is denied.",))
-    total = _sum(case.minutes)
+        lead = f"At its limit now: {text}. The next request over it is denied."
+        return Verdict("near", lead, "If that is not meant: Raise, Trust or Dry run; the preview says what helps.")
     if not total.offered:
-        return Verdict("idle", ("No requests are recorded in the last hour.",))
+        return Verdict("idle", "No requests are recorded in the last hour.", NOTHING)
     if total.reused:
-        of = f"{total.reused:,} of {counted(total.offered, 'request')} in the last hour were"
-        return Verdict("near", (f"Over its limit, and not denied: {of} answered with the token it already had.",))
+        answered = f"{total.reused:,} of {requests} were answered with the token it already had"
+        lead = f"Over its limit, and not denied: {answered}."
+        return Verdict("near", lead, "Ask its owner to keep the token.")
     peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
     if not peaks:
-        return Verdict("ok", (f"Within its limits. {_requests_text(case)}",))
+        return Verdict("ok", f"Within its limits. {requests}.", NOTHING)
     share, name, peak = max(peaks)
     used = f"Highest use in the last hour: {percent_text(share)} of {name} ({rate_text(peak.limit, peak.window_s)})."
     is_near = share >= NEAR
-    return Verdict("near" if is_near else "ok", (f"{'Near its limit' if is_near else 'Within its limits'}. {used}",))
+    lead = f"{'Near its limit' if is_near else 'Within its limits'}. {used}"
+    return Verdict("near" if is_near else "ok", lead, NOTHING)
 
 
-def _requests_text(case: Case) -> str:
-    return f"{counted(sum(minute.tally().offered for minute in case.minutes), 'request')} in the last hour."
+def _total(minutes: Iterable[ClientMinute]) -> Tally:
+    return sum((tally for minute in minutes for tally in minute.tallies.values()), Tally())
 
 
 def _limits_text(run: Run) -> str:
     """Return the limits with most denials, each with its grant types or endpoint."""
     policies: dict[tuple[str, int, int], dict[str, int]] = {}
     for (policy, grant), each in run.denials.items():
-        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = getattr(each, run.outcome)
+        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = each.total
     total = sum(sum(grants.values()) for grants in policies.values())
     ordered = sorted(policies.items(), key=lambda item: -sum(item[1].values()))
     named = [item for item in ordered if sum(item[1].values()) >= NOTED_SHARE * total]
@@ -191,22 +223,37 @@ def source_text(grant: str) -> str:
     return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
 
 
-def _lately(case: Case, *, counts: Callable[[Source], bool] = lambda source: True, outcome: str = "offered") -> float:
-    """Return requests in the last sixty seconds: the present minute, and the part of the last one that is within."""
-    start_s = case.now_s // MINUTE_S * MINUTE_S
-    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (case.now_s - start_s) / MINUTE_S}
-    found: float = sum(
-        weights.get(minute.minute_s, 0.0) * getattr(tally, outcome)
-        for minute in case.minutes
-        for source, tally in minute.tallies.items()
-        if counts(source)
-    )
-    return found
+def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
+    """Return whether the cause is on the operator's side or the client's, as far as the numbers say so; what to do."""
+    if all(grant.startswith(GUARD) for _, grant in run.denials):
+        why = "Somebody tries passwords or secrets under this id; it need not be this client."
+        return why, "Nothing to do, unless its owner has changed a secret lately."
+    if changed := _change_before(case, begun_s):
+        return f"{changed} The cause may be on our side.", "Look at that change first, and undo it if it was not meant."
+    if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
+        meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
+        why = "Most clients are affected: look for the cause on our side."
+        return why, f"Look at limits and instances first{meanwhile}."
+    action = "Raise, Trust or Dry run on its page: the preview says what helps."
+    if _reuse_share(case, run) >= MOST:
+        action = f"Ask its owner to keep the token. {_reuse_text(case, run)}"
+    compared, requests = _of_limit(case, run), case.present.tally.offered
+    if case.usual and requests:
+        ratio = requests / case.usual
+        of_usual = f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
+        compared = f"{compared}, {of_usual}" if compared else of_usual
+        return (
+            f"The cause is the client's load: {compared}." if ratio >= UNUSUAL else f"It sends {compared}: {TOO_LOW}",
+            action,
+        )
+    if MIN_OTHERS <= case.others_active and not case.others_over:
+        return f"Look at this client first{f': it sends {compared}' if compared else ''}.", action
+    return f"It sends {compared}." if compared else "", action
 
 
 def _of_limit(case: Case, run: Run) -> str:
     """Return how many times the limit the client requests; empty for limits per user and of the guard."""
-    (policy, grant), denials = max(run.denials.items(), key=lambda item: (getattr(item[1], run.outcome), item[0]))
+    (policy, grant), denials = max(run.denials.items(), key=lambda item: (item[1].total, item[0]))
 
     def counts(source: Source) -> bool:
         if grant.startswith(ENDPOINT):
@@ -214,19 +261,12 @@ def _of_limit(case: Case, run: Run) -> str:
         is_own = policy in case.owns and source.kind == "client"
         return source.is_token and (policy in case.totals or is_own) and not grant.startswith(GUARD)
 
-    ratio = _lately(case, counts=counts) * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
+    start_s = case.now_s // MINUTE_S * MINUTE_S
+    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (case.now_s - start_s) / MINUTE_S}
+    tallies = ((weights.get(minute.minute_s, 0.0), *item) for minute in case.minutes for item in minute.tallies.items())
+    lately = sum(weight * tally.offered for weight, source, tally in tallies if counts(source))
+    ratio = lately * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
     return f"{_times(ratio)} the limit" if ratio >= 1.05 else ""
-
-
-def _of_usual(case: Case) -> str:
-    ratio = _unusual(case)
-    return "" if ratio is None else f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
-
-
-def _unusual(case: Case) -> float | None:
-    """Return the present requests, in times of the usual ones; None if those are not known."""
-    now = _lately(case, counts=lambda source: source.is_token)
-    return now / case.usual if case.usual and now else None
 
 
 def _times(ratio: float) -> str:
@@ -234,25 +274,27 @@ def _times(ratio: float) -> str:
 
 
 def _share_text(case: Case, run: Run) -> str:
-    offered, over = round(_lately(case)), round(_lately(case, outcome=run.outcome))
-    would = "were denied" if run.is_real else "would have been denied"
+    total = case.present.all
+    offered, over = total.offered, total.denied if run.is_real else total.would_deny
     if not over:
-        return "Its last denial is less than a minute ago."
-    found = f"all {counted(over, 'request')}" if over >= offered else f"{over:,} of {counted(offered, 'request')}"
+        return ""
+    found = f"all {counted(over, 'request')}" if over == offered else f"{over:,} of {counted(offered, 'request')}"
+    would = "were denied" if run.is_real else "would have been denied"
     last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
     return f"In the last minute {found} {would}{last}."
 
 
+def _reuse_share(case: Case, run: Run) -> float:
+    total = sum((minute.tally() for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s), Tally())
+    return total.would_reuse / (total.denied + total.would_deny) if total.would_reuse else 0.0
+
+
 def _reuse_text(case: Case, run: Run) -> str:
-    total = _sum(minute for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s)
-    if not total.would_reuse:
-        return ""
-    return f"Reuse would have spared {percent_text(total.would_reuse / (total.denied + total.would_deny))} of these."
+    share = _reuse_share(case, run)
+    return f"Reuse would have spared {percent_text(share)} of these." if share else ""
 
 
 def _others_text(case: Case, run: Run) -> str:
-    if not case.is_alone:
-        return ""
     if not case.others_active:
         return "No other client sends requests."
     others = counted(case.others_active, "other client")
@@ -262,49 +304,48 @@ def _others_text(case: Case, run: Run) -> str:
     return f"{case.others_over:,} of {others} {'is' if case.others_over == 1 else 'are'} {word}, too."
 
 
-def _changes_text(case: Case, run: Run) -> str:
+def _change_before(case: Case, begun_s: int) -> str:
+    """Return the last change so long before the first denial that it may be the cause."""
+    found = (each for each in reversed(case.changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    return next((f"Changed {duration(begun_s - each.at_s)} before it began: {each.text}." for each in found), "")
+
+
+def _changes_text(case: Case, begun_s: int) -> str:
     """Return the last change, and whether it may be the cause or the remedy."""
-    before = next((each for each in reversed(case.changes) if each.at_s <= run.first_s), None)
-    after = [each for each in case.changes if each.at_s > run.first_s and each.text]
+    after = [each for each in case.changes if each.at_s > begun_s and each.text]
     if after:
         return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].text}."
-    if before is None:
+    if not case.changes:
         return "No change of the configuration is recorded."
-    if before.text and run.first_s - before.at_s <= CAUSE_S:
-        return f"Changed {duration(run.first_s - before.at_s)} before it began: {before.text}."
-    return f"The configuration has not changed since {utc_time(before.at_s)}."
+    return (
+        _change_before(case, begun_s) or f"The configuration has not changed since {utc_time(case.changes[-1].at_s)}."
+    )
 
 
-def _conclusion(case: Case, run: Run) -> str:
-    """Return whether the cause is on the operator's side or the client's, as far as the numbers say so."""
-    last = max((each.at_s for each in case.changes if each.text and each.at_s <= run.first_s), default=None)
-    ratio = _unusual(case)
-    if all(grant.startswith(GUARD) for _, grant in run.denials):
-        return "Somebody tries passwords or secrets under this id; it need not be this client."
-    if last is not None and run.first_s - last <= CAUSE_S:
-        return "The cause may be on our side: look at that change first."
-    if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
-        return "Most clients are affected: look for the cause on our side."
-    if ratio is not None and ratio >= UNUSUAL:
-        return "The cause is the client's load."
-    if ratio is None:
-        return "Look at this client first." if MIN_OTHERS <= case.others_active and not case.others_over else ""
-    return "The client sends what it usually does: the limit may be too low for it."
+def judge_all(active_count: int, denied_count: int, over_count: int, worst: Verdict | None = None) -> Verdict:
+    """Return the verdict on the clients with requests in the last minute: how many of them are over a limit.
 
-
-def judge_all(active_count: int, denied_count: int, over_count: int) -> Verdict:
-    """Return the verdict on the clients with requests in the last minute: how many of them are over a limit."""
-    clients = counted(active_count, "client")
-    would = over_count - denied_count
-    if not active_count:
-        return Verdict("idle", ("No requests are recorded in the last minute.",))
-    if denied_count:
-        who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
-        more = f" {would:,} more would be, in a dry run." if would else ""
-        return Verdict("denied", (f"{who} {'is' if denied_count == 1 else 'are'} denied now.{more}",))
-    if would:
-        return Verdict("dry-run", (f"Nobody is denied. {would:,} of {clients} would be, in a dry run.",))
-    return Verdict("ok", (f"Nobody is denied, of {clients} with requests in the last minute.",))
+    The name of the worst one follows the lead, or of the one that was denied last.
+    """
+    clients, would = counted(active_count, "client"), over_count - denied_count
+    kind: Kind = "denied" if denied_count else "dry-run" if would else "ok" if active_count else "idle"
+    who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
+    lead = {
+        "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
+        "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
+        "ok": f"Nobody is denied, of {clients} with requests in the last minute",
+        "idle": "No requests are recorded in the last minute",
+    }[kind]
+    if worst is None:
+        return Verdict(kind, f"{lead}.", NOTHING)
+    if worst.kind == "changed":
+        return worst._replace(lead=f"{worst.lead} Over a limit until now:")
+    if worst.kind == "recovered":
+        lead += f". Last denied, until {worst.since}"
+    elif worst.since:  # else its minutes were read before it was denied
+        lead += f", {'the worst ' if (denied_count or would) > 1 else ''}since {worst.since}"
+    details = (f"{would:,} more would be, in a dry run." if denied_count and would else "", worst.lead, *worst.details)
+    return Verdict(kind, f"{lead}:", worst.action, worst.why, details)
 
 
 def severity(total: ClientTotal) -> tuple[int, int, int]:

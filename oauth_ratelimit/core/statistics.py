@@ -22,6 +22,11 @@ NOT_TOKEN = (ENDPOINT, GUARD)
 Kind = Literal["client", "user"]
 """Kind of limit that a request meets, as in the configuration: ``client`` if it has no user, else ``user``."""
 
+Over = Literal["denied", "would_deny"]
+"""Outcome of a request over a limit: denied, or admitted in a dry run."""
+
+OVER: tuple[Over, ...] = ("denied", "would_deny")
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -93,12 +98,11 @@ class Peak(NamedTuple):
 
 
 class Denials(NamedTuple):
-    """Requests of one source that one policy denied in a minute, or would have denied."""
+    """Requests of one source and outcome that one policy denied in a minute, or would have denied."""
 
-    denied: int
-    would_deny: int
+    total: int
     first_s: int  # time of the first of them, whole seconds since the epoch
-    last_s: int  # time of the last of them; of the last denied one if there is any
+    last_s: int
     limit: int  # hits per window of the policy
     window_s: int
 
@@ -161,9 +165,9 @@ class ClientMinute(Load):
     burst: int = 0  # most token requests within a second in one process
     # Number of issued tokens by their lifetime in seconds, ``expires_in``; not all if there are many
     lifetimes: Mapping[int, int] = field(default_factory=dict)
-    # Denials by policy and ``Source.grant``. Policies of another endpoint have its name before their own, those of the
-    # guard ``guard/``.
-    denials: Mapping[tuple[str, str], Denials] = field(default_factory=dict)
+    # Denials by policy, ``Source.grant`` and outcome. Policies of another endpoint have its name before their own,
+    # those of the guard ``guard/``.
+    denials: Mapping[tuple[str, str, Over], Denials] = field(default_factory=dict)
 
 
 class ClientTotal(NamedTuple):

@@ -6,7 +6,7 @@ from heapq import nlargest
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Kind, Over, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
@@ -22,12 +22,12 @@ class OpenMinute:
         self.client_id = client_id
         self.request_count = 0
         self.written_count = 0  # of the requests in the counts that were written last
-        self.is_newly_denied = False  # for the first time in the minute, and not written since
+        self.is_newly_denied = False  # for the first time in the minute with this outcome, and not written since
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
         self._tallies: defaultdict[Source, Counter[str]] = defaultdict(Counter)
         self._peaks: dict[str, Peak] = {}
-        self._denials: dict[tuple[str, str], Denials] = {}
+        self._denials: dict[tuple[str, str, Over], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
@@ -54,16 +54,13 @@ class OpenMinute:
         tally[outcome] += 1
         if decision.is_repeat and outcome == "denied":
             tally["retries"] += 1
-        if outcome in ("denied", "would_deny"):
-            self.is_newly_denied |= not self._denials
-            key, second = (f"{policy_prefix}{decision.policy}", grant), int(now_s)
-            new = Denials(0, 0, second, second, decision.limit or 0, decision.window_s or 0)
+        if outcome in OVER:
+            over: Over = "would_deny" if decision.allowed else "denied"
+            self.is_newly_denied |= all(other != over for _, _, other in self._denials)
+            key, second = (f"{policy_prefix}{decision.policy}", grant, over), int(now_s)
+            new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
-            self._denials[key] = known._replace(
-                denied=known.denied + (not decision.allowed),
-                would_deny=known.would_deny + decision.allowed,
-                last_s=known.last_s if decision.allowed and known.denied else max(known.last_s, second),
-            )
+            self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
         for policy, used in decision.used_hits() if has_peak else ():
             name = policy_prefix + policy.name
             share = used / policy.limit

@@ -79,5 +79,6 @@ def spared_text(spared: int, denied: int) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a share such as ``13 %``, as the page's ``percent`` does."""
-    return f"{share * 100:,.0f} %" if share >= 0.01 or not share else "< 1 %"
+    """Return a share such as ``13 %``, never rounded to nothing or to all."""
+    rounded = ((0, 0.01, "< 1 %"), (0.99, 1, "> 99 %"), (1, 1.005, "> 100 %"))
+    return next((text for low, high, text in rounded if low < share < high), f"{share * 100:,.0f} %")

@@ -18,7 +18,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import READ_CACHE
 from oauth_ratelimit.core.overrides import HistoryEntry
-from oauth_ratelimit.core.statistics import ClientMinute, Denials, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -139,19 +139,30 @@ def record(uri: str, minutes: list[ClientMinute]) -> None:
 
 
 def minute(
-    ago: int, client_id: str = "app", *, source: Source = PASSWORD, limit: int = 10, window_s: int = 60, **outcomes: int
+    ago: int,
+    client_id: str = "app",
+    *,
+    source: Source = PASSWORD,
+    policy: str = "",
+    limit: int = 10,
+    window_s: int = 60,
+    share: float = 0.5,
+    now_s: float = 0.0,
+    begun_s: int = 0,
+    **outcomes: int,
 ) -> ClientMinute:
     """Return the requests in a minute, so many minutes ago; those over a limit were over the one of their kind."""
-    now_s = int(time.time())
+    now_s, policy = int(now_s or time.time()), policy or source.kind
     start_s, tally = (now_s // 60 - ago) * 60, Tally(**outcomes)
-    denials = Denials(tally.denied, tally.would_deny, start_s, min(start_s + 59, now_s), limit, window_s)
+    times = max(start_s, begun_s), min(start_s + 59, now_s)
+    over = {each: Denials(getattr(tally, each), *times, limit, window_s) for each in OVER if getattr(tally, each)}
     return ClientMinute(
         client_id,
         start_s,
         {source: tally},
-        {"user": Peak(0.5, 5, 10, 60)},
+        {policy: Peak(share, share * limit, limit, window_s)},
         (UserLoad("alice", sum(outcomes.values()), outcomes.get("denied", 0)),),
         {7: 3},
         burst=4,
-        denials={(source.kind, source.grant): denials} if tally.denied or tally.would_deny else {},
+        denials={(policy, source.grant, outcome): denials for outcome, denials in over.items()},
     )

@@ -13,6 +13,7 @@ from oauth_ratelimit.admin.text import override_text
 from oauth_ratelimit.core.overrides import Target
 from oauth_ratelimit.core.statistics import ClientMinute, Source
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
+from tests.support.apps import app_limiter_of
 
 REUSE = {"kind": "limit", "client_id": "app", "on_limit": "reuse", "reason": "ticket 4711"}
 TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
@@ -98,15 +99,20 @@ def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: di
     assert len(page.history()) == len({entry.target for entry in page.history()})
 
 
-def test_numbers_after_a_change_say_whether_it_worked(page: Page, mongo_uri: str) -> None:
-    earlier, later = storm(1), replace(storm(0), denials={})
-    record(mongo_uri, [earlier, later])
-    before = page.part("panel", id="app", since=str(later.minute_s - 300))
-    after = page.part("panel", id="app", since=str(later.minute_s))
+def test_numbers_after_a_change_say_whether_it_worked(
+    page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(mongo_uri, [storm(2), storm(1)])
+    before = page.part("panel", id="app", since=str(storm(2).minute_s - 300))
+    since_s = page.send("apply", LIMIT).json["since_s"]
+    after = page.part("panel", id="app", since=str(since_s))
+    monkeypatch.setattr(app_limiter_of(page.app), "clock", lambda: since_s + 20.0)
+    later = page.part("panel", fresh=True, id="app", since=str(since_s))
 
-    assert re.search(r"Still denied: last at .* by client\. .* 100 90 0 .* 100 90 0", before)
-    assert re.search(r"(It works: no request was denied|Did it work\?).* 100 90 0$", after)
-    assert "Still denied" not in page.part("panel", id="app", since=str(later.minute_s - 700)), "that was long ago"
+    assert re.search(r"Still denied\. Denied since .* by client .* 100 90 0 .* 100 90 0", before)
+    assert re.search(r"Applied\. Changed at .* What it does shows at", after)
+    assert "Applied. Not denied since the change at" in later
+    assert "Still denied" not in page.part("panel", id="app", since=str(since_s - 700)), "that was long ago"
 
 
 def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None:

@@ -35,8 +35,8 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Pag
     record(mongo_uri, [lately("partner", denied=30)])
     later = page.part("verdict", fresh=True)
 
-    assert "2 of 3 clients are denied now. 1 more would be, in a dry run." in later
-    assert "Worst: partner. Denied since" in later
+    assert re.search(r"2 of 3 clients are denied now, the worst since \S+ UTC: partner\.", later)
+    assert "1 more would be, in a dry run. Denied since" in later
     assert "In the last minute all 30 requests were denied" in later
 
 
@@ -59,11 +59,23 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
     record(mongo_uri, [lately("<b>app", denied=30), minute(3, "quiet-one", allowed=7)])
     html = page.get("").text
 
-    assert "1 of 1 client is denied now." in html
+    assert "1 of 1 client is denied now, since" in html
     assert "&lt;b&gt;app" in html and "<b>app" not in html
     assert "quiet-one" not in html, "tables come after the verdict"
     assert "quiet-one" in page.get("", full="1").text
     assert re.search(r'data-part="state" data-age="[0-4]\.', html), "each part has the age of its data"
+
+
+def test_overview_after_a_recovery_names_who_was_denied_and_until_when(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(3, "app", denied=9)])
+    for _ in range(6):
+        app_limiter_of(page.app).limiter.check("app", "alice")
+    app_limiter_of(page.app).close()  # writes the record of the denial
+
+    text = page.part("verdict", fresh=True)
+    assert re.search(
+        r"Last denied, until \S+ UTC: app\. Nothing to do\. .* Denied from \S+ UTC to \S+ UTC by user", text
+    )
 
 
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
@@ -233,10 +245,10 @@ def test_ten_viewers_at_once_cost_one_computation_until_a_change(page: Page, mon
     is_waiting = threading.Event()
     read = RollupStore.present
 
-    def slowly(store: RollupStore, now_s: float) -> Any:
+    def slowly(store: RollupStore, now_s: float, changes: Any) -> Any:
         reads.append(now_s)
         is_waiting.wait(0.2)  # the others come meanwhile
-        return read(store, now_s)
+        return read(store, now_s, changes)
 
     monkeypatch.setattr(RollupStore, "present", slowly)
     with ThreadPoolExecutor(10) as pool:

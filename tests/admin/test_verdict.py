@@ -1,71 +1,61 @@
 """Verdicts: each part of the sentence, and a case in which it is not so."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from oauth_ratelimit.admin.marks import Mark
-from oauth_ratelimit.admin.verdict import Case, judge, judge_all, severity
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Kind, Peak, Source, Tally
+from oauth_ratelimit.admin.verdict import Case, Verdict, judge, judge_all, severity
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Over, Source, Tally
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
+from tests.admin.conftest import minute as a_minute
 
 NOW_S = Clock().now_s // 60 * 60 + 45.0
 BEGUN_S = int(NOW_S) - 325  # twenty seconds after the start of a minute
 DAY_S = 86_400
 
 
-def minute(
-    ago: int,
-    *,
-    policy: str = "total-hour",
-    grant: str = "client_credentials",
-    kind: Kind = "client",
-    limit: int = 6000,
-    window_s: int = 3600,
-    share: float = 0.2,
-    **outcomes: int,
-) -> ClientMinute:
+def minute(ago: int, *, grant: str = "client_credentials", kind: Any = "client", **more: Any) -> ClientMinute:
     """Return a minute of the client, so many minutes ago."""
-    start_s = int(NOW_S // 60 - ago) * 60
-    tally = Tally(**outcomes)
-    over = Denials(
-        tally.denied, tally.would_deny, max(start_s, BEGUN_S), min(start_s + 59, int(NOW_S)), limit, window_s
-    )
-    return ClientMinute(
-        "batch-jobs",
-        start_s,
-        {Source(kind, grant): tally},
-        {policy: Peak(share, share * limit, limit, window_s)},
-        denials={(policy, grant): over} if tally.denied or tally.would_deny else {},
-    )
+    known = {"policy": "total-hour", "limit": 6000, "window_s": 3600, "share": 0.2, **more}
+    return a_minute(ago, "batch-jobs", source=Source(kind, grant), now_s=NOW_S, begun_s=BEGUN_S, **known)
 
 
 def storm(minutes: Sequence[ClientMinute] = (), **more: object) -> Case:
     """Return a client with ten requests a second since 325 s ago, at a limit of 100 a minute, unusual for it, alone."""
     denied = [minute(ago, allowed=100, denied=500) for ago in range(5, 0, -1)] + [minute(0, allowed=75, denied=375)]
-    known = {"usual": 10.0, "others_active": 211, "totals": frozenset({"total-hour"})}
+    known = {"present": of_last_minute(allowed=100, denied=500), "usual": 10.0, "others_active": 211}
     changes = [Mark(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
-    return Case(NOW_S, minutes or denied, **{**known, "changes": changes, **more})  # type: ignore[arg-type]
+    known |= {"totals": frozenset({"total-hour"}), "changes": changes}
+    return Case(NOW_S, minutes=minutes or denied, **{**known, **more})  # type: ignore[arg-type]
+
+
+def of_last_minute(**outcomes: int) -> ClientTotal:
+    return ClientTotal("batch-jobs", Tally(**outcomes))
 
 
 def text_of(case: Case) -> str:
-    return " ".join(judge(case).sentences)
+    found = judge(case)
+    return " ".join(filter(None, (found.lead, found.why, found.action, *found.details)))
 
 
 def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
     begun, changed = utc_time(BEGUN_S), utc_time(NOW_S - 3 * DAY_S)
 
-    assert (
+    assert Verdict(
         "denied",
-        (
-            f"Denied since {begun} by total-hour (6000/hour), client_credentials: 6 times the limit, "
-            "60 times its usual.",
+        f"Denied since {begun} by total-hour (6000/hour), client_credentials.",
+        "Raise, Trust or Dry run on its page: the preview says what helps.",
+        "The cause is the client's load: 6 times the limit, 60 times its usual.",
+        [
+            "",
             "In the last minute 500 of 600 requests were denied.",
             "Nobody else is affected (211 other clients with requests).",
             f"The configuration has not changed since {changed}.",
-            "The cause is the client's load.",
-        ),
+        ],
+        begun,
     ) == judge(storm())
 
 
@@ -91,11 +81,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         ),
         (storm(totals=frozenset()), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
-        (storm(usual=None), "6 times the limit.", "usual"),
-        (storm(of_minutes(denied=30)), "all 38 requests were denied", " of "),
+        (storm(usual=None), "it sends 6 times the limit.", "usual"),
+        (storm(present=of_last_minute(denied=38)), "all 38 requests were denied", " of "),
         (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
         (storm(others_active=0), "No other client sends requests.", "Nobody else"),
-        (storm(others_over=150), "Most clients are affected: look for the cause on our side.", "the client's load"),
+        (storm(others_over=150), "on our side. Look at limits and instances first; to deny", "the client's load"),
         (storm(changes=[]), "No change of the configuration is recorded.", "has not changed"),
         (
             storm(changes=[Mark(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
@@ -108,11 +98,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "has not changed",
         ),
         (storm(usual=500.0), "the limit may be too low for it", "the client's load"),
-        (storm(usual=None), "Look at this client first.", "on our side"),
+        (storm(usual=None), "Look at this client first: it sends 6 times the limit.", "on our side"),
         (storm(usual=None, others_over=1), "1 of 211 other clients is denied", "this client first"),
         (storm(usual=None, others_active=2), "Nobody else is affected", "this client first"),
         (
-            storm(of_minutes(denied=30)[:-1]),
+            storm(of_minutes(denied=30)[:-1], present=of_last_minute(denied=8)),
             f"all 8 requests were denied, the last at {utc_time(int(NOW_S) - 46)}.",
             "its last denial",
         ),
@@ -130,7 +120,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             storm(
                 of_minutes(denied=551, policy="revocation/client", grant="endpoint:revocation", limit=60, window_s=60)
             ),
-            "by revocation/client (60/minute), at revocation: ",
+            "by revocation/client (60/minute), at revocation.",
             "client_credentials",
         ),
         (storm(is_trusted=True, minutes=[minute(1, allowed=5)]), "Trusted: never denied. 5 requests", "Within"),
@@ -155,36 +145,81 @@ def test_two_limits_that_deny_are_both_named() -> None:
     assert "by client-minute (120/minute), client_credentials and by total-hour (6000/hour)" in text_of(storm([merged]))
 
 
+def switched(*spans: tuple[Over, int, int]) -> list[ClientMinute]:
+    """Return denials of one a second by outcome, from and to seconds ago."""
+    found: dict[int, dict[tuple[str, str, Over], Denials]] = {}
+    for over, from_s, to_s in spans:
+        for second in range(int(NOW_S) - from_s, int(NOW_S) - to_s + 1):
+            key, denials = ("total-hour", "client_credentials", over), found.setdefault(second // 60 * 60, {})
+            known = denials.get(key, Denials(0, second, second, 6000, 3600))
+            denials[key] = known._replace(total=known.total + 1, last_s=second)
+    return [ClientMinute("batch-jobs", at_s, denials=denials) for at_s, denials in found.items()]
+
+
+def ago(seconds: int) -> str:
+    return utc_time(int(NOW_S) - seconds)
+
+
 def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
-    def at(ago: int) -> ClientMinute:
-        start_s = int(NOW_S // 60 - ago) * 60
-        denials = {("user", "password"): Denials(5, 0, start_s, start_s + 30, 5, 3600)}
-        return ClientMinute("a", start_s, {Source("user", "password"): Tally(denied=5)}, denials=denials)
-
-    for first, begun in ((30, 9), (20, 9), (18, 18)):
-        assert f"Denied since {utc_time(at(begun).minute_s)}" in text_of(storm([at(first), at(9), at(0)]))
+    for before, begun in ((1141, 540), (1140, 1200)):
+        minutes = switched(("denied", 1200, before), ("denied", 540, 530), ("denied", 5, 0))
+        assert f"Denied since {ago(begun)}" in text_of(storm(minutes))
 
 
-def test_end_of_a_dry_run_is_named_as_the_cause() -> None:
-    minutes = [minute(2, would_deny=9), minute(1, denied=4, would_deny=4), minute(0, denied=9)]
+@pytest.mark.parametrize(
+    ("first", "times", "said", "not_said"),
+    [
+        (
+            "would_deny",
+            (170, 70),
+            ["Denied since 70", "dry run) from 170 to 71", "Changed 0 s before", "on our side"],
+            "X",
+        ),
+        (
+            "denied",
+            (290, 150),
+            ["(dry run) since 150", "Denied from 290 to 151", "Changed since it began"],
+            "on our side",
+        ),
+        ("would_deny", (300, 200, 80), ["(dry run) since 80"], "(dry run) since 300"),
+        ("would_deny", (300, 100, 30), ["(dry run) since 30"], "(dry run) since 300"),
+        ("would_deny", (300, 44, 15), ["(dry run) since 16"], "(dry run) since 300"),
+    ],
+    ids=["end", "beginning", "again", "again, across a full minute", "again, within a minute"],
+)
+def test_dry_run_and_denials_have_times_of_their_own(
+    first: Over, times: tuple[int, ...], said: list[str], not_said: str
+) -> None:
+    """The end of a dry run is a cause, its beginning is none."""
+    outcomes: list[Over] = [first, "denied" if first == "would_deny" else "would_deny", first]
+    spans = [(over, at, end + 1) for over, at, end in zip(outcomes, times, (*times[1:], -1), strict=False)]
+    changes = [Mark(int(NOW_S) - at, "mode: another one") for at in times[1:]]
+    text = text_of(storm(switched(*spans), changes=changes))
+    for at in range(300, -1, -1):
+        text = text.replace(ago(at), str(at))
 
-    text = text_of(storm(minutes, changes=[Mark(NOW_S // 60 * 60 - 30, "mode: dry-run → enforce")]))
+    assert [] == [words for words in said if words not in text], text
+    assert not_said not in text
 
-    assert "Changed 1 s before it began: mode: dry-run → enforce. The cause may be on our side" in text
 
+def test_denials_count_until_the_change_that_ended_them() -> None:
+    """What a change does is known when instances have written their numbers."""
+    change = Mark(NOW_S - 12, "client limit total-hour: 9000/hour for batch-jobs (ann)")
 
-def test_beginning_of_a_dry_run_is_no_cause() -> None:
-    minutes = [
-        minute(4, denied=9),
-        minute(3, denied=4, would_deny=4),
-        *(minute(ago, would_deny=9) for ago in (2, 1, 0)),
-    ]
+    def found(minutes: list[ClientMinute], changed: Mark = change) -> Verdict:
+        return judge(storm(minutes, changes=[changed], delay_s=2.0))
 
-    text = text_of(storm(minutes, changes=[Mark(NOW_S // 60 * 60 - 150, "mode: enforce → dry-run")]))
-
-    assert "Would be denied (dry run) since" in text
-    assert "Changed since it began" in text
-    assert "on our side" not in text
+    assert f"What it does shows at {utc_time(NOW_S + 2)}" in found(switched(("denied", 99, 11))).lead
+    assert "denied" == found(switched(("denied", 99, 9))).kind, "not since the change"
+    earlier = change._replace(at_s=NOW_S - 17)
+    helped = found(switched(("denied", 99, 16)), earlier)
+    assert ("recovered", "Nothing to do.") == (helped.kind, helped.action)
+    assert f"Not denied since the change at {ago(17)}: client limit" in helped.lead
+    assert "dry-run" == found(switched(("denied", 99, 16), ("would_deny", 15, 0)), earlier).kind
+    assert "denied" == found(switched(("denied", 16, 15)), earlier).kind, "the change began it"
+    again = [earlier._replace(at_s=NOW_S - 40), change._replace(at_s=NOW_S - 1)]
+    case = storm(switched(("denied", 99, 40), ("would_deny", 39, 0)), changes=again, delay_s=2.0)
+    assert f"Would have been denied (dry run) from {ago(39)} to {ago(0)}" in text_of(case)
 
 
 def test_client_that_is_admitted_again_has_recovered() -> None:
@@ -194,26 +229,32 @@ def test_client_that_is_admitted_again_has_recovered() -> None:
 
     assert ("recovered", f"Not denied any more: 42 requests since {until}, none over a limit.") == (
         found.kind,
-        found.sentences[0],
+        found.lead,
     )
-    assert f"Denied from {utc_time(BEGUN_S)} to {until} by total-hour (6000/hour)" in found.sentences[1]
+    assert f"Denied from {utc_time(BEGUN_S)} to {until} by total-hour (6000/hour)" in found.details[0]
     assert "it may be waiting" in text_of(storm(past)), "it has sent nothing since then"
 
 
+WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
+
+
 @pytest.mark.parametrize(
-    ("counts", "kind", "text"),
+    ("counts", "worst", "kind", "text"),
     [
-        ((0, 0, 0), "idle", "No requests are recorded in the last minute."),
-        ((9, 0, 0), "ok", "Nobody is denied, of 9 clients with requests in the last minute."),
-        ((9, 0, 2), "dry-run", "Nobody is denied. 2 of 9 clients would be, in a dry run."),
-        ((9, 1, 3), "denied", "1 of 9 clients is denied now. 2 more would be, in a dry run."),
-        ((9, 9, 9), "denied", "All 9 clients are denied now."),
+        ((0, 0, 0), None, "idle", "No requests are recorded in the last minute."),
+        ((9, 0, 0), None, "ok", "Nobody is denied, of 9 clients with requests in the last minute."),
+        ((9, 0, 0), HELPED, "ok", "with requests in the last minute. Last denied, until X:"),
+        ((9, 0, 2), DRY_RUN, "dry-run", "Nobody is denied. 2 of 9 clients would be, in a dry run, the worst since X:"),
+        ((9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),
+        ((9, 9, 9), WORST, "denied", "All 9 clients are denied now, the worst since X:"),
+        ((9, 1, 1), Verdict("changed", "Changed.", "Wait."), "changed", "Changed. Over a limit until now:"),
     ],
 )
 def test_verdict_on_all_clients_counts_those_that_are_denied(
-    counts: tuple[int, int, int], kind: str, text: str
+    counts: tuple[int, int, int], worst: Verdict | None, kind: str, text: str
 ) -> None:
-    assert (kind, (text,)) == judge_all(*counts)
+    found = judge_all(*counts, worst)
+    assert (kind, True) == (found.kind, found.lead.endswith(text)), found
 
 
 def total(

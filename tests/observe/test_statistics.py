@@ -113,9 +113,9 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             "users": (UserLoad("alice", 5, denied=3),),
             "burst": 10,
             "denials": {
-                ("client", CREDENTIALS): Denials(1, 0, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
-                ("user", PASSWORD): Denials(2, 0, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
-                ("user", REFRESH): Denials(1, 0, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
+                ("client", CREDENTIALS, "denied"): Denials(1, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
+                ("user", PASSWORD, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
+                ("user", REFRESH, "denied"): Denials(1, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
             },
         },
     ),
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         [{"times": 7}],
         {
             "tallies": {OWN: Tally(4, would_deny=3)},
-            "denials": {("client", CREDENTIALS): Denials(0, 3, MINUTE_S + 5, MINUTE_S + 5, 4, 60)},
+            "denials": {("client", CREDENTIALS, "would_deny"): Denials(3, MINUTE_S + 5, MINUTE_S + 5, 4, 60)},
         },
     ),
     "at another endpoint": (
@@ -134,13 +134,15 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             "tallies": {REVOCATION: Tally(2, 2, retries=1), OWN: Tally(2)},
             "peaks": {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)},
             "burst": 2,
-            "denials": {("revocation/client", REVOCATION.grant): Denials(2, 0, MINUTE_S + 5, MINUTE_S + 5, 2, 60)},
+            "denials": {
+                ("revocation/client", REVOCATION.grant, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60)
+            },
         },
     ),
     "within several seconds": (
         "enforce",
         [{"times": 6, "pause_s": 20.0}, {"times": 2, "pause_s": 1.0}, {"times": 3}],
-        {"burst": 6, "denials": {("client", CREDENTIALS): Denials(7, 0, MINUTE_S + 5, MINUTE_S + 26, 4, 60)}},
+        {"burst": 6, "denials": {("client", CREDENTIALS, "denied"): Denials(7, MINUTE_S + 5, MINUTE_S + 26, 4, 60)}},
     ),
 }
 
@@ -157,7 +159,7 @@ def test_minute_has_requests_limits_users_and_denials(
     assert expected == {name: getattr(minute, name) for name in expected}
 
 
-def test_dry_run_within_a_minute_does_not_delay_the_end_of_its_denials(clock: Clock) -> None:
+def test_dry_run_within_a_minute_has_times_of_its_own(clock: Clock) -> None:
     instance = Instance(clock)
     instance.ask(times=6)
     instance.limiter.reconfigure(load_config({"mode": "dry-run", "limits": LIMITS}))
@@ -165,7 +167,10 @@ def test_dry_run_within_a_minute_does_not_delay_the_end_of_its_denials(clock: Cl
     instance.ask(times=3)
     (minute,) = instance.end_minute()
 
-    assert {("client", CREDENTIALS): Denials(2, 3, MINUTE_S + 5, MINUTE_S + 5, 4, 60)} == minute.denials
+    assert {
+        ("client", CREDENTIALS, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
+        ("client", CREDENTIALS, "would_deny"): Denials(3, MINUTE_S + 25, MINUTE_S + 25, 4, 60),
+    } == minute.denials
 
 
 def test_denials_of_the_guard_are_no_token_requests_and_push_out_no_client(clock: Clock) -> None:
@@ -186,8 +191,8 @@ def test_denials_of_the_guard_are_no_token_requests_and_push_out_no_client(clock
     assert [1] * 4 == [found[f"shop-{number}"].tally().offered for number in range(4)]
     assert {Source("client", "guard:client"): Tally(denied=15), OWN: Tally(3)} == found[OTHER_CLIENTS].tallies
     assert ({}, 0) == (found["made-up-0"].peaks, found["made-up-0"].tally().offered)
-    [((policy, grant), denials)] = found["made-up-0"].denials.items()
-    assert ("guard/failures-client", "guard:client", 1, 60) == (policy, grant, denials.limit, denials.window_s)
+    [(key, denials)] = found["made-up-0"].denials.items()
+    assert (("guard/failures-client", "guard:client", "denied"), 1, 60) == (key, denials.limit, denials.window_s)
 
 
 @pytest.mark.parametrize("max_users", [5, 0])

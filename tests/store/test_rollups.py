@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientTotal, Denials, Peak, Source, Tally
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, OVER, ClientMinute, ClientTotal, Denials, Peak, Source, Tally
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import DAY_S, FIVE_S, HOUR_S, LATE_ID, RollupStore
@@ -44,13 +44,17 @@ class Fleet:
             Tally(**outcomes) if outcomes else Tally(*(random.choice((0, 0, random.randrange(9))) for _ in range(5)))
         )
         start_s = int(minute_s // 60) * 60
-        denials = Denials(tally.denied, tally.would_deny, start_s + random.randrange(30), start_s + 40, 10, 60)
+        denials = {
+            ("user", "password", over): Denials(count, start_s + random.randrange(30), start_s + 40, 10, 60)
+            for over in OVER
+            if (count := getattr(tally, over))
+        }
         minute = ClientMinute(
             client_id or f"client-{random.randrange(9)}",
             start_s,
             {PASSWORD if outcomes else random.choice((PASSWORD, BATCH, REVOCATION, GUARDED)): tally},
             {random.choice(("user", "a.b")): Peak(round(random.random(), 3), 5.0, 10, 60)},
-            denials={("user", "password"): denials} if tally.over else {},
+            denials=denials,
         )
         self.statistics.put(writer, [minute], keep_s=KEEP_S, now_s=self.clock())
 
@@ -298,10 +302,14 @@ def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: 
         ("long ago", 120, {"denied": 99}),
     ):
         fleet.write(now_s - ago, client_id=client_id, **outcomes)
-    present = fleet.rollups.present(fleet.clock())
+    fleet.write(now_s - 60, client_id="dry", denied=7)  # until the fortieth second, before it began the dry run
+    present = fleet.rollups.present(fleet.clock(), [("dry", now_s - 40.0), ("app", now_s - 99.0)])
 
     assert (3, 1, 2) == (present.active_count, present.denied_count, present.over_count)
-    assert [("app", Tally(2, 20)), ("dry", Tally(would_deny=4))] == [
+    assert [("app", Tally(2, 20)), ("dry", Tally(denied=4, would_deny=4))] == [
         (each.client_id, each.tally) for each in present.over
     ]
-    assert Tally(7, 20, 4) == present.total
+    assert {"app"} == present.denied
+    assert Tally(7, 24, 4) == present.total
+    helped = fleet.rollups.present(fleet.clock(), [(None, now_s + 15.0)])
+    assert (3, 0, 0) == (helped.active_count, helped.denied_count, helped.over_count)

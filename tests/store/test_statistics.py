@@ -9,7 +9,7 @@ import pytest
 from bson import Code
 from bson.int64 import Int64
 
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, OVER, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -50,7 +50,7 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
             users=(UserLoad(name, 3, 1, 1), UserLoad("", 1)),
             registers={0: 1, 17: 5, 255: 57},
             burst=7,
-            denials={(name, name): Denials(3, 1, MINUTE_S + 2, MINUTE_S + 9, 10, 60)},
+            denials={(name, name, over): Denials(3, MINUTE_S + 2, MINUTE_S + 9, 10, 60) for over in OVER},
         )
         put(statistics, minute)
 
@@ -66,22 +66,22 @@ def a_share(tallies: Any, used: float, user: Any, registers: Any, burst: int, de
         users=(UserLoad("alice", *user),),
         registers=registers,
         burst=burst,
-        denials={("client", "client_credentials"): Denials(*denials, 10, 60)},
+        denials={("client", "client_credentials", "denied"): Denials(*denials, 10, 60)},
     )
 
 
 def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: StatisticsStore) -> None:
     early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, burst=1)
     late = a_share(
-        {BATCH: Tally(4, 3), PASSWORD: Tally(2)}, 7.0, (2, 0, 1), {3: 4, 5: 1}, 3, (3, 0, MINUTE_S + 20, MINUTE_S + 30)
+        {BATCH: Tally(4, 3), PASSWORD: Tally(2)}, 7.0, (2, 0, 1), {3: 4, 5: 1}, 3, (3, MINUTE_S + 20, MINUTE_S + 30)
     )
-    other = a_share({BATCH: Tally(10)}, 4.0, (5, 1, 0), {3: 2, 9: 1}, 5, (2, 1, MINUTE_S + 10, MINUTE_S + 25))
+    other = a_share({BATCH: Tally(10)}, 4.0, (5, 1, 0), {3: 2, 9: 1}, 5, (2, MINUTE_S + 10, MINUTE_S + 25))
     writes = [("one-0", early), ("one-0", late), ("two-0", other), ("one-0", late)]
     for number, order in enumerate(itertools.permutations(writes)):
         for writer, minute in order:
             put(statistics, replace(minute, client_id=f"client-{number}"), writer=writer)
 
-    summed = (5, 1, MINUTE_S + 10, MINUTE_S + 30)
+    summed = (5, MINUTE_S + 10, MINUTE_S + 30)
     expected = a_share({BATCH: Tally(14, 3), PASSWORD: Tally(2)}, 7.0, (7, 1, 1), {3: 4, 5: 1, 9: 1}, 5, summed)
     for minute in everything(statistics):
         assert expected == replace(minute, client_id="shop")
@@ -128,7 +128,12 @@ DAMAGED: list[dict[str, Any]] = [
     {"peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None}, "burst": "much"},
     {"peaks": {"client": [float("inf"), 1, float("nan"), 1]}},
     {"users": {"one-0": {"aa": ["alice"], "bb": [1, 2, 3, 4], "cc": None, "dd": [1, 2, 3, Code("x")]}}},
-    {"denials": {"client": {"password": {"by": {"a": "x"}, "first": 1}, "x": 3}, "user": []}},
+    {
+        "denials": {
+            "client": {"password": {"denied": {"by": {"a": "x"}, "first": 1}, "would_deny": 3}, "x": 3},
+            "user": [],
+        }
+    },
     {"registers": {"256": 1, "-1": 1, "a": 1, "7": 58, "8": 0, "9": "x", "²": 1}},
 ]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, Kind, Tally
+from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, OVER, Kind, Tally
 from oauth_ratelimit.store.mongo.client import Document
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, fits
 
@@ -12,6 +12,7 @@ KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
 MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_NAME_BYTES = 2**12  # of a client's id with what is around it, or of a policy
+TIMES: Final = ("first", "last", "last_denied")
 MAX_PARTS = 2000  # processes or policies in a document: the server joins what they hold in quadratic time
 
 
@@ -44,7 +45,8 @@ def minute_entries(since_s: float, until_s: float) -> list[Document]:
     """Return the stages that sum up each client's minutes of a period. They leave out damaged fields.
 
     Each result has the client's ``id``, the ``start`` of the minute, the counts of ``SUMS``, the highest share of a
-    limit with its policy as ``peak``, and the times of the ``first`` and ``last`` request over a limit.
+    limit with its policy as ``peak``, and the times of the ``first`` and ``last`` request over a limit and of the
+    ``last_denied`` one.
     """
     selected, _ = selected_minutes(since_s, until_s, None)
     of_kinds: Document = {"$concatArrays": [fields_of(f"$$this.v.{kind}") for kind in KINDS]}
@@ -72,14 +74,15 @@ def minute_entries(since_s: float, until_s: float) -> list[Document]:
                 "id": True,
                 "start": True,
                 "peak": True,
-                "first": {"$min": "$denials.v.first"},
-                "last": {"$max": "$denials.v.last"},
+                "first": {"$min": {"$concatArrays": [f"$denials.v.{outcome}.first" for outcome in OVER]}},
+                "last": {"$max": {"$concatArrays": [f"$denials.v.{outcome}.last" for outcome in OVER]}},
+                "last_denied": {"$max": "$denials.v.denied.last"},
                 "token": _tallies({"$not": {"$or": [_begins(prefix) for prefix in NOT_TOKEN]}}),
                 "endpoint": _tallies(_begins(ENDPOINT)),
                 "guard": _tallies(_begins(GUARD)),
             }
         },
-        {"$project": {"id": True, "start": True, "peak": True, "first": True, "last": True, **_SUMS_OF_MINUTE}},
+        {"$project": {**dict.fromkeys(("id", "start", "peak", *TIMES), True), **_SUMS_OF_MINUTE}},
     ]
 
 

@@ -6,18 +6,18 @@ once or after a lost reply. An instance that writes a minute late notes it befor
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from pymongo import ASCENDING, UpdateOne
 
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientTotal, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, OVER, ClientTotal, Tally
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, fits, is_text, mapping, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_entries, tallies_of
+from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, TIMES, minute_entries, tallies_of
 
 FIVE_S, HOUR_S, DAY_S = 300, 3600, 86_400
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
@@ -58,6 +58,7 @@ class Present(NamedTuple):
     denied_count: int  # of those
     over_count: int  # of those, denied or not
     over: Sequence[ClientTotal]  # those with most requests over a limit if there are many
+    denied: Collection[str]  # ids of those that are denied
 
 
 class Lines(NamedTuple):
@@ -132,18 +133,32 @@ class RollupStore(StatisticsCollection):
             found = collection.aggregate([*_entries(steps), young, *_grouped("$id"), columns], batchSize=PAGE_SIZE)
             return Totals([_client(document) for document in found if is_text(document["_id"])], not missing)
 
-    def present(self, now_s: float) -> Present:
-        """Return the requests of the present minute, and the part of the last one that is within sixty seconds."""
+    def present(self, now_s: float, changes: Iterable[tuple[str | None, float]] = ()) -> Present:
+        """Return the requests of the present minute, and the part of the last one that is within sixty seconds.
+
+        A client is over a limit if it was since the last of the ``changes`` that concern it: each has the only client
+        or None, and the time from which it has effect.
+        """
         start_s = int(now_s // MINUTE_S) * MINUTE_S
         weight = {"$cond": [{"$eq": ["$start", start_s]}, 1, 1 - (now_s - start_s) / MINUTE_S]}
-        is_recent = {"$gte": ["$last", now_s - MINUTE_S]}
-        added: Document = {
-            "over": {"$add": [f"${name}" for name in SUMS if name.endswith(("denied", "would_deny"))]},
-            "denied": {"$add": [f"${name}" for name in SUMS if name.endswith("denied")]},
+        known = {"$literal": [{"id": client_id, "at": at_s} for client_id, at_s in changes]}
+        is_meant = {"$in": ["$$this.id", [None, "$_id"]]}
+        changed: Document = {"$map": {"input": known, "in": {"$cond": [is_meant, "$$this.at", 0]}}}
+        since = {"$max": [now_s - MINUTE_S, {"$max": changed}]}
+        over = {"$add": [f"${name}" for name in SUMS if name.endswith(OVER)]}
+        recent: Document = {
+            "over": {"$cond": [{"$gte": ["$last", since]}, over, 0]},
+            "denied": {"$gte": ["$last_denied", since]},
         }
         is_named: Document = {"_id": {"$ne": OTHER_CLIENTS}}
-        clients = {f"{name}_count": {"$sum": {"$min": [f"$recent.{name}", 1]}} for name in added}
-        columns = {"counts": [f"${name}" for name in SUMS], "peak": True, "first": True, "last": True}
+        clients = {f"{name}_count": {"$sum": {"$cond": [f"$recent.{name}", 1, 0]}} for name in recent}
+        columns = {
+            "counts": [f"${name}" for name in SUMS],
+            "peak": 1,
+            "first": 1,
+            "last": 1,
+            "denied": "$recent.denied",
+        }
         parts = {
             "total": [{"$group": {"_id": None, **_TOTALS}}],
             "clients": [{"$match": is_named}, {"$group": {"_id": None, "active_count": {"$sum": 1}, **clients}}],
@@ -159,7 +174,7 @@ class RollupStore(StatisticsCollection):
             {"$set": {name: {"$multiply": [f"${name}", weight]} for name in SUMS}},
             *_grouped("$id"),
             {"$set": {name: {"$toLong": {"$ceil": f"${name}"}} for name in SUMS}},
-            {"$set": {"recent": {name: {"$cond": [is_recent, total, 0]} for name, total in added.items()}}},
+            {"$set": {"recent": recent}},
             {"$facet": parts},
         ]
         with translated_errors():
@@ -169,6 +184,7 @@ class RollupStore(StatisticsCollection):
             sum(tallies_of(next(iter(found["total"]), {})), Tally()),
             **{name: counts.get(name, 0) for name in ("active_count", "denied_count", "over_count")},
             over=[_client(document) for document in found["over"] if is_text(document["_id"])],
+            denied={document["_id"] for document in found["over"] if document["denied"]},
         )
 
     def lines(self, since_s: float, until_s: float, *, step_s: int, client_ids: Collection[str] = ()) -> Lines:
@@ -270,7 +286,7 @@ _TOTALS: Final[Document] = {name: {"$sum": f"${name}"} for name in SUMS}
 
 
 def _grouped(key: object) -> list[Document]:
-    times = {"first": {"$min": "$first"}, "last": {"$max": "$last"}}
+    times = {name: {"$min" if name == "first" else "$max": f"${name}"} for name in TIMES}
     return [{"$group": {"_id": key, **_TOTALS, "peak": {"$max": "$peak"}, **times}}]
 
 

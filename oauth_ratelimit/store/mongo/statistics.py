@@ -19,8 +19,10 @@ from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
     COUNTS,
     NO_REQUESTS,
+    OVER,
     ClientMinute,
     Denials,
+    Over,
     Peak,
     Source,
     Tally,
@@ -121,9 +123,9 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
         maxima[f"lifetimes.{writer}.{lifetime_s}"] = token_count
     for policy, peak in minute.peaks.items():
         maxima[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
-    for (policy, grant), denials in minute.denials.items():
-        path = f"denials.{_field(policy)}.{_field(grant)}"
-        maxima[f"{path}.by.{writer}"] = [denials.denied, denials.would_deny]
+    for (policy, grant, outcome), denials in minute.denials.items():
+        path = f"denials.{_field(policy)}.{_field(grant)}.{outcome}"
+        maxima[f"{path}.by.{writer}"] = denials.total
         minima[f"{path}.first"] = denials.first_s
         maxima |= {f"{path}.last": denials.last_s, f"{path}.limit": [denials.limit, denials.window_s]}
     for user in minute.users:
@@ -176,21 +178,16 @@ def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
     return tallies
 
 
-def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Denials]]:
+def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, Over], Denials]]:
     for policy, grants in policies.items():
-        for grant, value in mapping(grants).items():
-            value = mapping(value)
-            counts = [_counts(pair) for pair in mapping(value.get("by")).values()]
-            first_s, last_s = count(value.get("first")), count(value.get("last"))
-            limit, window_s = _counts(value.get("limit"))
-            if counts and first_s and last_s:
-                denied, would_deny = map(sum, zip(*counts, strict=True))
-                yield (unquote(policy), unquote(grant)), Denials(denied, would_deny, first_s, last_s, limit, window_s)
-
-
-def _counts(pair: object) -> tuple[int, int]:
-    first, second = pair if isinstance(pair, list) and len(pair) == 2 else (0, 0)
-    return count(first), count(second)
+        for grant, outcomes in mapping(grants).items():
+            for outcome in OVER:
+                value = mapping(mapping(outcomes).get(outcome))
+                total = sum(map(count, mapping(value.get("by")).values()))
+                first_s, last_s, pair = count(value.get("first")), count(value.get("last")), value.get("limit")
+                limit, window_s = map(count, pair if isinstance(pair, list) and len(pair) == 2 else (0, 0))
+                if total and first_s and last_s:
+                    yield (unquote(policy), unquote(grant), outcome), Denials(total, first_s, last_s, limit, window_s)
 
 
 def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
