@@ -21,6 +21,13 @@ UNUSABLE_VERSION = -1
 """Version of a document that is in quarantine: nothing is written to it until somebody repairs or removes it."""
 
 
+TOO_LARGE = "size"
+"""Damage of a document that is too large to be read."""
+
+MAX_WHOLE = 16
+"""Documents that can be read at once, whatever valid size they have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One document as it was read."""
@@ -36,6 +43,11 @@ class Snapshot:
     horizons: Mapping[Series, int] = field(default_factory=dict)
     # Time of the last write of each instance by the store's clock, seconds since the epoch. Not compared.
     seen: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def newest_s(self) -> int:
+        """Start of the newest frame, 0 without one."""
+        return max(map(max, filter(None, self.hits.values())), default=0)
 
 
 @dataclass(slots=True)
@@ -86,7 +98,10 @@ class CounterStore(Protocol):
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """Return the documents that exist, as a majority of servers has them and never older than the last write."""
+        """Return the documents that exist, as a majority of servers has them and never older than the last write.
+
+        Of more than ``MAX_WHOLE``, larger ones may be ``TOO_LARGE`` to be read together.
+        """
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """Apply each change whose document is at the expected version, or holds the expected mark, in one round trip.

@@ -63,7 +63,7 @@ class MemoryStore:
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         with self._lock:
-            by_time = sorted(self._documents.items(), key=lambda item: -_latest_frame_s(item[1]))
+            by_time = sorted(self._documents.items(), key=lambda item: -item[1].newest_s)
             return dict(by_time[:count])
 
     def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
@@ -86,10 +86,6 @@ class MemoryStore:
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
-
-
-def _latest_frame_s(document: Snapshot) -> int:
-    return max((start_s for frames in document.hits.values() for start_s in frames), default=0)
 
 
 def _is_expected(found: Snapshot | None, writer: str, change: Change) -> bool:

@@ -21,7 +21,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
-from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, CounterStore
 from oauth_ratelimit.sync import protocol
 from oauth_ratelimit.sync.clock import ServerClock
 
@@ -144,9 +144,12 @@ class Flusher:
         if not states:
             return remote_hits
         snapshots = self.store.read([state.key for state in states])
-        report.pulled_count += len(states)
+        large = []
         for state in yield_between(states):
             snapshot = snapshots.get(state.key)
+            if snapshot is not None and snapshot.damage == TOO_LARGE and len(states) > MAX_WHOLE:
+                large.append(state)
+                continue
             report.dropped_hits += protocol.resolve(state, self.writer, snapshot, self.server_clock.monotonic())
             prunable = NOTHING_PRUNABLE
             if snapshot is not None:
@@ -160,6 +163,9 @@ class Flusher:
                 remote_hits[state] = new_hits
             else:
                 self._note_found(found=snapshot is not None)
+        report.pulled_count += len(states) - len(large)
+        for start in range(0, len(large), MAX_WHOLE):
+            remote_hits |= self.pull(large[start : start + MAX_WHOLE], report)
         return remote_hits
 
     def _write(self, states: Sequence[KeyState], report: CycleReport) -> list[KeyState]:

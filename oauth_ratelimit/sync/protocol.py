@@ -155,7 +155,7 @@ def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: s
     state.version = snapshot.version if snapshot else None
     state.mark = snapshot.writers.get(writer) if snapshot else None
     state.horizons = extend_horizons(snapshot.horizons, NO_HORIZONS) if snapshot else NO_HORIZONS
-    state.newest_s = shared(max(map(max, filter(None, hits.values())), default=0))
+    state.newest_s = shared(snapshot.newest_s if snapshot else 0)
     state.prunable = prunable
     if snapshot:
         state.writer_count = count_writers(snapshot, writer=writer)

@@ -6,7 +6,7 @@ import pytest
 
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers, prunable_of
+from oauth_ratelimit.counters.pruning import MAX_KEPT, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers, prunable_of
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
@@ -34,6 +34,7 @@ def marks(seen: dict[str, float]) -> Snapshot:
 
 def test_frame_is_over_after_its_horizon_and_the_slack() -> None:
     assert ((SIX, OVER_S - 1),) == found(frames(OVER_S - 1, OVER_S, NOW_S)).frames
+    assert MAX_KEPT == len(found(frames(*range(MAX_KEPT + 1), NOW_S)).frames)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucc
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change
+from oauth_ratelimit.store.base import MAX_WHOLE, UNUSABLE_VERSION, Change
 from oauth_ratelimit.store.mongo import indexes
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.document import document_id
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.clock import Clock
@@ -228,6 +229,19 @@ def test_content_of_a_document_that_is_too_large_is_not_received(
     assert {large, KEY} == found.keys()
     assert (UNUSABLE_VERSION, "size", 5) == (found[large].version, found[large].damage, found[KEY].version)
     assert commands.received_bytes < 1000
+
+
+def test_large_documents_are_read_a_few_at_a_time(limiter: Limiter, documents: Documents, commands: Commands) -> None:
+    """Each is valid, and all of them at once would take a gigabyte of memory."""
+    frames = {str(start_s): 1 for start_s in range(30_000)}
+    users = [f"user-{number}" for number in range(2 * MAX_WHOLE + 1)]
+    for user in users:
+        documents.insert_one({"_id": document_id(Key(CLIENT, user)), "version": 5, "requestCounters": {"6": frames}})
+        limiter.check(CLIENT, user)
+    commands.names()
+    report = limiter.sync()
+    assert (len(users), 0, None) == (report.pulled_count, report.quarantined_count, report.error)
+    assert ["update", *["find"] * 4, "update"] == commands.names()
 
 
 def test_time_is_that_of_the_server_whatever_the_time_zone_is(

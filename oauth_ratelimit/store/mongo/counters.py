@@ -24,6 +24,7 @@ from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,
     MAX_PRELOADED_BYTES,
+    MAX_READ_BYTES,
     SIZE,
     compose,
     compose_mark_removal,
@@ -33,7 +34,7 @@ from oauth_ratelimit.store.mongo.document import (
 )
 from oauth_ratelimit.store.mongo.indexes import EXPIRY, IndexKeeper
 
-CONTENT, PRELOADED = projection(MAX_BYTES), projection(MAX_PRELOADED_BYTES)
+PRELOADED = projection(MAX_PRELOADED_BYTES)
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -56,10 +57,11 @@ class MongoStore:
         The driver's first batch would be 101 documents, and each further one another round trip.
         """
         ids = [document_id(key) for key in keys]
+        most = min(MAX_BYTES, MAX_READ_BYTES // max(len(ids), 1))
         with translated_errors():
             collection, session = self._open()
-            found = collection.find({"_id": {"$in": ids}}, CONTENT, session=session, batch_size=len(ids) + 1)
-            return dict(parse_all(yield_between(found)))
+            found = collection.find({"_id": {"$in": ids}}, projection(most), session=session, batch_size=len(ids) + 1)
+            return dict(parse_all(yield_between(found), max_bytes=most))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """One ``update`` command for all changes."""

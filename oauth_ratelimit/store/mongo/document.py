@@ -17,7 +17,15 @@ from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, VERSION_JUMP, Change, Snapshot
+from oauth_ratelimit.store.base import (
+    MAX_HORIZON_S,
+    MAX_WHOLE,
+    TOO_LARGE,
+    UNUSABLE_VERSION,
+    VERSION_JUMP,
+    Change,
+    Snapshot,
+)
 from oauth_ratelimit.store.mongo.client import Document
 from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, checked_number, date_of, is_text
 
@@ -31,12 +39,13 @@ SCOPE_PATH = "_id.scope"
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
 MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit can have fit in
+MAX_READ_BYTES = MAX_WHOLE * MAX_BYTES  # of all documents that are read at once
 MAX_ID_BYTES = 2**13  # three names of 512 letters; an ``_id`` may have any size, too
 MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(?:(\+dry-run)|(\+by-grant))?")
-_FRAME = re.compile(r"0|[1-9][0-9]{0,11}")
+_FRAMES = re.compile(r"(?:(?:0|[1-9][0-9]{0,11})(?:,|\Z))*")
 _WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -85,19 +94,20 @@ def reset_of(selected: Document) -> tuple[Document, Document]:
     return {**selected, **has_hits}, {"$inc": {"version": VERSION_JUMP}, "$unset": {"requestCounters": ""}}
 
 
-def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
+def parse_all(documents: Iterable[Document], *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[Key, Snapshot]]:
     """Yield the key and the content of every document whose ``_id`` is valid."""
     for document in documents:
         identity = document.get("_id")
         if is_document_id(identity):
-            yield Key(identity["clientId"], identity["username"], identity.get("scope")), parse(document)
+            key = Key(identity["clientId"], identity["username"], identity.get("scope"))
+            yield key, parse(document, max_bytes=max_bytes)
 
 
-def parse(document: Document) -> Snapshot:
+def parse(document: Document, *, max_bytes: int = MAX_BYTES) -> Snapshot:
     """Return a document's content. It is in quarantine if it is too large, or if a value has another form."""
     size = document.get(SIZE)
-    if isinstance(size, int) and size > MAX_BYTES:
-        return Snapshot(UNUSABLE_VERSION, {}, {}, SIZE)
+    if isinstance(size, int) and size > max_bytes:
+        return Snapshot(UNUSABLE_VERSION, {}, {}, TOO_LARGE)
     content: dict[str, Any] = {}
     for field, read in _READERS.items():
         try:
@@ -107,6 +117,7 @@ def parse(document: Document) -> Snapshot:
     return Snapshot(hits=content.pop("requestCounters"), **content)
 
 
+@lru_cache
 def projection(max_bytes: int) -> Document:
     """Return the projection by which the server sends the content of documents up to a size, and of others the size."""
     size = {"$bsonSize": "$$ROOT"}
@@ -136,13 +147,6 @@ def _series(name: str) -> Series | None:
     return Series(int(match[1]), *(part is not None for part in match.groups()[1:])) if match else None
 
 
-@lru_cache(maxsize=10_000)
-def _frame_start(name: str) -> int:
-    if not _FRAME.fullmatch(name):
-        raise ValueError("expected the start of a frame")
-    return int(name)
-
-
 @lru_cache(maxsize=1000)
 def _writer(name: str) -> str:
     if not _WRITER.fullmatch(name):
@@ -151,10 +155,17 @@ def _writer(name: str) -> str:
 
 
 def _hits(value: Mapping[str, Any]) -> dict[Series, dict[int, int]]:
-    return {
-        series: {_frame_start(name): checked_number(count, at_most=MAX_STORED) for name, count in frames.items()}
-        for series, frames in _by_series(value)
-    }
+    return {series: _frames(frames) for series, frames in _by_series(value)}
+
+
+def _frames(value: Mapping[str, Any]) -> dict[int, int]:
+    """Return the hits of frames, checked together: a document may have thousands."""
+    names, counts = value.keys(), list(value.values())
+    if not _FRAMES.fullmatch(",".join(names)):
+        raise ValueError("expected the starts of frames")
+    if not {int}.issuperset(map(type, counts)) or min(counts, default=0) < 0:
+        counts = [checked_number(count, at_most=MAX_STORED) for count in counts]
+    return dict(zip(map(int, names), counts, strict=True))
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
