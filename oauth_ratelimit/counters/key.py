@@ -86,7 +86,7 @@ class KeyState:
         """Move on to the frames that ``now_s`` lies in. Hits of frames that have ended wait for the next flush."""
         for bucket in self.buckets():
             if not bucket.is_current(now_s):
-                with AllOrNothing(self):
+                with AllOrNothing(self, bucket):
                     start_s, fresh = bucket.turn(now_s)
                     if fresh and bucket.tier.sends:
                         self._put_aside(bucket.tier.series, start_s, fresh)
@@ -173,7 +173,7 @@ class KeyState:
         self.advance(now_s)
         sources = (hits, *self._set_aside())
         new_hits = 0
-        with AllOrNothing(self):
+        with AllOrNothing(self, *self.buckets()):
             for bucket in self.buckets():
                 before = bucket.full
                 bucket.load(*(source.get(bucket.tier.series, NO_FRAMES) for source in sources if source))
@@ -263,14 +263,17 @@ class KeyState:
 
 
 class AllOrNothing:
-    """Takes back a half-done move of a key's hits: Ctrl-C raises in a caller of ``sync`` anywhere. The lock is held."""
+    """Takes back a half-done move of a key's hits: Ctrl-C raises in a caller of ``sync`` anywhere. The lock is held.
+
+    ``buckets`` are those that it changes.
+    """
 
     __slots__ = ("_buckets", "_hits", "_key")
 
-    def __init__(self, key: KeyState) -> None:
+    def __init__(self, key: KeyState, *buckets: Bucket) -> None:
         self._key = key
         self._hits = key.fresh_past, key.unsent, key.attempt, key.is_dirty
-        self._buckets = [(bucket, bucket.values()) for bucket in key.buckets()]
+        self._buckets = [(bucket, bucket.values()) for bucket in buckets]
 
     def __enter__(self) -> None:
         """Nothing was changed yet."""

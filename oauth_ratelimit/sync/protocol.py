@@ -26,7 +26,7 @@ def take(state: KeyState, now_s: float) -> int:
 
     No clock decides what is dropped: a clock that steps ahead must lose nothing.
     """
-    with state.client.lock, AllOrNothing(state):
+    with state.client.lock, AllOrNothing(state, *state.buckets()):
         if state.is_dirty:
             state.is_dirty, state.requested_s = False, now_s
         state.gather()

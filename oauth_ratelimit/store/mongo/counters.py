@@ -18,13 +18,12 @@ from pymongo.errors import BulkWriteError
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
-from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
+from oauth_ratelimit.store.base import MAX_WHOLE, Change, Snapshot, WriteResult
 from oauth_ratelimit.store.mongo.client import COUNTERS, Connection, Document, code_of, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,
     MAX_PRELOADED_BYTES,
-    MAX_READ_BYTES,
     SIZE,
     compose,
     compose_mark_removal,
@@ -34,6 +33,7 @@ from oauth_ratelimit.store.mongo.document import (
 )
 from oauth_ratelimit.store.mongo.indexes import EXPIRY, IndexKeeper
 
+MAX_READ_BYTES = MAX_WHOLE * MAX_BYTES  # of all documents that are read at once
 PRELOADED = projection(MAX_PRELOADED_BYTES)
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 

@@ -17,15 +17,7 @@ from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import (
-    MAX_HORIZON_S,
-    MAX_WHOLE,
-    TOO_LARGE,
-    UNUSABLE_VERSION,
-    VERSION_JUMP,
-    Change,
-    Snapshot,
-)
+from oauth_ratelimit.store.base import MAX_HORIZON_S, TOO_LARGE, UNUSABLE_VERSION, VERSION_JUMP, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
 from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, checked_number, date_of, is_text
 
@@ -39,7 +31,6 @@ SCOPE_PATH = "_id.scope"
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
 MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit can have fit in
-MAX_READ_BYTES = MAX_WHOLE * MAX_BYTES  # of all documents that are read at once
 MAX_ID_BYTES = 2**13  # three names of 512 letters; an ``_id`` may have any size, too
 MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
