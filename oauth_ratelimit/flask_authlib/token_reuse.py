@@ -49,7 +49,6 @@ BINDING = re.compile(
 )
 UNBOUND = ("", "NONE", "0", None)  # of a certificate; any DPoP header is a proof
 STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold
-RELATIVE = "_in"  # ends names of seconds from now, such as ``expires_in``
 
 _KEY = secrets.token_bytes(32)
 _server_ids: dict[int, tuple[ref[Any], bytes]] = {}  # by ``id``, because different servers may be equal
@@ -113,7 +112,7 @@ class TokenReuse:
 
     def note_saved(self, token: Any) -> None:
         """Note that the server has saved a token."""
-        self._is_saved = token is self._token
+        self._is_saved = token is self._token and isinstance(token, dict)
 
     def confirm(self, response: Any) -> None:
         """Confirm the token if Authlib's response is a 200 that holds it, and nothing stronger."""
@@ -123,7 +122,6 @@ class TokenReuse:
         answer = response.get_json(silent=True)
         if (
             isinstance(answer, dict)
-            and isinstance(token, dict)
             and all(name in answer and answer[name] == value for name, value in token.items())
             and _is_reusable(answer, self._scope)
         ):
@@ -145,7 +143,7 @@ def _is_reusable(token: Mapping[str, Any], scope: list[str]) -> bool:
     granted = token.get("scope", " ".join(scope))
     return (
         str(token.get("token_type")).lower() == "bearer"
-        and all(type(token[name]) is int for name in token if name.endswith(RELATIVE))
+        and all(type(token[name]) is int for name in token if name.endswith("_in"))  # times from now
         and token.get("expires_in", 0) > 0
         and isinstance(token.get("access_token"), str)
         and isinstance(granted, str)
@@ -221,7 +219,7 @@ class Reuser(NamedTuple):
                 left_s = cache.left_s(kept)
                 if left_s >= 1:
                     age_s = math.ceil(kept.lifetime_s - left_s)
-                    return token | {name: max(0, token[name] - age_s) for name in token if name.endswith(RELATIVE)}
+                    return token | {name: max(0, token[name] - age_s) for name in token if name.endswith("_in")}
             cache.drop(client_id, digest, kept)
         return None
 
@@ -250,6 +248,7 @@ class Reuser(NamedTuple):
             or http_request.files
             or not isinstance(extra, str)
             or not all(isinstance(value, SIMPLE) for value in options)
+            or getattr(environ.get("gunicorn.socket"), "getpeercert", bool)()  # of a client, to gunicorn itself
             or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
             return None

