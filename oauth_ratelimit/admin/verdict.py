@@ -104,27 +104,31 @@ def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> 
 
 def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
     found: dict[tuple[str, str], Denials] = {}
+    latest: dict[tuple[str, str], Denials] = {}
+    others: dict[tuple[str, str], list[Denials]] = {}  # of the other outcome, since the latest one
     first_s, last_s = sys.maxsize, 0
-    entries = [
-        ((policy, grant), (over == "denied") == is_real, each)
-        for minute in minutes
-        for (policy, grant, over), each in minute.denials.items()
-    ]
-    for limit, is_wanted, each in sorted(entries, key=lambda entry: -entry[2].last_s):
-        if not is_wanted:
+    entries = [(key[:2], key[2] == "denied", each) for minute in minutes for key, each in minute.denials.items()]
+    for limit, is_denied, each in sorted(entries, key=lambda entry: -entry[2].last_s):
+        if is_denied != is_real:
+            if limit in latest and _is_between(changes, latest[limit], each):
+                first_s = each.last_s
+                break
+            others.setdefault(limit, []).append(each)
             continue
-        others = [other for key, is_same, other in entries if key == limit and not is_same]
-        is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others)
+        is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others.pop(limit, ()))
         if found and (is_over or first_s - each.last_s > PAUSE_S):
             break  # it ended there, or the mode was another one in between
         known = found.get(limit, each._replace(total=0))  # with the limit that applied last
         first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
         found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
-        within = [other.last_s for other in others if each.first_s < other.first_s and other.last_s < each.last_s]
-        if within and sum(each.first_s < change.at_s < each.last_s for change in changes) > 1:
-            first_s = max(within)  # there and back within a minute
-            break
+        latest[limit] = each
     return Run(found, first_s, last_s, is_real) if found else None
+
+
+def _is_between(changes: Sequence[Mark], denials: Denials, other: Denials) -> bool:
+    """Return True if the mode was changed within a minute and back, so that the other outcome is in between."""
+    count = sum(denials.first_s < change.at_s < denials.last_s for change in changes)
+    return denials.first_s < other.first_s and count > 1
 
 
 def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
@@ -134,9 +138,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     why, action = _cause(case, run, begun_s)
     details = [_past_text(case, before) if before else "", _share_text(case, run), _others_text(case, run)]
-    details += [
-        text for text in (_reuse_text(case, run), _changes_text(case, begun_s)) if text not in f"{why} {action}"
-    ]
+    more = (_reuse_text(case, run), _changes_text(case, begun_s))
+    details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}."
@@ -229,7 +232,8 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
         why = "Somebody tries passwords or secrets under this id; it need not be this client."
         return why, "Nothing to do, unless its owner has changed a secret lately."
     if changed := _change_before(case, begun_s):
-        return f"{changed} The cause may be on our side.", "Look at that change first, and undo it if it was not meant."
+        why = f"The cause may be on our side: c{changed[1:]}"
+        return why, "Look at that change first, and undo it if it was not meant."
     if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
         meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
         why = "Most clients are affected: look for the cause on our side."

@@ -89,7 +89,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(changes=[]), "No change of the configuration is recorded.", "has not changed"),
         (
             storm(changes=[Mark(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
-            "Changed 40 s before it began: limits.client: 9000/minute → 120/minute. The cause may be on our side",
+            "on our side: changed 40 s before it began: limits.client: 9000/minute → 120/minute. Look at that change",
             "the client's load",
         ),
         (
@@ -172,7 +172,7 @@ def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
         (
             "would_deny",
             (170, 70),
-            ["Denied since 70", "dry run) from 170 to 71", "Changed 0 s before", "on our side"],
+            ["Denied since 70", "dry run) from 170 to 71", "on our side: changed 0 s before"],
             "X",
         ),
         (
