@@ -15,13 +15,15 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.denial_record import parse_decision_id
+from oauth_ratelimit.core.denial_record import Where, parse_decision_id
 from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import duration, origin_text
 from oauth_ratelimit.operations.serialize import denial_data
+from oauth_ratelimit.store.mongo.denials import of_client
 
 NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
@@ -39,6 +41,11 @@ LIMIT_COLUMNS = [
     Number("next in", next_text),
     Number("reset in", lambda limit: None if limit["reset_after_s"] is None else duration(limit["reset_after_s"])),
 ]
+GUARDED = (
+    "In the last hour the guard has denied this client, apart from these limits: see denials {client} --where guard. "
+    "guard.trusted_addresses lets an address in; reset does not."
+)
+GUARDED_S = 3600.0
 NO_LIMIT = "No limit applies."
 NO_LIMIT_WITHOUT_USER = (
     "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
@@ -93,6 +100,7 @@ def explain_command(
     else:
         _print_explanation(explanation)
         print_hint(hint)
+        print_hint(_guard_hint(context, client))
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.grants}
     if grant_type is not None and grant_type not in known:
         name = visible(grant_type)
@@ -117,6 +125,17 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
     print_table(LIMIT_COLUMNS, limits, empty=NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT)
+
+
+def _guard_hint(context: CliContext, client_id: str) -> str | None:
+    if not context.is_shared:
+        return None
+    since_s, until_s, conditions = context.now_s - GUARDED_S, context.now_s, of_client(client_id)
+    try:
+        found = context.stores.denials.between(since_s, until_s, conditions, where=Where.GUARD, at_most=1)
+    except StoreError:
+        return None  # a missing hint must not fail the command
+    return GUARDED.format(client=visible(client_id)) if found else None
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:

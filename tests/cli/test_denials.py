@@ -41,6 +41,7 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         (each["username"], each["request_count"]) for each in terminal.data("denials", "app", "alice")
     }
     assert ["guard"] == [each["where"] for each in terminal.data("denials", "--where", "guard", *RANGE)]
+    assert "the guard has denied this client, apart from these limits" in terminal.run("explain", "app").stderr
     assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
     short = terminal.run("denials", "-n", "2")
     assert (4, "Only the last 2. More: -n, or a shorter time.\n") == (len(short.stdout.splitlines()), short.stderr)
@@ -53,6 +54,7 @@ def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Term
 
     assert "No denial is recorded in that time. A dry run denies nobody" in result.stdout
     assert "did you mean 'web-shop'?" in result.stderr
+    assert "" == terminal.run("explain", "web-shop").stderr
 
 
 @pytest.mark.parametrize(
