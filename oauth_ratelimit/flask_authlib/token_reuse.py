@@ -88,6 +88,7 @@ class TokenReuse:
         self._token: Any = None if isinstance(found, Issue) else found
         self._deny = deny
         self.is_reused = self._issue is None
+        self.is_over_limit = deny is not None
         self._is_given = False
         self._is_saved = False
         self._confirmed: KeptToken | None = None
@@ -116,16 +117,15 @@ class TokenReuse:
 
     def confirm(self, response: Any) -> None:
         """Confirm the token if Authlib's response is a 200 that holds it, and nothing stronger."""
-        token = self._token
         if self._issue is None or not self._is_saved or getattr(response, "status_code", None) != 200:
             return
         answer = response.get_json(silent=True)
         if (
             isinstance(answer, dict)
-            and all(name in answer and answer[name] == value for name, value in token.items())
+            and all(name in answer and answer[name] == value for name, value in self._token.items())
             and _is_reusable(answer, self._scope)
         ):
-            self._confirmed = KeptToken(self._issue.begun_s, json.dumps(token).encode(), answer["expires_in"])
+            self._confirmed = KeptToken(self._issue.begun_s, json.dumps(self._token).encode(), answer["expires_in"])
 
     def finish(self, status: str) -> None:
         """Keep a confirmed token if the response of the application is a 200."""
