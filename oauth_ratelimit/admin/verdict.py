@@ -147,23 +147,21 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
 
 
 def _changed(case: Case, run: Run, change: Mark) -> Verdict:
-    shown = f"What it does shows at {utc_time(case.settled_s(change))}."
-    lead = f"Changed at {utc_time(change.at_s)}: {change.text}. {shown}"
+    known_s = case.settled_s(change)
+    lead = f"Changed at {utc_time(change.at_s)}: {change.text}. What it does shows at {utc_time(known_s)}."
     return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
 
 
 def _recovered(case: Case, run: Run) -> Verdict:
     later = _total(minute for minute in case.minutes if minute.minute_s > run.last_s).offered
     until, change = utc_time(run.last_s), case.change_after(run)
-    requests = counted(later, "request")
     if change:
         lead = f"Not denied since the change at {utc_time(change.at_s)}: {change.text}."
     elif later:
-        lead = f"Not denied any more: {requests} since {until}, none over a limit."
+        lead = f"Not denied any more: {counted(later, 'request')} since {until}, none over a limit."
     else:
         lead = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
-    more = (f"{requests} in full minutes since then." if later else "") if change else _changes_text(case, run.first_s)
-    details = [_past_text(case, run), more]
+    details = (_past_text(case, run), "" if change else _changes_text(case, run.first_s))
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 

@@ -22,10 +22,8 @@ NOT_TOKEN = (ENDPOINT, GUARD)
 Kind = Literal["client", "user"]
 """Kind of limit that a request meets, as in the configuration: ``client`` if it has no user, else ``user``."""
 
-Over = Literal["denied", "would_deny"]
-"""Outcome of a request over a limit: denied, or admitted in a dry run."""
-
-OVER: tuple[Over, ...] = ("denied", "would_deny")
+OVER = ("denied", "would_deny")
+"""Outcomes of requests over a limit: denied, or admitted in a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class ClientMinute(Load):
     lifetimes: Mapping[int, int] = field(default_factory=dict)
     # Denials by policy, ``Source.grant`` and outcome. Policies of another endpoint have its name before their own,
     # those of the guard ``guard/``.
-    denials: Mapping[tuple[str, str, Over], Denials] = field(default_factory=dict)
+    denials: Mapping[tuple[str, str, str], Denials] = field(default_factory=dict)
 
 
 class ClientTotal(NamedTuple):

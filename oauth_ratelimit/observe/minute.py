@@ -6,7 +6,7 @@ from heapq import nlargest
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Kind, Over, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
@@ -27,7 +27,7 @@ class OpenMinute:
         self._max_users = max_users
         self._tallies: defaultdict[Source, Counter[str]] = defaultdict(Counter)
         self._peaks: dict[str, Peak] = {}
-        self._denials: dict[tuple[str, str, Over], Denials] = {}
+        self._denials: dict[tuple[str, str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
@@ -55,9 +55,8 @@ class OpenMinute:
         if decision.is_repeat and outcome == "denied":
             tally["retries"] += 1
         if outcome in OVER:
-            over: Over = "would_deny" if decision.allowed else "denied"
-            self.is_newly_denied |= all(other != over for _, _, other in self._denials)
-            key, second = (f"{policy_prefix}{decision.policy}", grant, over), int(now_s)
+            self.is_newly_denied |= all(other != outcome for _, _, other in self._denials)
+            key, second = (f"{policy_prefix}{decision.policy}", grant, outcome), int(now_s)
             new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))

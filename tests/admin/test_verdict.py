@@ -7,7 +7,7 @@ import pytest
 
 from oauth_ratelimit.admin.marks import Mark
 from oauth_ratelimit.admin.verdict import Case, Verdict, judge, judge_all, severity
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Over, Source, Tally
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
 from tests.admin.conftest import minute as a_minute
@@ -145,9 +145,9 @@ def test_two_limits_that_deny_are_both_named() -> None:
     assert "by client-minute (120/minute), client_credentials and by total-hour (6000/hour)" in text_of(storm([merged]))
 
 
-def switched(*spans: tuple[Over, int, int]) -> list[ClientMinute]:
+def switched(*spans: tuple[str, int, int]) -> list[ClientMinute]:
     """Return denials of one a second by outcome, from and to seconds ago."""
-    found: dict[int, dict[tuple[str, str, Over], Denials]] = {}
+    found: dict[int, dict[tuple[str, str, str], Denials]] = {}
     for over, from_s, to_s in spans:
         for second in range(int(NOW_S) - from_s, int(NOW_S) - to_s + 1):
             key, denials = ("total-hour", "client_credentials", over), found.setdefault(second // 60 * 60, {})
@@ -188,10 +188,10 @@ def test_denials_after_a_pause_of_ten_minutes_begin_anew() -> None:
     ids=["end", "beginning", "again", "again, across a full minute", "again, within a minute"],
 )
 def test_dry_run_and_denials_have_times_of_their_own(
-    first: Over, times: tuple[int, ...], said: list[str], not_said: str
+    first: str, times: tuple[int, ...], said: list[str], not_said: str
 ) -> None:
     """The end of a dry run is a cause, its beginning is none."""
-    outcomes: list[Over] = [first, "denied" if first == "would_deny" else "would_deny", first]
+    outcomes = [first, "denied" if first == "would_deny" else "would_deny", first]
     spans = [(over, at, end + 1) for over, at, end in zip(outcomes, times, (*times[1:], -1), strict=False)]
     changes = [Mark(int(NOW_S) - at, "mode: another one") for at in times[1:]]
     text = text_of(storm(switched(*spans), changes=changes))

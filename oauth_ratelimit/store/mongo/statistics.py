@@ -22,7 +22,6 @@ from oauth_ratelimit.core.statistics import (
     OVER,
     ClientMinute,
     Denials,
-    Over,
     Peak,
     Source,
     Tally,
@@ -178,7 +177,7 @@ def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
     return tallies
 
 
-def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, Over], Denials]]:
+def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Denials]]:
     for policy, grants in policies.items():
         for grant, outcomes in mapping(grants).items():
             for outcome in OVER:
