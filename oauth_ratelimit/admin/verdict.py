@@ -319,9 +319,8 @@ def _changes_text(case: Case, begun_s: int) -> str:
         return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].text}."
     if not case.changes:
         return "No change of the configuration is recorded."
-    return (
-        _change_before(case, begun_s) or f"The configuration has not changed since {utc_time(case.changes[-1].at_s)}."
-    )
+    unchanged = f"The configuration has not changed since {utc_time(case.changes[-1].at_s)}."
+    return _change_before(case, begun_s) or unchanged
 
 
 def judge_all(active_count: int, denied_count: int, over_count: int, worst: Verdict | None = None) -> Verdict:

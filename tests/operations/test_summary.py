@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import load_config
+from oauth_ratelimit.operations.format import percent_text
 from oauth_ratelimit.operations.summary import (
     NO_CEILING_WARNING,
     NOT_SHARED_WARNING,
@@ -68,3 +69,8 @@ def test_summary_names_what_applies_without_secrets() -> None:
     assert (["mobile-*"], ["partner"], ["refresh_token"]) == tuple(
         data[name] for name in ("trusted_clients", "clients", "grants")
     )
+
+
+def test_share_is_never_rounded_to_nothing_or_to_all() -> None:
+    texts = map(percent_text, (0, 0.004, 0.5, 0.996, 1, 1.004, 2))
+    assert ["0 %", "< 1 %", "50 %", "> 99 %", "100 %", "> 100 %", "200 %"] == list(texts)
