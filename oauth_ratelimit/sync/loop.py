@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
 
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.sync.flusher import CycleReport
-
-if TYPE_CHECKING:
-    from apscheduler.schedulers.blocking import BlockingScheduler
 
 log = get_logger(__name__)
 
@@ -106,35 +107,31 @@ class SyncLoop:
         self._urgent = UrgentLoop(limiter, interval_s=interval_s)
         self._full = threading.Lock()  # held while a full cycle runs, so that stop() can wait for it
         self._stopping = threading.Event()
-        self._scheduler: BlockingScheduler | None = None
+        self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
         """Start the threads."""
-        threading.Thread(target=self._run, name="oauth_ratelimit-sync", daemon=True).start()
-        self._urgent.start()
-
-    def _run(self) -> None:
-        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
-        self.run_once(synchronises=False)
-        # It takes 20 ms to import, for which no request waits.
-        from apscheduler.executors.debug import DebugExecutor
-        from apscheduler.schedulers.blocking import BlockingScheduler
-        from apscheduler.triggers.interval import IntervalTrigger
-
-        executor = DebugExecutor()  # it runs jobs in this thread, so there is no other one that the exit would wait for
+        # It runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
+        executor = DebugExecutor()
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
         logger.setLevel(logging.WARNING)
-        self._scheduler = BlockingScheduler(executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC")
+        self._scheduler = BackgroundScheduler(
+            daemon=True, executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC"
+        )
+        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
+        self._scheduler.add_job(self.run_once, args=[False], executor=LOGGER_NAME, misfire_grace_time=None)
         self._scheduler.add_job(
             self.run_once,
             IntervalTrigger(seconds=self._interval_s, timezone="UTC"),
             executor=LOGGER_NAME,
+            max_instances=1,
+            coalesce=True,
             misfire_grace_time=None,  # the default skips a run that is a second late
             next_run_time=datetime.now(UTC) + timedelta(seconds=random.random() * self._interval_s),
         )
-        if not self._stopping.is_set():
-            self._scheduler.start()
+        self._scheduler.start()
+        self._urgent.start()
 
     def run_once(self, synchronises: bool = True) -> None:
         """Run one full cycle, or only call the owner. Errors are logged and do not stop the next one."""
@@ -153,11 +150,11 @@ class SyncLoop:
     def stop(self, *, timeout_s: float = 5.0) -> bool:
         """Start no further cycle, wait for those that run, and return whether they have ended within the timeout."""
         self._stopping.set()
+        if self._scheduler is not None:
+            self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
         deadline = Deadline(timeout_s)
         has_ended = self._urgent.stop(deadline)
         if not self._full.acquire(timeout=deadline.remaining_s):
             return False
         self._full.release()
-        if self._scheduler is not None and self._scheduler.running:
-            self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
         return has_ended
