@@ -134,7 +134,8 @@ class HeartbeatStore(StatisticsCollection):
     def read(self, now_s: float) -> list[Heartbeat]:
         """Return the heartbeats of the last ten minutes, by instance. Logs those that cannot be read."""
         ids = {"$gte": {"instance": ""}, "$lt": {"instance": {}}}
-        selected: Document = {"_id": ids, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
+        is_own = {"_id.instance": {"$exists": True}}  # the server compares types before names
+        selected: Document = {"_id": ids, **is_own, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
             found = self._collection.find(selected).sort("_id").limit(MAX_INSTANCES)
             return list(well_formed(parse, found, event="heartbeat_ignored"))
