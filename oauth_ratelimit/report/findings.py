@@ -7,7 +7,6 @@ client. These assumptions are generous, so that only clients that do not keep to
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientSum
@@ -41,21 +40,73 @@ class Verdict(enum.StrEnum):
     OVER_LIMIT = "over its limits"
 
 
-@dataclass(frozen=True, slots=True)
+class _ClientHours:
+    """Sums of a client, hour by hour."""
+
+    def __init__(self, client_id: str) -> None:
+        self.total = ClientSum(client_id)
+        self.hour_count = self.own_hour_count = 0  # hours with requests, and those with requests without a user
+        self.user_hours = 0.0  # estimated sum of the users of each hour
+        self._hour = -1
+        self._has_own = False
+        self._users: dict[int, int] = {}  # registers of the present hour
+
+    def add(self, minute: ClientMinute) -> None:
+        hour = minute.minute_s // HOUR_S
+        if hour != self._hour:
+            self.end_hour()
+            self._hour = hour
+            self.hour_count += 1
+        self.total.add(minute)
+        merge_into(self._users, minute.registers)
+        self._has_own |= minute.tally("client").offered > 0
+
+    def end_hour(self) -> None:
+        self.user_hours += estimate_distinct(self._users)
+        self._users = {}
+        self.own_hour_count += self._has_own
+        self._has_own = False
+
+
 class ClientFinding:
     """Requests of one client for tokens, denied ones included, and its faults."""
 
-    client_id: str
-    total: ClientSum  # of its minutes
-    lifetime_s: tuple[float, float] | None  # shortest and longest usual lifetime of its tokens; None if not known
-    offered: int
-    needed: float  # estimated number of tokens that it needs, at most as many as it requested
-    tokens_per_user_hour: float | None  # requests; None without users
-    tokens_per_hour: float | None  # requests without a user; None if there are none
-    refresh_share: float | None  # of the requests for users; None without such requests
-    retry_share: float | None  # of the denied requests: before the time in ``Retry-After`` was over; None without any
-    requests_per_minute: float  # average in the hours with requests
-    faults: tuple[Fault, ...]
+    def __init__(self, hours: _ClientHours, token_lifetime_s: float | None, assumed_lifetime_s: float | None) -> None:
+        hours.end_hour()
+        self.total = total = hours.total
+        tally, for_users, own = total.tally(), total.tally("user").offered, total.tally("client").offered
+        given_s = token_lifetime_s or assumed_lifetime_s
+        # Shortest and longest usual lifetime of its tokens; None if not known
+        self.lifetime_s: tuple[float, float] | None = None if token_lifetime_s else total.lifetime_range
+        if self.lifetime_s is None and given_s is not None:
+            self.lifetime_s = (given_s, given_s)
+        renewals_per_hour = max(1.0, HOUR_S / self.lifetime_s[0]) if self.lifetime_s else 1.0
+        needed_by_users = hours.user_hours * renewals_per_hour
+        needed_own = hours.own_hour_count * PROCESSES * renewals_per_hour
+
+        self.client_id = total.client_id
+        self.offered = tally.offered
+        # Estimated number of tokens that it needs, at most as many as it requested
+        self.needed = min(for_users, needed_by_users) + min(own, needed_own)
+        self.tokens_per_user_hour = for_users / hours.user_hours if hours.user_hours else None
+        self.tokens_per_hour = own / hours.own_hour_count if own else None  # requests without a user
+        refreshes = sum(each.offered for source, each in total.tallies.items() if source == ("user", REFRESH))
+        self.refresh_share = refreshes / for_users if for_users else None
+        # Share of the denied requests that came before the time in ``Retry-After`` was over
+        self.retry_share = tally.retries / tally.denied if tally.denied else None
+        self.requests_per_minute = tally.offered / (60 * hours.hour_count)  # average in the hours with requests
+        busiest, _ = total.busiest
+        wastes_users = for_users >= MIN_REQUESTS and for_users > TOLERANCE * needed_by_users > 0
+        is_refreshing = (self.refresh_share or 0.0) >= REFRESH_SHARE
+        faults = {
+            Fault.REFRESHES_EARLY: wastes_users and is_refreshing,
+            Fault.LOGS_IN_AGAIN: wastes_users and not is_refreshing,
+            Fault.TOKEN_PER_CALL: own >= MIN_REQUESTS and own > TOLERANCE * needed_own,
+            Fault.BURSTS: busiest >= MIN_BURST and busiest >= BURST_RATIO * self.requests_per_minute,
+            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (self.retry_share or 0.0) >= RETRY_SHARE,
+            Fault.OVER_LIMIT: tally.over > 0,
+        }
+        self.faults = tuple(fault for fault, is_found in faults.items() if is_found)
 
     @property
     def excess_ratio(self) -> float:
@@ -91,74 +142,5 @@ def find(
     for minute in minutes:
         if minute.client_id != OTHER_CLIENTS and minute.tally().offered:
             clients.setdefault(minute.client_id, _ClientHours(minute.client_id)).add(minute)
-    findings = [client.finding(token_lifetime_s, assumed_lifetime_s) for client in clients.values()]
+    findings = [ClientFinding(client, token_lifetime_s, assumed_lifetime_s) for client in clients.values()]
     return sorted(findings, key=lambda finding: (-finding.needless, -finding.offered, finding.client_id))
-
-
-class _ClientHours:
-    """Sums of a client, hour by hour."""
-
-    def __init__(self, client_id: str) -> None:
-        self._total = ClientSum(client_id)
-        self._hour = -1
-        self._hour_count = self._own_hour_count = 0
-        self._has_own = False
-        self._users: dict[int, int] = {}  # registers of the present hour
-        self._user_hours = 0.0
-
-    def add(self, minute: ClientMinute) -> None:
-        hour = minute.minute_s // HOUR_S
-        if hour != self._hour:
-            self._end_hour()
-            self._hour = hour
-            self._hour_count += 1
-        self._total.add(minute)
-        merge_into(self._users, minute.registers)
-        self._has_own |= minute.tally("client").offered > 0
-
-    def _end_hour(self) -> None:
-        self._user_hours += estimate_distinct(self._users)
-        self._users = {}
-        self._own_hour_count += self._has_own
-        self._has_own = False
-
-    def finding(self, token_lifetime_s: float | None, assumed_lifetime_s: float | None) -> ClientFinding:
-        self._end_hour()
-        total = self._total
-        lifetime_s: tuple[float, float] | None = None if token_lifetime_s else total.lifetime_range
-        given_s = token_lifetime_s or assumed_lifetime_s
-        if lifetime_s is None and given_s is not None:
-            lifetime_s = (given_s, given_s)
-        renewals_per_hour = max(1.0, HOUR_S / lifetime_s[0]) if lifetime_s else 1.0
-        needed_by_users = self._user_hours * renewals_per_hour
-        needed_own = self._own_hour_count * PROCESSES * renewals_per_hour
-
-        tally, for_users, own = total.tally(), total.tally("user").offered, total.tally("client").offered
-        refreshes = sum(each.offered for source, each in total.tallies.items() if source == ("user", REFRESH))
-        refresh_share = refreshes / for_users if for_users else None
-        retry_share = tally.retries / tally.denied if tally.denied else None
-        per_minute = tally.offered / (60 * self._hour_count)
-        busiest, _ = total.busiest
-        wastes_users = for_users >= MIN_REQUESTS and for_users > TOLERANCE * needed_by_users > 0
-        is_refreshing = (refresh_share or 0.0) >= REFRESH_SHARE
-        faults = {
-            Fault.REFRESHES_EARLY: wastes_users and is_refreshing,
-            Fault.LOGS_IN_AGAIN: wastes_users and not is_refreshing,
-            Fault.TOKEN_PER_CALL: own >= MIN_REQUESTS and own > TOLERANCE * needed_own,
-            Fault.BURSTS: busiest >= MIN_BURST and busiest >= BURST_RATIO * per_minute,
-            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (retry_share or 0.0) >= RETRY_SHARE,
-            Fault.OVER_LIMIT: tally.over > 0,
-        }
-        return ClientFinding(
-            total.client_id,
-            total,
-            lifetime_s,
-            offered=tally.offered,
-            needed=min(for_users, needed_by_users) + min(own, needed_own),
-            tokens_per_user_hour=for_users / self._user_hours if self._user_hours else None,
-            tokens_per_hour=own / self._own_hour_count if own else None,
-            refresh_share=refresh_share,
-            retry_share=retry_share,
-            requests_per_minute=per_minute,
-            faults=tuple(fault for fault, is_found in faults.items() if is_found),
-        )
