@@ -13,7 +13,7 @@ from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text
 from oauth_ratelimit.config.types import whole as whole_number
-from oauth_ratelimit.core.key import logged_name, storable_name, visible_name
+from oauth_ratelimit.core.key import logged_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Limits, OnLimit
@@ -236,9 +236,8 @@ def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, 
     """Return the measured minutes of a client since a change, and the verdict on it."""
     if client_id is None:
         return {"outcome": f"Applied. Takes effect on every instance within {duration(change_delay_s(cache))}."}
-    start_s, stored = since_s // MINUTE_S * MINUTE_S, storable_name(client_id)
     found = judge(read_case(cache, client_id))
-    minutes = list(context.stores.statistics.minutes(start_s, context.now_s, stored, parts=("by",)))
+    minutes = list(context.minutes(since_s // MINUTE_S * MINUTE_S, client_id, parts=("by",)))
     return {"outcome": f"{'Still denied' if found.kind == 'denied' else 'Applied'}. {found.lead}", "minutes": minutes}
 
 

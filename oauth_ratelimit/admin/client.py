@@ -82,12 +82,8 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
 
 def main_source(minutes: list[ClientMinute]) -> Source | None:
     """Return the source of most requests over a limit, else of most requests; None without any."""
-    total = ClientSum("")
-    for minute in minutes:
-        total.add(minute)
-    tallies = {
-        source: tally for source, tally in total.tallies.items() if tally.offered and not source.grant.startswith(GUARD)
-    }
+    found = ClientSum.of("", minutes).tallies.items()
+    tallies = {source: tally for source, tally in found if tally.offered and not source.grant.startswith(GUARD)}
     return max(tallies, key=lambda source: (tallies[source].over, tallies[source].offered), default=None)
 
 
@@ -95,11 +91,7 @@ def _worst_users(cache: ReadCache, client_id: str) -> list[UserLoad]:
     """Return the users of the last hour with most requests over a limit, then with most requests."""
 
     def read(context: OperatorContext) -> list[UserLoad]:
-        total, since_s = ClientSum(client_id), context.now_s - HOUR_S
-        for minute in context.stores.statistics.minutes(
-            since_s, context.now_s, storable_name(client_id), parts=("users",)
-        ):
-            total.add(minute)
+        total = ClientSum.of(client_id, context.minutes(context.now_s - HOUR_S, client_id, parts=("users",)))
         return sorted(total.users.values(), key=lambda user: (-user.over, -user.offered, user.username))[:MAX_WORST]
 
     return cache.read_cached(("worst-users", client_id), read, ttl_s=USERS_TTL_S)
@@ -131,10 +123,8 @@ def client_day(cache: ReadCache, params: Params) -> Record:
 def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Record:
     settings = context.settings
     since_s, until_s = context.now_s - DAY_S, context.now_s
-    minutes = list(context.stores.statistics.minutes(since_s, until_s, storable_name(client_id)))
-    total = ClientSum(client_id)
-    for minute in minutes:
-        total.add(minute)
+    minutes = list(context.minutes(since_s, client_id))
+    total = ClientSum.of(client_id, minutes)
     finding = next(iter(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)), None)
     has_faults = finding is not None and finding.faults
     return {

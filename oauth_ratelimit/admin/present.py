@@ -89,11 +89,10 @@ def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMi
     """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
 
     def read(context: OperatorContext) -> tuple[float, list[ClientMinute], bool]:
-        stored = storable_name(client_id)
         minutes: list[ClientMinute] = []
         for span_s in (HOUR_S, DAY_S):
             since_s = context.now_s - span_s
-            minutes = list(context.stores.statistics.minutes(since_s, context.now_s, stored, parts=PARTS))
+            minutes = list(context.minutes(since_s, client_id, parts=PARTS))
             is_beyond = any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
             if not is_beyond:
                 break

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import click
 from flask.cli import NoAppException, ScriptInfo
 
 from oauth_ratelimit.config import Settings, StoreSettings, load_config
-from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
@@ -124,13 +124,11 @@ class CliContext(OperatorContext):
         click.get_current_context().call_on_close(stores.close)
         return stores
 
-    def minutes(
-        self, since_s: float, until_s: float, client_id: str | None = None, **more: tuple[str, ...]
-    ) -> Iterator[ClientMinute]:
-        """Yield recorded minutes as ``StatisticsStore.minutes`` does, of many with a progress bar on a terminal."""
-        statistics = self.stores.statistics
-        found = statistics.minutes(since_s, until_s, client_id, **more)
-        if not sys.stderr.isatty() or (count := statistics.count(since_s, until_s, client_id)) < BAR_FROM:
+    def minutes(self, since_s: float, client_id: str | None = None, **parts: Collection[str]) -> Iterator[ClientMinute]:
+        """Yield recorded minutes, of many with a progress bar on a terminal."""
+        found, statistics = super().minutes(since_s, client_id, **parts), self.stores.statistics
+        stored = client_id and storable_name(client_id)
+        if not sys.stderr.isatty() or (count := statistics.count(since_s, self.now_s, stored)) < BAR_FROM:
             yield from found
             return
         with click.progressbar(

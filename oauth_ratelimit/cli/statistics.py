@@ -31,7 +31,6 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
 )
 from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, recording_options
-from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import effects, excluded_count, loads
@@ -130,9 +129,8 @@ def what_if(
     context.allows_invalid_config = True
     (amount, window_s), limit_kind, since_s = limit, LimitKind(kind), context.now_s - span_s
     parts = ("by", "users") if limit_kind is LimitKind.USER else ("by",)
-    minutes = context.minutes(since_s - window_s, context.now_s, client and storable_name(client), parts=parts)
     reuse = ReuseShares(limit_kind)
-    recorded = loads(reuse.noting(minutes), limit_kind)
+    recorded = loads(reuse.noting(context.minutes(since_s - window_s, client, parts=parts)), limit_kind)
     excluded = excluded_count(recorded, since_s=since_s)
     subjects: list[Record] = [
         {
@@ -203,7 +201,7 @@ def report(
     """
     context.allows_invalid_config = True
     since_s, until_s = context.now_s - span_s, context.now_s
-    minutes, period = context.minutes(since_s, until_s, client and storable_name(client)), period_text(since_s, until_s)
+    minutes, period = context.minutes(since_s, client), period_text(since_s, until_s)
     assumed_s, uri = context.settings.statistics.token_lifetime_s, context.settings.denial.error_uri
     records = [
         record_of(each, rank, period=period, error_uri=uri, page=page)
@@ -259,8 +257,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     if options["file"] is None:
         traffic = Traffic(options["window_s"], is_trusted=context.policies.trusts)
         since_s = context.now_s - options["span_s"]
-        parts = ("by", "users", "lifetimes")
-        for minute in context.minutes(since_s, context.now_s, parts=parts):
+        for minute in context.minutes(since_s, parts=("by", "users", "lifetimes")):
             traffic.add_minute(minute)
         assumed_s = context.settings.statistics.token_lifetime_s or HOUR_S
     else:

@@ -166,7 +166,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
       rollout
       rollout --json
     """
-    rollout = Rollout(context, read_minutes=context.minutes)
+    rollout = Rollout(context)
     data = rollout.data()
     if as_json:
         print_json(data)

@@ -1,6 +1,6 @@
 """Statistics of a client: minutes, and sums of minutes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter, sub
 from typing import Literal, NamedTuple
@@ -169,9 +169,9 @@ class ClientMinute(Load):
 
 
 class ClientTotal(NamedTuple):
-    """Requests of one client, or ``OTHER_CLIENTS``, over some time."""
+    """Requests of one client, or of several together, over some time."""
 
-    client_id: str
+    client_id: str  # ``OTHER_CLIENTS`` for several together
     tally: Tally  # its requests at the token endpoint
     elsewhere: Tally = NO_REQUESTS  # its requests at other endpoints
     guard: Tally = NO_REQUESTS  # its attempts that the guard denied, or would have denied
@@ -180,6 +180,7 @@ class ClientTotal(NamedTuple):
     # Time of the first request over a limit, seconds since the epoch; None without any
     denied_from_s: int | None = None
     denied_until_s: int | None = None  # time of the last one
+    start_s: int = 0  # start of the time, if it is one of several steps
 
     @property
     def all(self) -> Tally:
@@ -201,6 +202,13 @@ class ClientSum(Load):
     burst: int = 0
     busiest: tuple[int, int] = (0, 0)  # token requests in the busiest minute, and the start of that minute
     lifetimes: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, client_id: str, minutes: Iterable[ClientMinute]) -> "ClientSum":
+        total = cls(client_id)
+        for minute in minutes:
+            total.add(minute)
+        return total
 
     def add(self, minute: ClientMinute) -> None:
         for source, tally in minute.tallies.items():

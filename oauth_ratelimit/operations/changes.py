@@ -111,9 +111,7 @@ def enforce_refusal(context: OperatorContext, *, is_invalid: bool) -> str | None
         reason = f"A canary is active: {canary_text(canary)}."
     elif policies.mode is Mode.ENFORCE and policies.ceiling is None:
         return None  # they are enforced already
-    elif (
-        policies.mode is Mode.OFF or next(context.stores.statistics.minutes(0.0, context.now_s, parts=()), None) is None
-    ):
+    elif policies.mode is Mode.OFF or next(context.minutes(0.0, parts=()), None) is None:
         reason = "These limits were never in a dry run: nobody knows whom they deny."
     else:
         return None

@@ -1,13 +1,15 @@
 """Dependencies of operator commands: configuration, overrides and stores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.origin import Origins
 from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Pseudonyms
+from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.store.factory import Stores
 
 
@@ -33,6 +35,11 @@ class OperatorContext:
     @cached_property
     def stores(self) -> Stores:
         return self._open_stores()
+
+    def minutes(self, since_s: float, client_id: str | None = None, **parts: Collection[str]) -> Iterator[ClientMinute]:
+        """Yield recorded minutes up to now as ``StatisticsStore.minutes`` does, of all clients or of one."""
+        stored = None if client_id is None else storable_name(client_id)
+        return self.stores.statistics.minutes(since_s, self.now_s, stored, **parts)
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:

@@ -2,12 +2,11 @@
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
 from oauth_ratelimit.core.policy import OnLimit, PolicySet
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Tally
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import CANARY_PERCENTS
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, mode_text, spared_text
@@ -36,9 +35,7 @@ class RolloutStep(enum.StrEnum):
 class Rollout:
     """State of a rollout: its step, the last day, the instances, and the problems that are reasons to wait."""
 
-    def __init__(
-        self, context: OperatorContext, *, read_minutes: Callable[..., Iterable[ClientMinute]] | None = None
-    ) -> None:
+    def __init__(self, context: OperatorContext) -> None:
         self._policies = policies = context.policies
         self.step = step_of(policies)
         self.canary_percent = None if policies.canary is None or policies.canary.instances else policies.canary.percent
@@ -49,8 +46,7 @@ class Rollout:
         self.first_s: int | None = None  # first recorded minute
         self.problems: list[str] = []
         if self.is_shared:
-            read = read_minutes or context.stores.statistics.minutes
-            for minute in read(context.now_s - DAY_S, context.now_s, parts=("by",)):
+            for minute in context.minutes(context.now_s - DAY_S, parts=("by",)):
                 tally = minute.tally()
                 self.first_s = self.first_s or minute.minute_s
                 self.total += tally

@@ -207,7 +207,7 @@ def forecaster_of(context: OperatorContext, client_id: str, *, counts_dry_run: b
     """Return the forecaster for a client, with its recorded minutes and its counters in MongoDB."""
     stored = storable_name(client_id)
     since_s = context.now_s - WRITTEN_S - (RECENT + 1) * MINUTE_S
-    read = context.stores.statistics.minutes(since_s, context.now_s, stored, parts=("by", "users", "burst"))
+    read = context.minutes(since_s, client_id, parts=("by", "users", "burst"))
     minutes = recent_minutes(read, client_id, context.now_s)
     senders = {sender for minute in minutes for sender, _ in _senders(minute)}
     keys = set()

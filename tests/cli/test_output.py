@@ -34,9 +34,11 @@ def test_bar_is_drawn_on_a_terminal_for_many_minutes(
     for is_terminal, size, is_drawn in ((False, 9000, False), (True, 90, False), (True, 9000, True)):
         monkeypatch.setattr(sys.stderr, "isatty", lambda answer=is_terminal: answer)
         context = CliContext(None, None, None)
-        statistics = SimpleNamespace(minutes=lambda *_, size=size: iter(range(size)), count=lambda *_, size=size: size)
+        statistics = SimpleNamespace(
+            minutes=lambda *_, size=size, **__: iter(range(size)), count=lambda *_, size=size: size
+        )
         monkeypatch.setitem(vars(context), "stores", SimpleNamespace(statistics=statistics))
-        assert [*range(size)] == [*context.minutes(0.0, 1.0)]
+        assert [*range(size)] == [*context.minutes(0.0)]
         assert is_drawn is ("reading" in capsys.readouterr().err)
 
 
