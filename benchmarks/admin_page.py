@@ -50,9 +50,7 @@ def fill(uri: str, *, now_s: float, span_s: int) -> None:
                 for client in range(CLIENTS)
             ]
             store.put("process", clients, keep_s=1e7)
-        rollups = RollupStore(connection)
-        for step in rollups.due(now_s):
-            rollups.derive(step, keep_s=1e7)
+        list(RollupStore(connection).derive_due(now_s, keep_s=1e7))
 
 
 def fill_counters(config: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Requests over time: the charts, and the table of clients."""
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 
 from oauth_ratelimit.admin.cache import ReadCache
@@ -12,7 +12,7 @@ from oauth_ratelimit.admin.text import client_name
 from oauth_ratelimit.admin.verdict import RULE, severity
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, json_safe
@@ -61,14 +61,14 @@ class Timeline:
 
     def lines(self, context: OperatorContext, client_ids: Sequence[str]) -> tuple[Line, list[Line]]:
         """Return the requests in each step, of all clients and of chosen ones."""
-        found = context.stores.rollups.lines(
-            self.starts_s[0], self.now_s, step_s=self.step_s, client_ids=list(map(storable_name, client_ids))
-        )
+        stored = list(map(storable_name, client_ids))
+        found = context.stores.rollups.rows(self.starts_s[0], self.now_s, step_s=self.step_s, client_ids=stored)
 
-        def line(counts: Mapping[int, Tally]) -> Line:
-            return [None if at_s in found.missing else counts.get(at_s, Tally()) for at_s in self.starts_s]
+        def line(rows: Sequence[ClientTotal]) -> Line:
+            counts = {row.start_s: row.all for row in rows}
+            return [None if at_s in found.missing else counts.get(at_s, NO_REQUESTS) for at_s in self.starts_s]
 
-        return line(found.total), [line(found.clients[storable_name(name)]) for name in client_ids]
+        return line(found.together), [line([row for row in found.clients if row.client_id == name]) for name in stored]
 
     def per_minute(self, line: Line, outcome: str) -> list[float | None]:
         minutes = (max(MINUTE_S, min(self.step_s, self.now_s - at_s)) / MINUTE_S for at_s in self.starts_s)
@@ -87,7 +87,7 @@ class SpanTraffic:
 
     def __init__(self, context: OperatorContext, span: str) -> None:
         self.timeline = Timeline(span, context.now_s)
-        totals = context.stores.rollups.totals(self.timeline.starts_s[0], context.now_s)
+        totals = context.stores.rollups.rows(self.timeline.starts_s[0], context.now_s)
         found = [client for client in totals.clients if client.all.offered or client.highest_use is not None]
         found.sort(key=lambda each: (severity(each), each.client_id))
         self.named = [client for client in found if client.client_id != OTHER_CLIENTS]
@@ -97,11 +97,13 @@ class SpanTraffic:
         self.lines = [(client_name(name), self.colours[name], line) for name, line in zip(drawn, lines, strict=True)]
         self.rest_count = len(found) - len(drawn)
         if self.rest_count:
-            rest = [each and each - sum(filter(None, some), Tally()) for each, *some in zip(total, *lines, strict=True)]
+            rest = [
+                each and each - sum(filter(None, some), NO_REQUESTS) for each, *some in zip(total, *lines, strict=True)
+            ]
             self.lines.append((client_name(OTHER_CLIENTS), REST, rest))
-        self.is_complete = totals.is_complete
+        self.is_complete = not totals.missing
         self.fresh_s = LARGE_TTL_S if len(found) > MANY else span_ttl_s(span)
-        self.has_dry_run = any(client.tally.would_deny or client.all.would_deny for client in self.named)
+        self.has_dry_run = any(client.all.would_deny for client in self.named)
 
 
 def colours(client_ids: Sequence[str]) -> dict[str, str]:
@@ -194,10 +196,7 @@ def _of_all(found: SpanTraffic) -> Record:
 def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Timeline, bool, Record]:
     timeline = Timeline(span, context.now_s)
     _, (line,) = timeline.lines(context, [client_id])
-    minutes: Sequence[ClientMinute] = ()
-    if span in USE_SPANS:
-        since_s, stored = timeline.starts_s[0], storable_name(client_id)
-        minutes = list(context.stores.statistics.minutes(since_s, context.now_s, stored, parts=("peaks", "denials")))
+    minutes = context.minutes(timeline.starts_s[0], client_id, parts=("peaks",)) if span in USE_SPANS else ()
     requests = [
         _drawn(label, colour, values, style)
         for outcome, label, colour, style in (
@@ -217,7 +216,7 @@ def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Tim
     return timeline, None not in line, charts
 
 
-def _highest_uses(timeline: Timeline, minutes: Sequence[ClientMinute]) -> dict[str, list[Peak | None]]:
+def _highest_uses(timeline: Timeline, minutes: Iterable[ClientMinute]) -> dict[str, list[Peak | None]]:
     """Return the highest use of each limit in each step, for the limits that are used most."""
     uses: dict[str, dict[int, Peak]] = {}
     for minute in minutes:

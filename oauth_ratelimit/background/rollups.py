@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import MINUTE_S
@@ -33,9 +33,7 @@ class RollupTask:
         self._clock = clock
         self._second = random.uniform(0, MINUTE_S)
         self._next_s = 0.0
-        self._looked_at_s = 0.0
-        self._found: list[Step] = []
-        self._due: list[Step] = []
+        self._work: Iterator[Step] | None = None
         self._log = ThrottledLog(log, LOG_INTERVAL_S)
 
     def run(self) -> None:
@@ -45,19 +43,16 @@ class RollupTask:
             return
         end_s = time.monotonic() + BUDGET_S
         try:
-            if not self._due and not self._next_s - MINUTE_S <= now_s < self._next_s:
+            if self._work is None and not self._next_s - MINUTE_S <= now_s < self._next_s:
                 self._next_s = (now_s - self._second) // MINUTE_S * MINUTE_S + MINUTE_S + self._second
-                self._found = self._store.due(now_s)
-                self._due, self._looked_at_s = list(self._found), now_s
-            while self._due and time.monotonic() < end_s:
-                self._store.derive(self._due[0], keep_s=keep_s)
-                del self._due[0]
-                if not self._due:
-                    self._store.forget_late(self._found, now_s=self._looked_at_s)
+                self._work = self._store.derive_due(now_s, keep_s=keep_s)
+            while self._work is not None and time.monotonic() < end_s:
+                if next(self._work, None) is None:
+                    self._work = None
         except StoreUnavailable:
-            self._due = []  # the next look finds them again
+            self._work = None  # the next look finds the rest again
         except StoreRejected as exc:
-            self._due = []
+            self._work = None
             self._log.warning("rollups_refused", error=str(exc))
 
     def close(self, deadline: Deadline) -> None:

@@ -1,6 +1,7 @@
 """Hints about unknown client ids: "did you mean"."""
 
 from difflib import get_close_matches
+from itertools import chain, islice
 
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.errors import StoreError
@@ -35,8 +36,8 @@ def similar_client_ids(context: OperatorContext, client_id: str, *, count: int =
         return None
     stored = storable_name(client_id)
     try:
-        stores = context.stores
-        if any(True for _ in stores.documents.of_client(stored, at_most=1)) or stores.statistics.knows(stored):
+        counters = context.stores.documents.of_client(stored, at_most=1)
+        if any(True for _ in chain(counters, context.minutes(0.0, client_id, parts=()))):
             return None
         return _most_similar(client_id, _known_client_ids(context), count)
     except StoreError:
@@ -46,12 +47,13 @@ def similar_client_ids(context: OperatorContext, client_id: str, *, count: int =
 def _known_client_ids(context: OperatorContext) -> set[str]:
     """Return the client ids that are configured or were active lately."""
     policies = context.policies
+    minutes = context.minutes(context.now_s - LOOK_BACK_S, parts=())
     return {
         *policies.clients,
         *policies.trusted_ids,
         *(name for name in policies.trusted if WILDCARDS.isdisjoint(name)),
         *(key.client_id for key, _ in context.stores.documents.latest(context.now_s, MAX_COMPARED)),
-        *context.stores.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),
+        *(minute.client_id for minute in islice(minutes, MAX_COMPARED)),
     }
 
 

@@ -174,12 +174,12 @@ def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
 
 def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> tuple[dict[str, Tally], list[str]]:
     """Return the requests of each client, or of one, and what to note about them."""
-    totals = context.stores.rollups.totals(context.now_s - span_s, context.now_s)
+    totals = context.stores.rollups.rows(context.now_s - span_s, context.now_s)
     tallies = {total.client_id: total.tally for total in totals.clients if total.client_id != OTHER_CLIENTS}
     if client_id is not None:
         stored = storable_name(client_id)
         tallies = {stored: tallies[stored]} if stored in tallies else {}
-    return tallies, [] if totals.is_complete else [NOT_SUMMED_UP]
+    return tallies, [NOT_SUMMED_UP] if totals.missing else []
 
 
 def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) -> list[str]:

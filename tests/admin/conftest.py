@@ -131,11 +131,9 @@ def limiter(mongo_uri: str) -> Iterator[Limiter]:
 def record(uri: str, minutes: list[ClientMinute]) -> None:
     """Write statistics and derive their rollups, as processes do."""
     with closing(Connection(uri)) as connection:
-        rollups = RollupStore(connection)
         StatisticsStore(connection).put("process", minutes, keep_s=10_000_000)
         connection.collection(STATISTICS).delete_many({"_id.step": {"$exists": True}})
-        for step in rollups.due(time.time()):
-            rollups.derive(step, keep_s=10_000_000)
+        list(RollupStore(connection).derive_due(time.time(), keep_s=10_000_000))
 
 
 def minute(

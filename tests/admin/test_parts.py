@@ -99,7 +99,7 @@ def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeyp
         raise StoreRejected("MongoDB refused: not authorized")
 
     monkeypatch.setattr(RollupStore, "present", refuse)
-    monkeypatch.setattr(RollupStore, "totals", refuse)
+    monkeypatch.setattr(RollupStore, "rows", refuse)
 
     assert page.part("verdict") == page.part("clients") == f"MongoDB refused: not authorized. {ONLY_THE_PAGE}"
     assert "MongoDB reachable" in page.part("state"), "a part that works hides none that fails"

@@ -185,8 +185,8 @@ def test_any_record_leaves_the_valid_ones_readable(mongo_uri: str, content: Cont
         with closing(stores):
             stores.heartbeats.read(clock.now_s)
             list(stores.statistics.minutes(0, 2**40))
-            stores.rollups.totals(NOW_S - 3600, NOW_S)
-            stores.rollups.lines(NOW_S - 3600, NOW_S, step_s=60, client_ids=["partner"])
+            stores.rollups.rows(NOW_S - 3600, NOW_S)
+            stores.rollups.rows(NOW_S - 3600, NOW_S, step_s=60, client_ids=["partner"])
             stores.denials.find("f" * 16)
             stores.overrides.history()
 

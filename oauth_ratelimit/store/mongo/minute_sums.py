@@ -1,7 +1,7 @@
 """Sums over the minutes of clients, computed by MongoDB: some bytes per client instead of its whole document."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, OVER, Kind, Tally
@@ -12,7 +12,6 @@ KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
 MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_NAME_BYTES = 2**12  # of a client's id with what is around it, or of a policy
-TIMES: Final = ("first", "last", "last_denied")
 MAX_PARTS = 2000  # processes or policies in a document: the server joins what they hold in quadratic time
 
 
@@ -30,18 +29,18 @@ def tally_of(counts: Mapping[str, Any]) -> Tally:
     return Tally(*(count(counts.get(name)) for name in COUNTS))
 
 
-def tallies_of(counts: Mapping[str, Any]) -> tuple[Tally, Tally, Tally]:
-    """Return the requests in counts by the names of ``SUMS``: at the token endpoint, at others, and by the guard."""
-    elsewhere = [count(counts.get(name)) for name in ("endpoint_allowed", "endpoint_denied", "endpoint_would_deny")]
-    guard = [0, *(count(counts.get(name)) for name in ("guard_denied", "guard_would_deny"))]
+def tallies_of(sums: Iterable[object]) -> tuple[Tally, Tally, Tally]:
+    """Return the requests in the numbers of ``SUMS``: at the token endpoint, at others, and by the guard."""
+    counts = list(map(count, sums))
+    token, elsewhere, guard = counts[: len(COUNTS)], counts[len(COUNTS) : -2], [0, *counts[-2:]]
     return (
-        tally_of(counts),
+        Tally(*token),
         Tally(*elsewhere) if any(elsewhere) else NO_REQUESTS,
         Tally(*guard) if any(guard) else NO_REQUESTS,
     )
 
 
-def minute_entries(since_s: float, until_s: float) -> list[Document]:
+def minute_rows(since_s: float, until_s: float) -> list[Document]:
     """Return the stages that sum up each client's minutes of a period. They leave out damaged fields.
 
     Each result has the client's ``id``, the ``start`` of the minute, the counts of ``SUMS``, the highest share of a
@@ -70,19 +69,13 @@ def minute_entries(since_s: float, until_s: float) -> list[Document]:
             }
         },
         {
-            "$project": {
-                "id": True,
-                "start": True,
-                "peak": True,
-                "first": {"$min": {"$concatArrays": [f"$denials.v.{outcome}.first" for outcome in OVER]}},
-                "last": {"$max": {"$concatArrays": [f"$denials.v.{outcome}.last" for outcome in OVER]}},
-                "last_denied": {"$max": "$denials.v.denied.last"},
+            "$set": {
                 "token": _tallies({"$not": {"$or": [_begins(prefix) for prefix in NOT_TOKEN]}}),
                 "endpoint": _tallies(_begins(ENDPOINT)),
                 "guard": _tallies(_begins(GUARD)),
             }
         },
-        {"$project": {**dict.fromkeys(("id", "start", "peak", *TIMES), True), **_SUMS_OF_MINUTE}},
+        {"$project": {"id": 1, "start": 1, "peak": 1, **_TIMES, **_SUMS_OF_MINUTE}},
     ]
 
 
@@ -112,6 +105,11 @@ def fields_of(path: str) -> Document:
     return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
 
 
+_TIMES: Final[Document] = {
+    "first": {"$min": {"$concatArrays": [f"$denials.v.{outcome}.first" for outcome in OVER]}},
+    "last": {"$max": {"$concatArrays": [f"$denials.v.{outcome}.last" for outcome in OVER]}},
+    "last_denied": {"$max": "$denials.v.denied.last"},
+}
 _SUMS_OF_MINUTE: Final[Document] = {name: _sum_of(f"$token.v.{name}") for name in COUNTS} | {
     "endpoint_allowed": _sum_of("$endpoint.v.allowed", "$endpoint.v.trusted"),
     "endpoint_denied": _sum_of("$endpoint.v.denied"),

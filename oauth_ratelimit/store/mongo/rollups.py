@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 from pymongo import ASCENDING, UpdateOne
 
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, OVER, ClientTotal, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, OVER, ClientTotal, Tally
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, fits, is_text, mapping, whole_number
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, TIMES, minute_entries, tallies_of
+from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_rows, tallies_of
 
 FIVE_S, HOUR_S, DAY_S = 300, 3600, 86_400
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
@@ -45,9 +45,10 @@ Step = tuple[int, int]
 """Length and start of a step in seconds."""
 
 
-class Totals(NamedTuple):
+class Rows(NamedTuple):
     clients: Sequence[ClientTotal]
-    is_complete: bool  # False if some of the time is not derived yet
+    together: Sequence[ClientTotal]  # all clients, if some were chosen
+    missing: Collection[int]  # starts of steps that are not derived yet, or only in part
 
 
 class Present(NamedTuple):
@@ -61,77 +62,79 @@ class Present(NamedTuple):
     denied: Collection[str]  # ids of those that are denied
 
 
-class Lines(NamedTuple):
-    """Requests at all endpoints by the start of a step, of all clients and of chosen ones by id."""
-
-    total: Mapping[int, Tally]
-    clients: Mapping[str, Mapping[int, Tally]]
-    missing: Collection[int]  # starts of steps that are not derived yet, or only in part
-
-
 class RollupStore(StatisticsCollection):
     """The rollups, and what is read from them."""
 
-    def due(self, now_s: float) -> list[Step]:
-        """Return steps to derive, finer ones first: those that nobody has derived, and those with late minutes."""
+    def derive_due(self, now_s: float, *, keep_s: float) -> Iterator[Step]:
+        """Derive the steps that nobody has derived and those with late minutes, finer ones first. Yield each."""
         with translated_errors():
             oldest_s = self._first_minute_s()
             if oldest_s is None:
-                return []
+                return
             since_s = int(now_s - max(LOOK_BACK_S.values()) - DAY_S)
             known = self._known(since_s, now_s)
             selected = {"_id": LATE_ID, **fits(MAX_LATE_BYTES)}
-            late = mapping(mapping(self._collection.find_one(selected)).get("due"))
+            noted = mapping(mapping(self._collection.find_one(selected)).get("due"))
         now = date_of(now_s)
-        late_s = {name for name, at in late.items() if type(at) is type(now) and at <= now}
+        sure = {name for name, at in noted.items() if type(at) is type(now) and at <= now}
         lately = range(since_s // FIVE_S * FIVE_S, int(now_s), FIVE_S)  # there may be other names
-        found = set(islice(((FIVE_S, five_s) for five_s in lately if str(five_s) in late_s), MAX_LATE))
-        found |= {step for _, five_s in list(found) for step in _steps_around(five_s) if step in known}
+        late = list(islice((five_s for five_s in lately if str(five_s) in sure), MAX_LATE))
+        due = {(FIVE_S, five_s) for five_s in late}
+        due |= {step for five_s in late for step in _steps_around(five_s) if step in known}
         for step_s, look_back_s in LOOK_BACK_S.items():
             first_s = int(max(oldest_s, now_s - look_back_s)) // step_s * step_s
             end_s = int(now_s - SETTLED_S) // step_s * step_s
-            found.update({(step_s, start_s) for start_s in range(first_s, end_s, step_s)} - known)
-        return sorted(found)
+            due.update({(step_s, start_s) for start_s in range(first_s, end_s, step_s)} - known)
+        for step in sorted(due):
+            self.derive(step, keep_s=keep_s)
+            yield step
+        if late:
+            paths = [f"due.{five_s}" for five_s in late]
+            forgotten = [UpdateOne({"_id": LATE_ID, path: {"$lte": now}}, {"$unset": {path: ""}}) for path in paths]
+            with translated_errors():
+                self._collection.bulk_write(forgotten, ordered=False)
 
     def derive(self, step: Step, *, keep_s: float) -> None:
-        """Derive the rollup of a step that is over, and the finer ones that it is derived from if they are missing."""
+        """Derive the rollup of a step that is over: from finer ones, or from the minutes if one of them is missing."""
         step_s, start_s = step
         end_s, finer_s = start_s + step_s, FINER_S[step_s]
         parts = [(finer_s, at_s) for at_s in range(start_s, end_s, finer_s)] if finer_s else []
-        with translated_errors():
-            first_s = self._first_minute_s(start_s) if parts else None
-            known = self._known(start_s, end_s) if first_s is not None and first_s < end_s else set(parts)
-        for part in parts:
-            if part not in known:
-                self.derive(part, keep_s=keep_s)
-        entries = _entries(parts) if parts else minute_entries(start_s, end_s)
         expire = date_of(end_s + (min(keep_s, MINUTES_KEPT_S) if step_s == MINUTE_S else keep_s))
         identity: Document = {"step": step_s, "start": start_s}
         with translated_errors():
             collection = self._collection
-            collection.aggregate([*entries, *_packed(), *_replacing(identity, expire, into=collection.name)])
-            empty = {"$setOnInsert": {"at": date_of(0), "clients": [], "total": {}, "expire": expire}}
+            is_known = parts and self._known(start_s, end_s).issuperset(parts)
+            rows = _rows_of(parts) if is_known else minute_rows(start_s, end_s)
+            collection.aggregate([*rows, *_packed(), *_replacing(identity, expire, into=collection.name)])
+            empty = {"$setOnInsert": {"at": date_of(0), "clients": [], "expire": expire}}
             collection.update_one({"_id": identity}, empty, upsert=True)
 
-    def forget_late(self, steps: Collection[Step], *, now_s: float) -> None:
-        """Forget the late minutes of steps that ``due`` returned and that have been derived again."""
-        due = [f"due.{start_s}" for step_s, start_s in steps if step_s == FIVE_S]
-        if due:
-            updates = [
-                UpdateOne({"_id": LATE_ID, path: {"$lte": date_of(now_s)}}, {"$unset": {path: ""}}) for path in due
-            ]
-            with translated_errors():
-                self._collection.bulk_write(updates, ordered=False)
+    def rows(self, since_s: float, until_s: float, *, step_s: int = 0, client_ids: Sequence[str] | None = None) -> Rows:
+        """Return the requests of each client in a period that ends lately, where a part of a minute counts in full.
 
-    def totals(self, since_s: float, until_s: float) -> Totals:
-        """Return the requests of each client in a period that ends lately. A part of a minute counts in full."""
-        columns = {"$project": {"counts": [f"${name}" for name in SUMS], "peak": 1, "first": 1, "last": 1}}
+        With ``step_s`` in each of its steps; with ``client_ids`` of these clients, and of all together.
+        """
+        key: Document = {"id": "$id"}
+        if step_s:
+            key["start"] = {"$subtract": ["$start", {"$mod": ["$start", step_s]}]}
         with translated_errors():
-            steps, young_s, missing = self._cover(since_s, until_s)
-            collection = self._collection
-            young = {"$unionWith": {"coll": collection.name, "pipeline": minute_entries(young_s, until_s)}}
-            found = collection.aggregate([*_entries(steps), young, *_grouped("$id"), columns], batchSize=PAGE_SIZE)
-            return Totals([_client(document) for document in found if is_text(document["_id"])], not missing)
+            steps, young_s, missing = self._cover(since_s, until_s, longest_s=step_s or DAY_S)
+            young = minute_rows(young_s, until_s)
+            if client_ids is not None:
+                ids = {"$filter": {"input": [None, "$id"], "cond": _is_chosen("$$this", client_ids)}}
+                young += [{"$set": {"id": ids}}, {"$unwind": "$id"}]
+            united = {"$unionWith": {"coll": self._collection.name, "pipeline": young}}
+            stages = [
+                *_rows_of(steps, client_ids, has_start=step_s > 0),
+                united,
+                *_grouped(key),
+                {"$project": _COLUMNS},
+            ]
+            clients: list[ClientTotal] = []
+            together: list[ClientTotal] = []
+            for document in self._collection.aggregate(stages, batchSize=PAGE_SIZE):
+                (together if document["id"] is None else clients).append(_row(document))
+        return Rows(clients, together, {at_s // step_s * step_s for at_s in missing} if step_s else missing)
 
     def present(self, now_s: float, changes: Iterable[tuple[str | None, float]] = ()) -> Present:
         """Return the requests of the present minute, and the part of the last one that is within sixty seconds.
@@ -142,78 +145,42 @@ class RollupStore(StatisticsCollection):
         start_s = int(now_s // MINUTE_S) * MINUTE_S
         weight = {"$cond": [{"$eq": ["$start", start_s]}, 1, 1 - (now_s - start_s) / MINUTE_S]}
         known = {"$literal": [{"id": client_id, "at": at_s} for client_id, at_s in changes]}
-        is_meant = {"$in": ["$$this.id", [None, "$_id"]]}
+        is_meant = {"$in": ["$$this.id", [None, "$_id.id"]]}
         changed: Document = {"$map": {"input": known, "in": {"$cond": [is_meant, "$$this.at", 0]}}}
         since = {"$max": [now_s - MINUTE_S, {"$max": changed}]}
         over = {"$add": [f"${name}" for name in SUMS if name.endswith(OVER)]}
+        is_named: Document = {"$ne": ["$_id.id", OTHER_CLIENTS]}
         recent: Document = {
-            "over": {"$cond": [{"$gte": ["$last", since]}, over, 0]},
-            "denied": {"$gte": ["$last_denied", since]},
+            "is_active": is_named,
+            "is_denied": {"$and": [is_named, {"$gte": ["$last_denied", since]}]},
+            "over": {"$cond": [{"$and": [is_named, {"$gte": ["$last", since]}]}, over, 0]},
         }
-        is_named: Document = {"_id": {"$ne": OTHER_CLIENTS}}
-        clients = {f"{name}_count": {"$sum": {"$cond": [f"$recent.{name}", 1, 0]}} for name in recent}
-        columns = {
-            "counts": [f"${name}" for name in SUMS],
-            "peak": 1,
-            "first": 1,
-            "last": 1,
-            "denied": "$recent.denied",
-        }
-        parts = {
-            "total": [{"$group": {"_id": None, **_TOTALS}}],
-            "clients": [{"$match": is_named}, {"$group": {"_id": None, "active_count": {"$sum": 1}, **clients}}],
-            "over": [
-                {"$match": {**is_named, "recent.over": {"$gt": 0}}},
-                {"$sort": {"recent.over": -1, "_id": 1}},
-                {"$limit": MAX_OVER},
-                {"$project": columns},
-            ],
-        }
+        counts = {name: {"$sum": {"$cond": [f"${name}", 1, 0]}} for name in recent}
+        most: list[Document] = [
+            {"$match": {"over": {"$gt": 0}}},
+            {"$sort": {"over": -1, "_id": 1}},
+            {"$limit": MAX_OVER},
+        ]
+        most.append({"$project": {**_COLUMNS, "is_denied": True}})
         stages = [
-            *minute_entries(start_s - MINUTE_S, start_s + MINUTE_S),
+            *minute_rows(start_s - MINUTE_S, start_s + MINUTE_S),
             {"$set": {name: {"$multiply": [f"${name}", weight]} for name in SUMS}},
-            *_grouped("$id"),
+            *_grouped({"id": "$id"}),
             {"$set": {name: {"$toLong": {"$ceil": f"${name}"}} for name in SUMS}},
-            {"$set": {"recent": recent}},
-            {"$facet": parts},
+            {"$set": recent},
+            {"$facet": {"all": [{"$group": {"_id": None, **_TOTALS, **counts}}], "over": most}},
         ]
         with translated_errors():
             found = next(iter(self._collection.aggregate(stages)))
-        counts: Mapping[str, Any] = next(iter(found["clients"]), {})
+        counted: Mapping[str, int] = next(iter(found["all"]), {})
         return Present(
-            sum(tallies_of(next(iter(found["total"]), {})), Tally()),
-            **{name: counts.get(name, 0) for name in ("active_count", "denied_count", "over_count")},
-            over=[_client(document) for document in found["over"] if is_text(document["_id"])],
-            denied={document["_id"] for document in found["over"] if document["denied"]},
+            sum(tallies_of(map(counted.get, SUMS)), NO_REQUESTS),
+            active_count=counted.get("is_active", 0),
+            denied_count=counted.get("is_denied", 0),
+            over_count=counted.get("over", 0),
+            over=list(map(_row, found["over"])),
+            denied={document["id"] for document in found["over"] if document["is_denied"]},
         )
-
-    def lines(self, since_s: float, until_s: float, *, step_s: int, client_ids: Collection[str] = ()) -> Lines:
-        """Return the requests in each step of a period that ends lately, of all clients and of chosen ones."""
-        chosen = list(client_ids)
-        total: dict[int, Tally] = {}
-        clients: dict[str, dict[int, Tally]] = {client_id: {} for client_id in chosen}
-
-        def add(line: dict[int, Tally], at_s: int, counts: object) -> None:
-            start_s = at_s // step_s * step_s
-            line[start_s] = line.get(start_s, Tally()) + sum(tallies_of(mapping(counts)), Tally())
-
-        with translated_errors():
-            steps, young_s, missing = self._cover(since_s, until_s, longest_s=step_s)
-            listed = {"$cond": [{"$isArray": "$clients"}, "$clients", []]}
-            is_chosen = {"$filter": {"input": listed, "cond": {"$in": ["$$this.id", chosen]}}}
-            chosen_only = {"$project": {"total": 1, "clients": is_chosen}}
-            for document in self._collection.aggregate([_selected(steps), chosen_only]):
-                at_s = document["_id"]["start"]
-                add(total, at_s, document.get("total"))
-                for client in document["clients"]:
-                    add(clients[client["id"]], at_s, client)
-            key = {"start": "$start", "id": {"$cond": [{"$in": ["$id", chosen]}, "$id", None]}}
-            for document in self._collection.aggregate([*minute_entries(young_s, until_s), *_grouped(key)]):
-                at_s, client_id = int(document["_id"]["start"]), document["_id"]["id"]
-                add(total, at_s, document)
-                if client_id is not None:
-                    add(clients[client_id], at_s, document)
-        return Lines(total, clients, {at_s // step_s * step_s for at_s in missing})
 
     def _cover(self, since_s: float, until_s: float, *, longest_s: int = DAY_S) -> tuple[list[Step], float, list[int]]:
         """Return the fewest rollups for a period, the start of its rest, and minutes that neither of them has."""
@@ -247,9 +214,9 @@ class RollupStore(StatisticsCollection):
         found = self._collection.find({"$or": ranges, **is_valid}, {"_id": True}).limit(MAX_STEPS)
         return {(document["_id"]["step"], document["_id"]["start"]) for document in found}
 
-    def _first_minute_s(self, since_s: float = 0.0) -> int | None:
-        """Return the start of the first minute of any client since a time, None if there is none."""
-        is_time = {"$gte": since_s, "$lte": MAX_EXACT, **IS_NUMBER, "$not": {"$type": "array"}}
+    def _first_minute_s(self) -> int | None:
+        """Return the start of the first minute of any client, None if there is none."""
+        is_time = {"$gte": 0, "$lte": MAX_EXACT, **IS_NUMBER, "$not": {"$type": "array"}}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)
         first = next(iter(minutes.sort("_id.minute", ASCENDING).limit(1)), None)
@@ -271,22 +238,34 @@ def _steps_around(five_s: int) -> Iterator[Step]:
     yield from ((step_s, five_s // step_s * step_s) for step_s in (HOUR_S, DAY_S))
 
 
-def _selected(steps: Sequence[Step]) -> Document:
-    return {"$match": {"_id": {"$in": [{"step": step_s, "start": start_s} for step_s, start_s in steps]}}}
+def _rows_of(
+    steps: Sequence[Step], client_ids: Sequence[str] | None = None, *, has_start: bool = False
+) -> list[Document]:
+    """Return the stages that take the rows of clients out of rollups, of all or of chosen ones; no damaged ones."""
+    listed = {"$cond": [{"$isArray": "$clients"}, "$clients", []]}
+    chosen = {"$filter": {"input": listed, "cond": _is_chosen("$$this.id", client_ids)}}
+    row = {"$mergeObjects": ["$clients", {"start": "$_id.start"}]} if has_start else "$clients"  # for each client
+    taken: list[Document] = [{"$project": {"clients": chosen}}, {"$unwind": "$clients"}, {"$replaceWith": row}]
+    steps_of = [{"step": step_s, "start": start_s} for step_s, start_s in steps]
+    return [{"$match": {"_id": {"$in": steps_of}}}, *taken, {"$match": fits(MAX_NAME_BYTES)}]
 
 
-def _entries(steps: Sequence[Step]) -> list[Document]:
-    """Return the stages that take the clients out of rollups. They leave out damaged ones."""
-    is_client = {"$and": [{"$eq": [{"$type": "$clients"}, "object"]}, {"$eq": [{"$type": "$clients.id"}, "string"]}]}
-    clients: list[Document] = [{"$match": {"$expr": is_client}}, {"$replaceWith": "$clients"}]
-    return [_selected(steps), {"$unwind": "$clients"}, *clients, {"$match": fits(MAX_NAME_BYTES)}]
+def _is_chosen(path: str, client_ids: Sequence[str] | None) -> Document:
+    return {"$eq": [{"$type": path}, "string"]} if client_ids is None else {"$in": [path, [None, *client_ids]]}
 
 
 _TOTALS: Final[Document] = {name: {"$sum": f"${name}"} for name in SUMS}
+_COLUMNS: Final[Document] = {
+    "_id": False,
+    "id": "$_id.id",
+    "start": "$_id.start",
+    "counts": [f"${name}" for name in SUMS],
+    **dict.fromkeys(("peak", "first", "last"), True),
+}
 
 
 def _grouped(key: object) -> list[Document]:
-    times = {name: {"$min" if name == "first" else "$max": f"${name}"} for name in TIMES}
+    times = {"first": {"$min": "$first"}, "last": {"$max": "$last"}, "last_denied": {"$max": "$last_denied"}}
     return [{"$group": {"_id": key, **_TOTALS, "peak": {"$max": "$peak"}, **times}}]
 
 
@@ -315,24 +294,24 @@ def _replacing(identity: Document, expire: object, *, into: str) -> list[Documen
         "_id": {"$literal": identity},
         "at": "$$NOW",
         "expire": {"$literal": expire},
-        "clients": True,
-        "total": {name: f"${name}" for name in SUMS},
+        "clients": {"$concatArrays": [[{"id": None, **{name: f"${name}" for name in SUMS}}], "$clients"]},
     }
     is_newer = {"$gt": ["$$new.at", "$at"]}
     matched = [{"$replaceWith": {"$cond": [is_newer, "$$new", "$$ROOT"]}}]
     return [{"$project": document}, {"$merge": {"into": into, "whenMatched": matched}}]
 
 
-def _client(document: Mapping[str, Any]) -> ClientTotal:
+def _row(document: Mapping[str, Any]) -> ClientTotal:
     peak = document.get("peak")
     share, policy = peak if isinstance(peak, list) and len(peak) == 2 else (None, None)
     if not isinstance(share, int | float) or not math.isfinite(share) or not is_text(policy):
         share = policy = None
     return ClientTotal(
-        document["_id"],
-        *tallies_of(dict(zip(SUMS, document["counts"], strict=True))),
+        document["id"] or OTHER_CLIENTS,
+        *tallies_of(document["counts"]),
         highest_use=None if share is None else float(share),
         policy=None if policy is None else unquote(policy),
         denied_from_s=whole_number(document.get("first"), at_most=MAX_EXACT),
         denied_until_s=whole_number(document.get("last"), at_most=MAX_EXACT),
+        start_s=count(document.get("start")),
     )

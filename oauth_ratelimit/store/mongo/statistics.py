@@ -6,8 +6,10 @@ write changes nothing. The sum over the processes is exact.
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -30,15 +32,22 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
-from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
+from oauth_ratelimit.store.mongo.client import Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import (
+    MAX_EXACT,
+    checked_number,
+    checked_text,
+    count,
+    date_of,
+    fits,
+    well_formed,
+)
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import KINDS, MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
+from oauth_ratelimit.store.mongo.minute_sums import MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
 from oauth_ratelimit.store.mongo.rollups import LATE_ID, late_note
 
 PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
-MAX_LIFETIME_DIGITS = 12
 
 
 class StatisticsStore(StatisticsCollection):
@@ -83,30 +92,14 @@ class StatisticsStore(StatisticsCollection):
         with translated_errors():
             chosen = {**selected, **fits(MAX_BYTES)}
             found = self._collection.find(chosen, dict.fromkeys(parts, 1), batch_size=PAGE_SIZE)
-            for document in found.sort(order, ASCENDING).allow_disk_use(True):  # where the index is missing
-                minute = parse_minute(document)
-                if minute is not None:
-                    yield minute
+            found = found.sort(order, ASCENDING).allow_disk_use(True)  # where the index is missing
+            yield from well_formed(parse_minute, found)
 
     def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
         """Return the number of documents that ``minutes`` would read."""
         selected, _ = selected_minutes(since_s, until_s, client_id)
         with translated_errors():
             return self._collection.count_documents(selected)
-
-    def knows(self, client_id: str) -> bool:
-        """Return True if any minute of a client is recorded."""
-        selected, _ = selected_minutes(0.0, math.inf, client_id)
-        with translated_errors():
-            return self._collection.count_documents(selected, limit=1) > 0
-
-    def clients(self, since_s: float, *, at_most: int) -> set[str]:
-        """Return the clients with requests since a time. Reads ``at_most`` documents."""
-        selected, _ = selected_minutes(since_s, math.inf, None)
-        with translated_errors():
-            found = self._collection.find({**selected, **fits(MAX_BYTES)}, {"_id": 1})
-            names = [document["_id"].get("clientId") for document in found.limit(at_most).max_time_ms(MAX_SCAN_MS)]
-        return set(filter(is_text, names))
 
 
 def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
@@ -148,81 +141,53 @@ def _digest(username: str) -> str:
     return hashlib.blake2b(username.encode(), digest_size=6).hexdigest()
 
 
-def parse_minute(document: Document) -> ClientMinute | None:
-    """Return a document's content as far as it is valid, None if its ``_id`` is not."""
-    identity = document["_id"]
-    client_id, minute_s = identity.get("clientId"), whole_number(identity.get("minute"), at_most=MAX_EXACT)
-    if not is_text(client_id) or minute_s is None:
-        return None
+def parse_minute(document: Document) -> ClientMinute:
+    """Return the content of a document, or raise ``MALFORMED``. A number that is no count is 0."""
+    tallies: dict[Source, Tally] = {}
+    for kind, grants in _shares(document, "by"):
+        for grant, counts in grants.items():
+            source = Source(kind, unquote(grant))
+            tallies[source] = tallies.get(source, NO_REQUESTS) + tally_of(counts)
+    users: dict[str, UserLoad] = {}
+    for _, (*counts, username) in _shares(document, "users"):
+        add_user(users, UserLoad(checked_text(username), *map(count, counts)))
+    lifetimes = Counter[int]()
+    for seconds, token_count in _shares(document, "lifetimes"):
+        lifetimes[checked_number(int(seconds), at_most=MAX_EXACT)] += count(token_count)
     return ClientMinute(
-        client_id=client_id,
-        minute_s=minute_s,
-        tallies=_tallies(mapping(document.get("by")).values()),
-        peaks={unquote(name): peak for name, value in mapping(document.get("peaks")).items() if (peak := _peak(value))},
-        denials=dict(_denials(mapping(document.get("denials")))),
-        users=_users(mapping(document.get("users")).values()),
-        registers=_registers(mapping(document.get("registers"))),
+        client_id=checked_text(document["_id"]["clientId"]),
+        minute_s=checked_number(document["_id"]["minute"], at_most=MAX_EXACT),
+        tallies=tallies,
+        peaks={unquote(name): _peak(*value) for name, value in document.get("peaks", {}).items()},
+        denials={
+            (unquote(policy), unquote(grant), outcome): _denials(outcomes[outcome])
+            for policy, grants in document.get("denials", {}).items()
+            for grant, outcomes in grants.items()
+            for outcome in OVER
+            if outcome in outcomes
+        },
+        users=tuple(sorted(users.values(), key=lambda user: -user.offered)),
+        registers={
+            checked_number(int(register), at_most=REGISTER_COUNT - 1): checked_number(rank, at_most=MAX_RANK)
+            for register, rank in document.get("registers", {}).items()
+        },
         burst=count(document.get("burst")),
-        lifetimes=_lifetimes(mapping(document.get("lifetimes")).values()),
+        lifetimes={seconds: number for seconds, number in lifetimes.items() if seconds and number},
     )
 
 
-def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
-    tallies: dict[Source, Tally] = {}
-    for share in shares:
-        for kind in KINDS:
-            for grant, counts in mapping(mapping(share).get(kind)).items():
-                source = Source(kind, unquote(grant))
-                tallies[source] = tallies.get(source, NO_REQUESTS) + tally_of(mapping(counts))
-    return tallies
+def _shares(document: Document, part: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the fields of a part of all processes."""
+    return chain.from_iterable(share.items() for share in document.get(part, {}).values())
 
 
-def _denials(policies: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Denials]]:
-    for policy, grants in policies.items():
-        for grant, outcomes in mapping(grants).items():
-            for outcome in OVER:
-                value = mapping(mapping(outcomes).get(outcome))
-                total = sum(map(count, mapping(value.get("by")).values()))
-                first_s, last_s, pair = count(value.get("first")), count(value.get("last")), value.get("limit")
-                limit, window_s = map(count, pair if isinstance(pair, list) and len(pair) == 2 else (0, 0))
-                if total and first_s and last_s:
-                    yield (unquote(policy), unquote(grant), outcome), Denials(total, first_s, last_s, limit, window_s)
+def _denials(value: Mapping[str, Any]) -> Denials:
+    first_s, last_s = (checked_number(value[name], at_most=MAX_EXACT) for name in ("first", "last"))
+    limit, window_s = map(count, value["limit"])
+    return Denials(sum(map(count, value["by"].values())), first_s, last_s, limit, window_s)
 
 
-def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
-    users: dict[str, UserLoad] = {}
-    for share in shares:
-        for value in mapping(share).values():
-            if not isinstance(value, list) or len(value) != 4 or not is_text(value[3]):
-                continue
-            add_user(users, UserLoad(value[3], *map(count, value[:3])))
-    return tuple(sorted(users.values(), key=lambda user: -user.offered))
-
-
-def _lifetimes(shares: Iterable[object]) -> dict[int, int]:
-    lifetimes: dict[int, int] = {}
-    for share in shares:
-        for name, value in mapping(share).items():
-            if count(value) and name.isascii() and name.isdecimal() and len(name) <= MAX_LIFETIME_DIGITS:
-                lifetimes[int(name)] = lifetimes.get(int(name), 0) + count(value)
-    lifetimes.pop(0, None)
-    return lifetimes
-
-
-def _peak(value: object) -> Peak | None:
-    if not isinstance(value, list) or len(value) != 4:
-        return None
-    if not all(isinstance(number, int | float) and math.isfinite(number) for number in value):
-        return None
-    share, used, limit, window_s = value
+def _peak(share: float, used: float, limit: float, window_s: float) -> Peak:
+    if not math.isfinite(share + used):
+        raise ValueError("out of range")
     return Peak(float(share), float(used), int(limit), int(window_s))
-
-
-def _registers(value: Mapping[str, Any]) -> dict[int, int]:
-    registers = {}
-    for name, rank in value.items():
-        if name.isascii() and name.isdecimal() and len(name) < 6 and int(name) < REGISTER_COUNT:
-            valid_rank = whole_number(rank, at_most=MAX_RANK)
-            if valid_rank:
-                registers[int(name)] = valid_rank
-    return registers
