@@ -127,14 +127,13 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
     matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants]
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
-    is_real = any(run.is_real for run in last_runs(minutes))
     marks = [each for each in read_marks(cache) if each.is_change]
-    others = [each for each in present.over if each.client_id in present.denied or not is_real]
+    others = [each for each in present.over if each.client_id in present.denied or stored not in present.denied]
     return Case(
         now_s=now_s,
         minutes=minutes,
         is_beyond=is_beyond,
-        present=next((each for each in others if each.client_id == stored), ClientTotal("", NO_REQUESTS)),
+        present=next((each for each in present.over if each.client_id == stored), ClientTotal("", NO_REQUESTS)),
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
         others_over=sum(each.client_id != stored for each in others),

@@ -30,7 +30,8 @@ def lately(client_id: str, grant: str = "password", **outcomes: int) -> ClientMi
 
 def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Page, mongo_uri: str) -> None:
     """A client that gets nothing before one with more denials, and real denials before those of a dry run."""
-    record(mongo_uri, [lately("large", allowed=9000, denied=180), lately("dry", would_deny=900)])
+    earlier = minute(5, "dry", denied=9)
+    record(mongo_uri, [earlier, lately("large", allowed=9000, denied=180), lately("dry", would_deny=900)])
     assert "large" in page.part("verdict")
     record(mongo_uri, [lately("partner", denied=30)])
     later = page.part("verdict", fresh=True)
@@ -38,6 +39,7 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(page: Pag
     assert re.search(r"2 of 3 clients are denied now, the worst since \S+ UTC: partner\.", later)
     assert "1 more would be, in a dry run. Denied since" in later
     assert "In the last minute all 30 requests were denied" in later
+    assert "In the last minute all 900 requests would have been denied" in page.part("client", id="dry")
 
 
 @pytest.mark.parametrize(
