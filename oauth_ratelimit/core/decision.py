@@ -2,9 +2,9 @@
 
 import enum
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, final
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Literal, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
@@ -32,7 +32,8 @@ class Answer(enum.StrEnum):
     """That of the limits, although a token was issued before that fits."""
 
 
-class Quota(NamedTuple):
+@dataclass(slots=True)
+class Quota:
     policy: Policy
     is_total: bool  # True if all users of a client share it
     remaining: int  # hits left in its window
@@ -40,13 +41,16 @@ class Quota(NamedTuple):
     reset_after_s: float  # seconds until the whole quota is back; after a denial the same as ``more_after_s``
 
 
-class Described(NamedTuple):
+@dataclass(slots=True)
+class Described:
     """The policy that a decision describes, its mode, and the hits left; no policy if none applies."""
 
     policy: Policy | None
     mode: Mode
     remaining: int
-    place: int  # among those that were checked
+    place: int = 0  # among those that were checked
+    used: float = 0.0  # hits in its window
+    is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Decision:
     trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say
+    _described: Described | None = field(default=None, init=False)  # once it was looked at
 
     @property
     def allowed(self) -> bool:
@@ -101,14 +106,23 @@ class Decision:
 
     @property
     def described(self) -> Described:
-        """Policy that the decision describes. Computed at each look, because many decisions are never looked at."""
+        """Policy that the decision describes. Computed at the first look: many decisions are never looked at."""
+        if self._described is None:
+            self._described = self._describe()
+        return self._described
+
+    def _describe(self) -> Described:
         if self.denial is not None:
-            return Described(self.denial.policy, self.denial.mode, self.denial.remaining, 0)
+            return Described(self.denial.policy, self.denial.mode, self.denial.remaining)
         if not self.tiers:
-            return Described(None, self.client_mode, 0, 0)
-        index = min(range(len(self.tiers)), key=self._room)
-        tier = self.tiers[index]
-        return Described(tier.policy, tier.mode, int(self._room(index)), index)
+            return Described(None, self.client_mode, 0)
+        place, used, room = 0, 0.0, math.inf
+        for index, tier in enumerate(self.tiers):
+            hits = tier.estimate(self.counted[index], self.now_s)
+            if tier.limit - hits < room:
+                place, used, room = index, hits, tier.limit - hits
+        policy, mode, remaining = self.tiers[place].policy, self.tiers[place].mode, int(room)
+        return Described(policy, mode, remaining, place, used, remaining * NEAR_LIMIT_SHARE < policy.limit)
 
     @property
     def mode(self) -> Mode:
@@ -149,7 +163,7 @@ class Decision:
         if not self.tiers:
             return 0.0
         place = self.described.place
-        return self.tiers[place].reset_after_s(self.counted[place], self._counted_s)
+        return self.tiers[place].reset_after_s(self.counted[place], self.counted_s)
 
     @property
     def retry_after_s(self) -> float:
@@ -181,18 +195,16 @@ class Decision:
         if denial is not None and denial.is_enforced:
             is_total = any(tier.is_total for tier in tiers if tier.policy is denial.policy)
             return Quota(denial.policy, is_total, denial.remaining, self.retry_after_s, self.retry_after_s)
-        places = [place for place, tier in enumerate(tiers) if tier.is_enforced]
-        if not places:
+        if not tiers:
             return None
-        nearest = min(places, key=self._room)
-        tier, content, at_s = tiers[nearest], self.counted[nearest], self._counted_s
-        reset_after_s, more_after_s = tier.reset_after_s(content, at_s), tier.more_after_s(content, at_s)
-        return Quota(tier.policy, tier.is_total, int(self._room(nearest)), more_after_s, reset_after_s)
-
-    def used_hits(self) -> Iterable[tuple[Policy, float]]:
-        """Return the checked policies, each with the hits in its window."""
-        checked = zip(self.tiers, self.counted, strict=True)
-        return [(tier.policy, tier.estimate(content, self._counted_s)) for tier, content in checked]
+        described, now_s = self.described, self.now_s
+        tier, content = tiers[described.place], self.counted[described.place]
+        if denial is not None or not tier.is_enforced:
+            enforced = [each.is_enforced for each in tiers]
+            own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
+            return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
+        more_after_s = tier.more_after_s(content, now_s, described.used)
+        return Quota(tier.policy, tier.is_total, described.remaining, more_after_s, tier.reset_after_s(content, now_s))
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""
@@ -200,13 +212,9 @@ class Decision:
         return Decision(Mode.DRY_RUN, self.now_s, self.tiers, self.counted, denial)
 
     @property
-    def _counted_s(self) -> float:
+    def counted_s(self) -> float:
         """Time that ``counted`` is of: that of the first request, if this one repeats a denial."""
         return self.now_s if self.denial is None else self.denial.at_s
-
-    def _room(self, index: int) -> float:
-        tier = self.tiers[index]
-        return tier.limit - tier.estimate(self.counted[index], self._counted_s)
 
     def __repr__(self) -> str:
         return (
@@ -215,7 +223,8 @@ class Decision:
         )
 
 
-class DecidedRequest(NamedTuple):
+@dataclass(slots=True)
+class DecidedRequest:
     """Request with its decision, for metrics and statistics."""
 
     decision: Decision
@@ -238,13 +247,7 @@ def outcome_of(decision: Decision) -> Outcome:
     return "trusted" if decision.trusted else "allowed"
 
 
-def is_near_limit(decision: Decision) -> bool:
-    """Return True if a request was admitted with less than a fifth of its quota left."""
-    policy, _, remaining, _ = decision.described
-    return policy is not None and decision.denial is None and remaining * NEAR_LIMIT_SHARE < policy.limit
-
-
-def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
+def whole_seconds(seconds: float, at_least: int = 0) -> int:
     """Return a delay for a header, rounded up, because a client that comes early is denied again."""
     return math.ceil(seconds) if at_least < seconds < math.inf else at_least
 

@@ -76,23 +76,23 @@ class Tier:
     def reset_after_s(self, content: Content, now_s: float) -> float:
         """Return the seconds until nothing counts any more."""
         full, _, past, frame_end_s = content
+        if full > sum(past):  # the current frame holds hits, as after most requests
+            return self.window_s + frame_end_s - now_s
         return reset_after_s(self.current(full, past), past, self.policy.window, left_s=frame_end_s - now_s)
 
     def current(self, full: int, past: Sequence[int]) -> int:
         """Return the hits of the current frame."""
         return full - self.policy.estimator.weigh(0, past, self.frame_count)[0]
 
-    def more_after_s(self, content: Content, now_s: float) -> float:
-        """Return the seconds until there is room for one more hit, if nothing else happens; infinity for no hits."""
+    def more_after_s(self, content: Content, now_s: float, estimate: float) -> float:
+        """Return the seconds until there is room for one more hit than in the estimate; infinity for no hits."""
         full, _, past, frame_end_s = content
-        left_s, estimate = self.left_s(frame_end_s, now_s), self.estimate(content, now_s)
         room = math.ceil(estimate) - 1
-        if self.is_sliding:  # most requests need no loop: the hits that fade out first are those of the oldest frame
-            if full <= room:
-                return (estimate - room) * self.frame_s / past[-1]
-            oldest = past[-1] if past else full
-            if estimate == full and oldest:
-                return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
+        if self.is_sliding and full <= room:  # most requests need no loop: the oldest frame fades out first
+            return (estimate - room) * self.frame_s / past[-1]
+        left_s, oldest = self.left_s(frame_end_s, now_s), past[-1] if past else full
+        if self.is_sliding and estimate == full and oldest:
+            return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
         window, estimator = self.policy.window, self.policy.estimator
         return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
 

@@ -73,7 +73,7 @@ class RateLimited(OAuth2Error, RateLimitError):
             ("Content-Type", "application/json"),
             ("Cache-Control", "no-store"),
             ("Pragma", "no-cache"),
-            ("Retry-After", str(whole_seconds(self.decision.retry_after_s, at_least=1))),
+            ("Retry-After", str(whole_seconds(self.decision.retry_after_s, 1))),
             *self._quota_headers(),
         ]
 
@@ -93,19 +93,19 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
     quota = decision.enforced_quota() if families else None
     if quota is None:
         return ()
-    policy, is_total, remaining, more_after_s, reset_after_s = quota
-    at_least = 0 if decision.allowed else 1  # of seconds
+    policy, remaining = quota.policy, quota.remaining
+    at_least = 0 if decision.denial is None or decision.allowed else 1  # of seconds
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition and not is_total else ""
-        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(more_after_s, at_least=at_least)
+        pk = f";pk=:{partition}:" if partition and not quota.is_total else ""
+        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(quota.more_after_s, at_least)
         policies = _policies_header(decision.tiers or tiers_of((policy,), Mode.ENFORCE))
         headers = (policies, ("RateLimit", f"{_quoted(policy.name)};r={left};t={more_after}{pk}"))
     if "x-ratelimit" in families:
         headers += (
             ("X-RateLimit-Limit", f"{policy.limit}"),
             ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least=at_least)}"),
+            ("X-RateLimit-Reset", f"{whole_seconds(quota.reset_after_s, at_least)}"),
         )
     return headers
 
@@ -121,6 +121,7 @@ def _policies_header(tiers: tuple[Tier, ...]) -> Header:
     return "RateLimit-Policy", ", ".join(items)
 
 
+@lru_cache(maxsize=1000)
 def _quoted(name: str) -> str:
     """Return a name as a string of a structured field."""
     return f'"{_NOT_IN_A_STRING.sub("?", name)}"'

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from oauth_ratelimit.core.decision import DecidedRequest, Decision, Outcome, is_near_limit, outcome_of
+from oauth_ratelimit.core.decision import DecidedRequest, Decision, Outcome, outcome_of
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
@@ -95,17 +95,17 @@ class Metrics:
 
     def record_decisions(self, decided: Sequence[DecidedRequest]) -> None:
         """Count requests, those of a kind at once: the library takes longer to count one than we to decide it."""
-        counts: Counter[tuple[str, Kind, str, Outcome, Mode, str]] = Counter()
-        policies: dict[tuple[str, Kind, str, Outcome, Mode, str], Policy | None] = {}
-        for decision, client_id, username, grant, *_ in decided:
-            policy, mode, *_ = decision.described
-            kind: Kind = "client" if username is None else "user"
-            key = client_id, kind, grant, outcome_of(decision), mode, NONE if policy is None else policy.name
-            counts[key] += 1
-            policies[key] = policy
-        for key, count in counts.items():
-            client_id, kind, grant, outcome, mode, name = key
-            policy = policies[key]
+        counts: dict[tuple[str, Kind, str, Outcome, Mode, str], tuple[int, Policy | None]] = {}
+        near_limit_count = 0
+        for request in decided:
+            described = request.decision.described
+            near_limit_count += described.is_near_limit
+            policy, outcome = described.policy, outcome_of(request.decision)
+            kind: Kind = "client" if request.username is None else "user"
+            name = NONE if policy is None else policy.name
+            key = request.client_id, kind, request.grant, outcome, described.mode, name
+            counts[key] = counts.get(key, (0, None))[0] + 1, policy
+        for (client_id, kind, grant, outcome, mode, name), (count, policy) in counts.items():
             client = self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted"))
             self._decisions.labels(outcome, mode.value, grant, name).inc(count)
             self._client_decisions.labels(client, kind, outcome).inc(count)
@@ -114,7 +114,7 @@ class Metrics:
                 if self._rates.get((client, kind, name)) != rate:
                     self._rates[client, kind, name] = rate
                     self._client_limit.labels(client, kind, name).set(rate)
-        self._near_limit.inc(sum(is_near_limit(request.decision) for request in decided))
+        self._near_limit.inc(near_limit_count)
         _observe(self._decision_seconds, [request.duration_s for request in decided])
 
     def _label_of(self, client_id: str, *, is_over_limit: bool) -> str:
@@ -164,7 +164,7 @@ def _observe(histogram: "prometheus_client.Histogram", values: Sequence[float]) 
             histogram.observe(value)
         return
     total.inc(sum(values))
-    for index, count in Counter(bisect_left(bounds, value) for value in values).items():
+    for index, count in Counter(map(partial(bisect_left, bounds), values)).items():
         buckets[index].inc(count)
 
 

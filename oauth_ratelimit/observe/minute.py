@@ -60,9 +60,9 @@ class OpenMinute:
             new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
-        for policy, used in decision.used_hits() if has_peak else ():
-            name = policy_prefix + policy.name
-            share = used / policy.limit
+        for tier, content in zip(decision.tiers, decision.counted, strict=True) if has_peak else ():
+            used, policy = tier.estimate(content, decision.counted_s), tier.policy
+            name, share = policy_prefix + policy.name, used / policy.limit
             if name not in self._peaks or share > self._peaks[name].share:
                 self._peaks[name] = Peak(share, used, policy.limit, policy.window.window_s)
 

@@ -2,10 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from oauth_ratelimit.core.decision import DecidedRequest, Decision, is_near_limit, outcome_of
+from oauth_ratelimit.core.decision import DecidedRequest, Decision, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
@@ -51,7 +52,6 @@ class Observer:
         self._requests: deque[DecidedRequest] = deque()
         self._lifetimes: deque[tuple[str, int]] = deque()
         self._counts = metrics is not None or statistics is not None
-        self._has_hook = callbacks.on_denied is not None or callbacks.on_near_limit is not None
 
     def report(
         self,
@@ -65,24 +65,21 @@ class Observer:
     ) -> None:
         """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises."""
         if self._counts:
-            grant = NONE if grant_type is None else self._grant_name(grant_type)
+            grant = NONE if grant_type is None else self._grant_names.get(grant_type) or self._grant_name(grant_type)
             now_s = decision.now_s or self._clock()
             self._requests.append(DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s))
             if len(self._requests) >= MAX_NOTED:
                 self.count_noted()
         if spans.IS_AVAILABLE:
             spans.annotate_span(decision, client_id)
-        if self._has_hook:
-            near = self._callbacks.on_near_limit if is_near_limit(decision) else None
-            hook = self._callbacks.on_denied if outcome_of(decision) == "denied" else near
-            if hook is not None:
-                hook(decision, client_id=client_id, username=username, grant_type=grant_type)
+        _, on_denied, on_near_limit = self._callbacks
+        if on_denied is not None and outcome_of(decision) == "denied":
+            on_denied(decision, client_id=client_id, username=username, grant_type=grant_type)
+        if on_near_limit is not None and decision.described.is_near_limit:
+            on_near_limit(decision, client_id=client_id, username=username, grant_type=grant_type)
 
     def _grant_name(self, grant_type: str) -> str:
-        """Return a standard or supported grant type itself, else ``other``. Clients cannot make up more names."""
-        name = self._grant_names.get(grant_type)
-        if name is not None:
-            return name
+        """Return a supported grant type itself, else ``other``. Clients cannot make up more names."""
         if not self._callbacks.has_grant(grant_type):
             return OTHER
         return self._grant_names.setdefault(grant_type, storable_name(grant_type))
@@ -94,7 +91,7 @@ class Observer:
 
     def count_noted(self) -> None:
         """Count what was noted so far. Several threads may do so at once."""
-        requests = [*_taken(self._requests)]
+        requests = _taken(self._requests)
         if self._statistics is not None:
             for request in requests:
                 self._statistics.count(request)
@@ -104,9 +101,9 @@ class Observer:
             self._metrics.record_decisions(requests)
 
 
-def _taken(noted: deque[Noted]) -> Iterator[Noted]:
-    while True:
-        try:
-            yield noted.popleft()
-        except IndexError:
-            return
+def _taken(noted: deque[Noted]) -> list[Noted]:
+    taken: list[Noted] = []
+    with suppress(IndexError):  # the end
+        while True:
+            taken.append(noted.popleft())
+    return taken

@@ -85,13 +85,11 @@ class StatisticsRecorder:
         """Count one request."""
         if not self._is_on:
             return
-        decision, client_id, username, grant, endpoint, now_s, _ = request
-        prefix = ""
-        is_token = endpoint == TOKEN_ENDPOINT
-        if not is_token:
-            prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
+        decision, username, now_s = request.decision, request.username, request.now_s
+        is_token = request.endpoint == TOKEN_ENDPOINT
+        prefix, grant = ("", request.grant) if is_token else (f"{request.endpoint}/", ENDPOINT + request.endpoint)
         with self._lock:
-            client = self._client(client_id, self._settings().clients_per_minute, now_s)
+            client = self._client(request.client_id, self._settings().clients_per_minute, now_s)
             client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)

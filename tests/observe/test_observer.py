@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from oauth_ratelimit.core.decision import Decision, is_near_limit
+from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.observe.observer import MAX_NOTED, Callbacks, Observer
 from testbed.clock import Clock
 from tests.support.decisions import DENIED, TRUSTED, WOULD_DENY, an_admission
@@ -37,7 +37,7 @@ def test_callback_of_a_decision(decision: Decision, denied_count: int, near_coun
 
     assert [(decision, ids)] * denied_count == on_denied
     assert [(decision, ids)] * near_count == on_near_limit
-    assert is_near_limit(decision) is bool(near_count)
+    assert decision.described.is_near_limit is bool(near_count)
 
 
 def test_requests_are_counted_in_groups_with_the_time_at_which_they_came_and_the_name_of_their_grant_type() -> None:
