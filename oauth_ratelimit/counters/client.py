@@ -136,7 +136,7 @@ class ClientState:
                 if not holder.is_dirty:
                     self._mark_dirty(holder)
                 return repeated
-        buckets = self._current_buckets(key, now_s)
+        buckets = self._buckets(key, now_s) + self._buckets(self.total, now_s)
         for bucket in buckets:
             if bucket.denies(now_s, cost):
                 return self._deny(key, rules, buckets, now_s, cost, can_reuse)
@@ -148,11 +148,8 @@ class ClientState:
                     self.queue.add_urgent(each)
         return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
 
-    def _current_buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
-        """Return the buckets that a request concerns, in the frames of ``now_s``, and queue their keys."""
-        return self._buckets(key, now_s) + self._buckets(self.total, now_s)
-
     def _buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
+        """Return the buckets of a key, in the frames of ``now_s``, and queue it."""
         if key is None:
             return ()
         self._mark_dirty(key)
@@ -203,7 +200,7 @@ class ClientState:
 
     def preview(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int) -> Decision:
         """Decide as ``decide`` does, and count nothing."""
-        buckets, tiers = self._current_buckets(key, now_s), rules.tiers_of(key)
+        buckets, tiers = self._buckets(key, now_s) + self._buckets(self.total, now_s), rules.tiers_of(key)
         checked = list(zip(tiers, buckets, strict=True))
         over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
         denial = _describe(checked, over, now_s=now_s, cost=cost) if over else None

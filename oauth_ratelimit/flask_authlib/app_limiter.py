@@ -173,11 +173,12 @@ class AppLimiter:
             begun_s = time.perf_counter()
             decision = worker.limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             duration_s = time.perf_counter() - begun_s
-            username = worker.limiter.pseudonym_of(username)
-            key = settings.denial.partition_key or settings.privacy.key
-            partition = None if key is None or username is None else key.partition(client_id, username)
-            reuse = None
-            if asked is not None and username is None:
+            reuse = partition = None
+            username = None if username is None else worker.limiter.pseudonym_of(username)
+            if username is not None:
+                key = settings.denial.partition_key or settings.privacy.key
+                partition = None if key is None else key.partition(client_id, username)
+            elif asked is not None:
                 reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
@@ -212,12 +213,12 @@ class AppLimiter:
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
         worker = self._worker  # started by the decision; without one there is nothing to record with
-        if worker is None:
-            return
-        with self.fail_open("observer_failed"):  # the token has been issued
-            lifetime_s = token.get("expires_in") if isinstance(token, Mapping) else None
-            if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
+        try:  # the token has been issued
+            lifetime_s = token.get("expires_in") if isinstance(token, (dict, Mapping)) else None
+            if worker is not None and type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
                 worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
+        except Exception as exc:  # noqa: BLE001
+            self.log_failure("observer_failed", exc)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

@@ -118,15 +118,15 @@ class RateLimitMixin:
         """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
         state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
         app_limiter = current_app_limiter() if state is None else state.app_limiter
-        if app_limiter is None or not app_limiter.settings.is_guarded:
+        if app_limiter is None or not app_limiter.live.current.is_guarded:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:
             authenticate = partial(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
             client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
                 reserve_password(client, request)
-        has_secret = getattr(request, "auth_method", None) != NO_SECRET
-        if endpoint != TOKEN_ENDPOINT and app_limiter is not None and has_secret:
+        is_other = endpoint != TOKEN_ENDPOINT and getattr(request, "auth_method", None) != NO_SECRET
+        if is_other and app_limiter is not None:
             if endpoint == REVOCATION:
                 app_limiter.forget_tokens(client)
             limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
@@ -201,6 +201,8 @@ def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: An
 def _end_token_request(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     state.settle_guess()
+    if state.reuse is None and state.is_decided:
+        return response
     app_limiter = state.app_limiter
     with app_limiter.fail_open("check_failed"):
         if state.reuse is not None:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from flask import current_app, has_request_context, request
+from flask import Flask, current_app, has_request_context, request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
@@ -83,13 +83,14 @@ def current_app_limiter() -> AppLimiter | None:
     """Return the limiter of the current request's application, None if it is not limited, or outside of a request."""
     if not has_request_context():
         return None
-    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
-    return app_limiter
+    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+    return app.extensions.get(EXTENSION)
 
 
 def current_response() -> ResponseState:
     """Return the state of the response to the current request. A context without the middleware has one of its own."""
-    state: ResponseState = request.environ.setdefault(RESPONSE_KEY, ResponseState(is_awaited=False))
+    environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    state: ResponseState = environ.get(RESPONSE_KEY) or environ.setdefault(RESPONSE_KEY, ResponseState(False))
     return state
 
 
