@@ -144,6 +144,7 @@ def test_week_of_all_clients_is_read_from_few_documents(connection: Connection, 
     for ago_s in range(0, 8 * DAY_S, 8 * HOUR_S):
         fleet.write(fleet.clock() - ago_s, client_id="shop", allowed=1)
     fleet.derive()
+    fleet.check(7 * DAY_S)
     commands.sent.clear()
     since_s = fleet.since_s(7 * DAY_S)
     assert not fleet.rollups.rows(since_s, fleet.clock()).missing
