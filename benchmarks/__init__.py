@@ -3,7 +3,7 @@
 ::
 
     decision.py       one decision, beside other libraries
-    endpoint.py       a token request, beside Flask-Limiter, called directly and through gunicorn (token_request.py)
+    endpoint.py       a token request: instructions, and beside Flask-Limiter, directly and deployed (token_request.py)
     flush.py          sync cycles, conflicts, idle keys, requests during a flush, and new keys without end
     memory.py         bytes per key, pauses of the garbage collector, a flood of users
     replays.py        recorded traffic (traces.py) through each algorithm and setting

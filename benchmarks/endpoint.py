@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks import token_request
+from benchmarks import instructions, token_request
 from benchmarks.measuring import in_new_process, servers_of, take_turns, timed
 from benchmarks.redis_server import redis_server
 from benchmarks.results import Result, median_of, spread
@@ -54,6 +54,9 @@ def run(*, short: bool) -> Iterator[Result]:
         database = Path(directory, "demo.sqlite3")
         seed(database)
         yield from _called_directly(database, process_count=2 if short else 16, turn_count=10 if short else 60)
+        if shutil.which("valgrind"):
+            base, ours = instructions.count([*instructions.REQUESTS]).values()
+            yield Result("endpoint/instructions of client_credentials, added", 100 * (ours / base - 1), "%", "<= 6")
         seed(database, users=USERS)
         yield from _as_deployed(database, turn_s=2 if short else 3, turn_count=2 if short else 24)
 

@@ -27,16 +27,17 @@ from typing import Any
 
 from benchmarks import subjects
 from benchmarks.subjects import CLIENT_ID, FIXED_TIME_S, NO_LIMIT, USER, VARIANTS, Hit, settings_of
-from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.statistics import ClientMinute
-from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from benchmarks.token_request import BASE, OURS, application, requests_to
+from oauth_ratelimit.observe import spans
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
+from testbed.oauth_server.database import seed
 
 PATH = Path(__file__).with_name("baseline.json")
 TOLERATED_RATIO = 1.10
 SHORT_COUNT, LONG_COUNT = 2_000, 7_000
 KEY_COUNT = 1_000
+REQUEST_PART = 5  # an operation is this part of a token request, which takes a hundred times as long as a decision
 UNIT = "bare"
 
 Repeated = Callable[[int], object]
@@ -111,7 +112,7 @@ def run_forks(names: Sequence[str]) -> None:
         for length in (SHORT_COUNT, LONG_COUNT):
             pid = os.fork()
             if pid == 0:
-                repeated = (CASES | {UNIT: bare})[name]()
+                repeated = (CASES | REQUESTS | {UNIT: bare})[name]()
                 gc.freeze()  # otherwise full collections depend on the number of imported objects
                 gc.collect()
                 repeated(length)
@@ -199,21 +200,19 @@ class _Counter:
         self.frame_end_s = 1e12
 
 
-def with_statistics() -> Repeated:
-    """Return hits that are counted in the statistics, as behind the extension."""
-    clock = _reading([FIXED_TIME_S])
-    check = subjects.limiter(clock=clock).check
-    record = StatisticsRecorder(_NoWriter(), settings=StatisticsSettings, clock=clock).count
+def token_requests(subject: str) -> Repeated:
+    """Return token requests, called directly, with metrics and quota headers and without sync cycles."""
+    database = Path(tempfile.mkdtemp(prefix="oauth_ratelimit-instructions-"), "demo.sqlite3")
+    seed(database)
+    spans.IS_AVAILABLE = False  # another extra
+    send = requests_to(application(subject, database, interval="1h"), "client_credentials")
 
-    def hit(user: str) -> None:
-        record(check(CLIENT_ID, user), CLIENT_ID, username=user, grant="password", now_s=FIXED_TIME_S)
+    def run(count: int) -> None:
+        for _ in repeat(None, count // REQUEST_PART):
+            send()
+        shutil.rmtree(database.parent)
 
-    return hot(hit)
-
-
-class _NoWriter:
-    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float) -> Sequence[int]:
-        return ()
+    return run
 
 
 def _ours(config: Mapping[str, Any] | None = None) -> Hit:
@@ -233,12 +232,13 @@ CASES: Mapping[str, Callable[[], Repeated]] = {
         f"ours, {name}": lambda config=VARIANTS[name]: hot(_ours(config))  # type: ignore[misc]
         for name in ("two tiers", "client_total", "override", "trusted", "proportional")
     },
-    "ours, with statistics": with_statistics,
     "ours, cycles": lambda: cycles(1.0),
     "ours, cycles of a frame": lambda: cycles(6.0),
     "ours, shared cycles": lambda: cycles(1.0, store=MemoryStore()),
 }
 """Compared cases by name."""
+
+REQUESTS = {subject: partial(token_requests, subject) for subject in (BASE, OURS)}
 
 if __name__ == "__main__":
     sys.exit(main())
