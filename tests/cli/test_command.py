@@ -47,6 +47,23 @@ def test_every_command_prints_one_json_value(terminal: Terminal, words: tuple[st
     assert isinstance(json.loads(result.stdout), dict | list)
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("db", "upgrade"), "db was removed: init-db applies migrations"),
+        (("schema",), "schema was removed: check-config --schema"),
+        (("top", "--watch", "1"), "top was removed: show without a CLIENT"),
+        (("export", "--help"), "export was removed: commands that list"),
+        (("replay", "--near-limit", "reserve", "x.log"), "--near-limit was removed: keys near a limit"),
+        (("replay", "--picture", "x.svg", "x.log"), "--picture was removed: draw the JSON"),
+    ],
+)
+def test_removed_command_or_option_says_what_to_use(words: tuple[str, ...], answer: str) -> None:
+    result = run_command(*words)
+    assert 2 == result.exit_code
+    assert answer in result.stderr
+
+
 @pytest.mark.parametrize("environment_mode", [None, "off"])
 def test_flask_uses_the_application_configuration_without_the_emergency_switch(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, environment_mode: str | None
