@@ -130,8 +130,8 @@ class RecordingFacts:
             (late_count, f"{counted(late_count, 'row')} too late to be sorted"),
             (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
             (not source.row_count, f"{self.recording.path}: no requests"),
-            (source.address_count, ADDRESSES.format(requests=counted(source.address_count, "request"))),
-            (source.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.paths))),
+            (source.parser.address_count, ADDRESSES.format(requests=counted(source.parser.address_count, "request"))),
+            (source.parser.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.parser.paths))),
             (source.row_count and not source.user_count, NO_USERS),
         )
         return [text for is_so, text in found if is_so]
@@ -140,12 +140,12 @@ class RecordingFacts:
         source, rows = self.source, self.rows
         return {
             "file": self.recording.path,
-            "format": source.form and source.form.value,
+            "format": source.parser.form and source.parser.form.value,
             "requests": source.row_count,
             "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
             "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
             "is_spread": bool(rows.is_spread),
-            "paths": dict(source.paths.most_common(MAX_NAMED)) if source.row_count else {},
+            "paths": dict(source.parser.paths.most_common(MAX_NAMED)) if source.row_count else {},
             "left_out_lines": source.left_out.total(),
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
@@ -154,12 +154,11 @@ class RecordingFacts:
         }
 
     def table(self) -> list[tuple[str, Value]]:
-        """Return names and values to print."""
         source, data, first_us, last_us = self.source, self.data(), self.rows.first_us, self.rows.last_us
         facts: list[tuple[str, Value]] = [
             ("file", f"{self.recording.path}, {data['format']}"),
             ("requests", data["requests"]),
-            *([("path", _named(source.paths))] if source.row_count and source.paths else []),
+            *([("path", _named(source.parser.paths))] if source.row_count and source.parser.paths else []),
             ("left out", _named(source.left_out) or "nothing"),
         ]
         if first_us is not None and last_us is not None:

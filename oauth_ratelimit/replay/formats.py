@@ -103,28 +103,38 @@ class UnusableFile(Exception):
 class Parser:
     """Parser of the lines of one file: of each its values by name, then the row that they make."""
 
-    def __init__(self, form: Format, selection: Selection) -> None:
+    def __init__(self, form: Format | None, selection: Selection) -> None:
+        self.form = form  # None until the first line is read, unless it was given
         self.address_count = 0  # rows without a client, whose address is taken for it
-        self.paths: Counter[str] = Counter()  # of rows, up to a number of paths
-        self.other_paths: Counter[str] = Counter()  # of requests that are left out for it
+        self._paths: Counter[str] = Counter()  # of rows, up to a number of paths
+        self._other_paths: Counter[str] = Counter()  # of requests that are left out for it
         self._selection = selection
         self._columns: list[str] = []  # of CSV, after its first line
-        readers = {Format.CSV: self._csv_values, Format.JSON_LINES: _json_values, Format.ACCESS_LOG: _log_values}
-        self._values: Callable[[str], Mapping[str, object] | None] = readers[form]
+        self._readers: dict[Format, Callable[[str], Mapping[str, object] | None]] = {
+            Format.CSV: self._csv_values,
+            Format.JSON_LINES: _json_values,
+            Format.ACCESS_LOG: _log_values,
+        }
+
+    @property
+    def paths(self) -> Counter[str]:
+        """The paths of requests; of those that are left out if there are no others."""
+        return self._paths or self._other_paths
 
     def parse(self, line: str) -> Row | str:
         """Return the row of a line, or the reason to leave the line out, such as that it is a header.
 
         Raises ``ValueError`` with the reason for a malformed line, ``UnusableFile`` for another file than expected.
         """
-        found, selection = self._values(line), self._selection
+        self.form = self.form or detect_format(line)
+        found, selection = self._readers[self.form](line), self._selection
         if found is None:
             return "header"
         method, path = _requested(found)
         if path is None and selection.path is not None:
             raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
         if path is not None and not self._is_selected(path):
-            _count(self.other_paths, path)
+            _count(self._other_paths, path)
             return "at another path"
         if method in OTHER_METHODS:
             return f"of method {method}"
@@ -146,7 +156,7 @@ class Parser:
             raise ValueError(names.missing(list(found)) or "the time or the client is null")
         row = Row(parse_time_us(time), _name(client), user, grant)
         if path is not None:
-            _count(self.paths, path)
+            _count(self._paths, path)
         return row
 
     def _is_selected(self, path: str) -> bool:

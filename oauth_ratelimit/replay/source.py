@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oauth_ratelimit.replay.formats import SECOND_US, Format, Parser, Row, Selection, UnusableFile, detect_format
+from oauth_ratelimit.replay.formats import SECOND_US, Format, Parser, Row, Selection, UnusableFile
 
 STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
@@ -63,23 +63,12 @@ class RowReader:
 
     def __init__(self, stream: BufferedReader, recording: Recording) -> None:
         self.stream = stream
-        self._selection = recording.selection
-        self._parser: Parser | None = None
-        self.form = recording.form  # None until the first line is read, unless it was given
+        self.parser = Parser(recording.form, recording.selection)
         self.row_count = self.user_count = 0
         self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
         self.bad_count = 0  # malformed lines
         self.problems: list[Problem] = []  # the first malformed lines
         self.is_cut_short = False  # True if the file could not be decompressed to its end
-
-    @property
-    def address_count(self) -> int:
-        return self._parser.address_count if self._parser else 0
-
-    @property
-    def paths(self) -> Counter[str]:
-        """The paths of requests; of those that are left out if there are no others."""
-        return (self._parser.paths or self._parser.other_paths) if self._parser else Counter()
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows in the order of the file.
@@ -95,7 +84,9 @@ class RowReader:
                     raise ValueError(f"longer than {MAX_LINE_LENGTH} bytes")
                 # A byte that is not UTF-8, as in Latin-1, is written as ``\\xe4``, so that names stay apart.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", "backslashreplace")
-                row = self._parser_for(text).parse(text)
+                if number == 1 and "\0" in text:
+                    raise UnusableFile("no text; expected UTF-8, packed with gzip or not")
+                row = self.parser.parse(text)
             except ValueError as exc:
                 self.bad_count += 1
                 if len(self.problems) < MAX_PROBLEMS:
@@ -107,14 +98,6 @@ class RowReader:
                 self.row_count += 1
                 self.user_count += row.user is not None
                 yield row
-
-    def _parser_for(self, line: str) -> Parser:
-        if self._parser is None:
-            if "\0" in line:
-                raise UnusableFile("no text; expected UTF-8, packed with gzip or not")
-            self.form = self.form or detect_format(line)
-            self._parser = Parser(self.form, self._selection)
-        return self._parser
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines, of one that is too long its beginning."""
