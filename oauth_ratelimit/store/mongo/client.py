@@ -36,10 +36,7 @@ DEFAULT_DATABASE = "oauth_ratelimit"
 SHORTEST_LIMIT_S = 0.001  # the driver takes 0 for no limit
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
-LENIENT_DECODING: dict[str, Any] = {
-    "unicode_decode_error_handler": "replace",
-    "datetime_conversion": "DATETIME_AUTO",
-}
+LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
 # The user and password end at the last @, so no part of an unescaped password is taken for a host.
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"

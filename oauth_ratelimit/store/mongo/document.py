@@ -177,13 +177,12 @@ def _series_name(series: Series) -> str:
 
 
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
-    """Return one update for each change."""
     mark, seen = f"writers.{writer}", f"seen.{writer}"
     operations = []
     for change in changes:
         update: Document = {
             "$set": {mark: Int64(change.write_number)},
-            "$max": {EXPIRE: _end(change.expire_at_s)},
+            "$max": {EXPIRE: date_of(min(change.expire_at_s, LATEST_S))},
             "$currentDate": {seen: True},
         }
         for series, horizon_s in change.horizons.items():
@@ -228,11 +227,6 @@ def _expired_paths(change: Change) -> Iterator[str]:
 @lru_cache(maxsize=1000)
 def _frame_path(series: Series, start_s: int) -> str:
     return f"requestCounters.{_series_name(series)}.{start_s}"
-
-
-@lru_cache(maxsize=1000)
-def _end(expire_at_s: float) -> datetime:
-    return date_of(min(expire_at_s, LATEST_S))
 
 
 def compose_mark_removal(writer: str, keys: Iterable[Key]) -> list[UpdateOne]:

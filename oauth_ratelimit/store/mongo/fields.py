@@ -27,21 +27,16 @@ def fits(max_bytes: int, path: str = "$$ROOT") -> dict[str, Any]:
 
 
 def newest(
-    collection: Collection[dict[str, Any]],
-    *stages: dict[str, Any],
-    by: str,
-    at_most: int,
-    max_bytes: int,
-    max_total_bytes: int,
+    collection: Collection[dict[str, Any]], *stages: dict[str, Any], at_most: int, max_bytes: int, max_total_bytes: int
 ) -> list[dict[str, Any]]:
-    """Return the newest documents that some stages select, oldest first, bounded in number, size and time.
+    """Return the newest documents by ``at`` that some stages select, oldest first, bounded in number, size and time.
 
-    ``by`` is the field with the time of a document. The server leaves out documents above ``max_bytes`` after the
-    stages, and the oldest where all together are above ``max_total_bytes``.
+    The server leaves out documents above ``max_bytes`` after the stages, and the oldest where all together are above
+    ``max_total_bytes``.
     """
     window = {"documents": ["unbounded", "current"]}
     read_bytes = {"$sum": {"$bsonSize": "$$ROOT"}, "window": window}
-    last_first = {by: -1, "_id": 1}
+    last_first = {"at": -1, "_id": 1}
     bounded: list[dict[str, Any]] = [
         {"$match": fits(max_bytes)},
         {"$sort": last_first},
@@ -74,7 +69,7 @@ def date_of(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
 
 
-def whole_number(value: object, *, at_most: int) -> int | None:
+def whole_number(value: object, *, at_most: int = MAX_EXACT) -> int | None:
     """Return a whole number from 0 to a maximum, None for anything else. Old shells write every number as a float."""
     if type(value) is int:  # nearly every number of a document
         return value if 0 <= value <= at_most else None
@@ -85,7 +80,7 @@ def whole_number(value: object, *, at_most: int) -> int | None:
     return int(value)
 
 
-def checked_number(value: object, *, at_most: int) -> int:
+def checked_number(value: object, *, at_most: int = MAX_EXACT) -> int:
     """Return a whole number from 0 to a maximum. Raises ``ValueError`` for anything else."""
     number = whole_number(value, at_most=at_most)
     if number is None:
@@ -95,7 +90,7 @@ def checked_number(value: object, *, at_most: int) -> int:
 
 def count(value: object) -> int:
     """Return a count, 0 in place of anything else."""
-    return whole_number(value, at_most=MAX_EXACT) or 0
+    return whole_number(value) or 0
 
 
 def is_text(value: object) -> TypeGuard[str]:

@@ -71,7 +71,6 @@ class HeartbeatStore(StatisticsCollection):
     """The heartbeats of all instances."""
 
     def put(self, heartbeat: Heartbeat) -> None:
-        """Replace the instance's heartbeat."""
         fields = {**heartbeat._asdict(), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
         with translated_errors():
             self._collection.replace_one({"_id": {"instance": fields.pop("instance")}}, fields, upsert=True)

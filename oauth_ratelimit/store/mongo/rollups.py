@@ -311,7 +311,7 @@ def _row(document: Mapping[str, Any]) -> ClientTotal:
         *tallies_of(document["counts"]),
         highest_use=None if share is None else float(share),
         policy=None if policy is None else unquote(policy),
-        denied_from_s=whole_number(document.get("first"), at_most=MAX_EXACT),
-        denied_until_s=whole_number(document.get("last"), at_most=MAX_EXACT),
+        denied_from_s=whole_number(document.get("first")),
+        denied_until_s=whole_number(document.get("last")),
         start_s=count(document.get("start")),
     )

@@ -33,15 +33,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import (
-    MAX_EXACT,
-    checked_number,
-    checked_text,
-    count,
-    date_of,
-    fits,
-    well_formed,
-)
+from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, count, date_of, fits, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
 from oauth_ratelimit.store.mongo.rollups import LATE_ID, late_note
@@ -80,12 +72,7 @@ class StatisticsStore(StatisticsCollection):
         return rejected
 
     def minutes(
-        self,
-        since_s: float,
-        until_s: float,
-        client_id: str | None = None,
-        *,
-        parts: Collection[str] = PARTS,
+        self, since_s: float, until_s: float, client_id: str | None = None, *, parts: Collection[str] = PARTS
     ) -> Iterator[ClientMinute]:
         """Yield the minutes that begin in a period, in order of time; faster without ``users`` and ``registers``."""
         selected, order = selected_minutes(since_s, until_s, client_id)
@@ -153,10 +140,10 @@ def parse_minute(document: Document) -> ClientMinute:
         add_user(users, UserLoad(checked_text(username), *map(count, counts)))
     lifetimes = Counter[int]()
     for seconds, token_count in _shares(document, "lifetimes"):
-        lifetimes[checked_number(int(seconds), at_most=MAX_EXACT)] += count(token_count)
+        lifetimes[checked_number(int(seconds))] += count(token_count)
     return ClientMinute(
         client_id=checked_text(document["_id"]["clientId"]),
-        minute_s=checked_number(document["_id"]["minute"], at_most=MAX_EXACT),
+        minute_s=checked_number(document["_id"]["minute"]),
         tallies=tallies,
         peaks={unquote(name): _peak(*value) for name, value in document.get("peaks", {}).items()},
         denials={
@@ -182,7 +169,7 @@ def _shares(document: Document, part: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _denials(value: Mapping[str, Any]) -> Denials:
-    first_s, last_s = (checked_number(value[name], at_most=MAX_EXACT) for name in ("first", "last"))
+    first_s, last_s = (checked_number(value[name]) for name in ("first", "last"))
     limit, window_s = map(count, value["limit"])
     return Denials(sum(map(count, value["by"].values())), first_s, last_s, limit, window_s)
 
