@@ -82,12 +82,7 @@ def admin_blueprint(
         may_change: Takes an operator's name and returns True if this operator may make changes.
     """
     pages = Blueprint(
-        NAME,
-        __name__,
-        url_prefix=url,
-        template_folder="templates",
-        static_folder="static",
-        static_url_path="/static",
+        NAME, __name__, url_prefix=url, template_folder="templates", static_folder="static", static_url_path="/static"
     )
 
     @pages.before_request

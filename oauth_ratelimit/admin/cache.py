@@ -50,9 +50,7 @@ class ReadCache:
     def read(self, query: Callable[[OperatorContext], Answer]) -> Answer:
         """Return the answer to a query.
 
-        Raises:
-            NothingShared: There is no shared database.
-            StoreError: MongoDB is unreachable, or was a moment ago, or rejects the query.
+        Raises ``NothingShared``, and ``StoreError`` if MongoDB is unreachable, or was just now, or rejects the query.
         """
         self._raise_during_outage()
         try:

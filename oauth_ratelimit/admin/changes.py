@@ -76,7 +76,6 @@ class Form:
         return FIELDS[name].parse(self._body.get(name), name, self.problems)
 
     def end_s(self, now_s: float) -> float | None:
-        """Return the end; None for an override without one."""
         try:
             return end_after(str(self._body["for"]), now_s=now_s) if self._body.get("for") else None
         except ValueError as exc:

@@ -63,7 +63,6 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         usage = usages[0][0]
         nearest = usage.used_ratio, f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
     verdict = judge(read_case(cache, client_id, is_unknown=suggestions is not None, nearest=nearest))
-    kind, text = explanation.forecast()
     return {
         "now_s": context.now_s,
         "client_id": client_id,
@@ -75,7 +74,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "asked": source_text(source.grant) if endpoint and source else grant_type or "",
         "explanation": explanation,
         "usages": usages,
-        "forecast": (kind.value, text),
+        "forecast": explanation.forecast(),
         "plan": context.policies.rules_of(client_id)[0].plan,
     }
 

@@ -49,11 +49,7 @@ Authorize = Callable[[], str | AnyResponse | None]
 
 
 def authorized_operator(authorize: Authorize) -> str | AnyResponse:
-    """Return the operator's name, or the response to anybody else.
-
-    Raises:
-        TypeError: ``authorize`` returned something else, such as True. The history needs a name.
-    """
+    """Return the operator's name, which the history needs, or the response to anybody else."""
     operator = authorize()
     if operator is None or operator == "":
         return Response("You are not authorised to see this page.\n", status=403, mimetype="text/plain")

@@ -4,16 +4,7 @@ import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import explained, json_option, name_argument
-from oauth_ratelimit.cli.output import (
-    Column,
-    Number,
-    next_text,
-    print_facts,
-    print_hint,
-    print_json,
-    print_table,
-    visible,
-)
+from oauth_ratelimit.cli.output import Column, Number, print_facts, print_hint, print_json, print_table, visible
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import Where, parse_decision_id
 from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
@@ -21,7 +12,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import duration, origin_text
+from oauth_ratelimit.operations.format import duration, next_text, origin_text
 from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.store.mongo.denials import of_client
 

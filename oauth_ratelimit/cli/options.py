@@ -148,7 +148,6 @@ def name_argument(
 
 
 def kind_option(words: str, **more: Any) -> Callable[[Function], Function]:
-    """Return ``--kind``: the kind of a limit."""
     kinds = click.Choice([kind.value for kind in LimitKind])
     return click.option("--kind", type=kinds, help=words, **more)
 

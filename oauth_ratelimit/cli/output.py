@@ -20,7 +20,6 @@ import click
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record, json_safe
 
 GAP = "  "
@@ -155,12 +154,6 @@ def _text(value: Value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return NO_VALUE if value is None else f"{value:.1f}"
-
-
-def next_text(usage: Record) -> Value:
-    """Return when the next request is admitted; None if that is not known."""
-    seconds = usage["retry_after_s"]
-    return "now" if seconds == 0 else seconds and duration(seconds)
 
 
 def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -> None:

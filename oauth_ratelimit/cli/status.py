@@ -9,7 +9,6 @@ from oauth_ratelimit.cli.output import (
     Column,
     Number,
     Value,
-    next_text,
     print_facts,
     print_json,
     print_records,
@@ -26,6 +25,7 @@ from oauth_ratelimit.operations.format import (
     duration,
     mode_source_text,
     mode_text,
+    next_text,
     spared_text,
     utc_time,
 )

@@ -100,7 +100,6 @@ class DenialEvents:
             period.until_s = period.since_s
 
     def end_minute(self, now_s: float) -> None:
-        """Log what the last minute left out, if it is over. Infinity ends any minute."""
         self._budget.end_minute(now_s)
         self._guard_budget.end_minute(now_s)
 

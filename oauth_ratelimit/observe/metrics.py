@@ -147,7 +147,6 @@ class Metrics:
             self._mode.labels(each.value).set(each is mode)
 
     def record_failure(self, kind: str) -> None:
-        """Count a failed authentication against a client, a user or an address."""
         self._failures.labels(kind).inc()
 
     def record_alarm(self, decision: Decision) -> None:

@@ -79,7 +79,6 @@ class OpenMinute:
         self._burst = max(self._burst, self._second_count)
 
     def count_lifetime(self, lifetime_s: int) -> None:
-        """Count the lifetime of a token that was issued."""
         if lifetime_s in self._lifetimes or len(self._lifetimes) < MAX_LIFETIMES:
             self._lifetimes[lifetime_s] += 1
 

@@ -82,7 +82,6 @@ class StatisticsRecorder:
         return f"{self._process}-{self._restart_count}"
 
     def count(self, request: DecidedRequest) -> None:
-        """Count one request."""
         if not self._is_on:
             return
         decision, username, now_s = request.decision, request.username, request.now_s

@@ -1,6 +1,5 @@
 """Explanation of a decision: everything that decides about one client and user at one endpoint."""
 
-import enum
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -17,12 +16,6 @@ from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
-
-
-class Forecast(enum.StrEnum):
-    ADMITTED = "admitted"
-    WOULD_BE_DENIED = "would-be-denied"
-    DENIED = "denied"
 
 
 class LimitExplanation:
@@ -64,21 +57,21 @@ class LimitExplanation:
             for usage in reader.of(key, self._snapshots.get(key), self.context.now_s)
         ]
 
-    def forecast(self) -> tuple[Forecast, str]:
-        """Return what the next request meets, and the reason in words."""
+    def forecast(self) -> tuple[str, str]:
+        """Return what the next request is, ``admitted``, ``would-be-denied`` or ``denied``, and the reason in words."""
         if self.trust_origin:
-            return Forecast.ADMITTED, "admitted: trusted"
+            return "admitted", "admitted: trusted"
         exceeded = [usage for usage, _ in self.usages if usage.retry_after_s > 0]
         if not exceeded:
-            return Forecast.ADMITTED, "admitted"
+            return "admitted", "admitted"
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
         last = max(denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
         if last.policy.on_limit is OnLimit.REUSE:
             reason += ", unless it is given the token that it has (on_limit: reuse)"
         if denying:
-            return Forecast.DENIED, f"denied: {reason}"
-        return Forecast.WOULD_BE_DENIED, f"admitted, would be denied: {reason}"
+            return "denied", f"denied: {reason}"
+        return "would-be-denied", f"admitted, would be denied: {reason}"
 
     @property
     def mode_origin(self) -> Origin:
@@ -95,7 +88,6 @@ class LimitExplanation:
         return canary_text(self.context.policies.canary) + (", with this client" if self.matched.is_canary else "")
 
     def data(self) -> Record:
-        """Return the explanation as a record."""
         kind, text = self.forecast()
         trust = self.trust_origin
         is_shared = self.context.is_shared
@@ -108,7 +100,7 @@ class LimitExplanation:
             "mode": self.matched.mode.value,
             "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.matched.is_canary,
-            "forecast": {"kind": kind.value, "text": text} if is_shared or trust else None,
+            "forecast": {"kind": kind, "text": text} if is_shared or trust else None,
             "limits": [
                 {**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in self.usages
             ],

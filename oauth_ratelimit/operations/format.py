@@ -1,8 +1,9 @@
 """Values as text for people: durations, times, limits, origins."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Canary, Mode
@@ -22,6 +23,12 @@ def duration(seconds: float) -> str:
             more = whole % unit_s // rest_s
             return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
     return f"{whole} s"
+
+
+def next_text(usage: Mapping[str, Any]) -> str | None:
+    """Return when the next request is admitted; None if that is not known."""
+    seconds = usage["retry_after_s"]
+    return "now" if seconds == 0 else seconds and duration(seconds)
 
 
 def counted(count: int, word: str) -> str:

@@ -33,7 +33,6 @@ class ReuseShares:
         self._tallies[minute.client_id] = self._tallies.get(minute.client_id, NO_REQUESTS) + tally
 
     def noting(self, minutes: Iterable[ClientMinute]) -> Iterator[ClientMinute]:
-        """Yield minutes, and add each."""
         for minute in minutes:
             self.add(minute)
             yield minute

@@ -82,7 +82,6 @@ class Rollout:
 
     @property
     def is_override(self) -> bool:
-        """True if an override sets the mode."""
         return self.status.mode_origin.override is not None
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:

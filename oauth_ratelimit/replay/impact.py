@@ -29,9 +29,7 @@ NOBODY = "In the last hour this would have hit nobody: no request was over a lim
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """Impact of a change, in sentences."""
-
-    lines: list[str]
+    lines: list[str]  # the impact in sentences
     # Amounts of further limits that would have to be raised, too, by kind and name
     proposal: dict[LimitKind, dict[str, int]] = field(default_factory=dict)
 

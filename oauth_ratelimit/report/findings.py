@@ -110,18 +110,12 @@ class ClientFinding:
 
     @property
     def excess_ratio(self) -> float:
-        """Ratio of requests to needed tokens."""
         return self.offered / self.needed if self.needed else 0.0
 
     @property
     def needless(self) -> int:
         """Estimated number of requests beyond the need, which ranks clients; 0 within the error of the estimate."""
         return self.offered - round(self.needed) if self.excess_ratio >= CERTAIN_RATIO else 0
-
-    @property
-    def is_trusted(self) -> bool:
-        """True if the client was trusted in most of its requests."""
-        return self.total.tally().is_mostly_trusted
 
     @property
     def verdict(self) -> Verdict:

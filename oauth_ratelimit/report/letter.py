@@ -42,7 +42,6 @@ def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
 
 
 def observation(fault: Fault, finding: ClientFinding) -> str:
-    """Return a sentence about a fault."""
     tally = finding.total.tally()
     per_user = f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
     match fault:
@@ -122,7 +121,7 @@ def record_of(
         "rank": rank,
         "client_id": finding.client_id,
         "verdict": finding.verdict.value,
-        "is_trusted": finding.is_trusted,
+        "is_trusted": tally.is_mostly_trusted,
         "faults": [fault.value for fault in finding.faults],
         "requests": tally.offered,
         "issued": tally.issued,
