@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
@@ -20,7 +18,7 @@ from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
 from tests.admin.conftest import LIMIT, Page, minute, record
-from tests.support.apps import app_limiter_of, protected_app, token_status
+from tests.support.apps import app_limiter_of, token_status
 from tests.support.limiters import send_hits
 
 
@@ -259,17 +257,6 @@ def test_ten_viewers_at_once_cost_one_computation_until_a_change(page: Page, mon
     page.send("apply", LIMIT)
     page.part("verdict")
     assert 2 == len(reads)
-
-
-def test_page_of_a_process_that_started_with_an_empty_file_says_that_it_is_invalid(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "ratelimit.yaml"
-    path.write_text("")
-    with protected_app(OAUTH_RATELIMIT_CONFIG=path) as app:
-        app.register_blueprint(admin_blueprint(lambda: "ann"))
-
-        assert "The configuration file is invalid" in Page(app).part("state")
 
 
 def test_emergency_switch_keeps_the_page_from_starting_anything(

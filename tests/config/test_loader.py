@@ -58,14 +58,6 @@ def test_every_option_of_a_limit_arrives() -> None:
     assert Policy("burst, at night", 2**53, Window(120, 60), Estimator.PROPORTIONAL, True, Mode.ENFORCE) == found
 
 
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [(60.0, Window(60, 10)), ("2000ms", Window(2, 2)), ("366d", Window(31_622_400, 10)), (26, Window(26, 2))],
-)
-def test_window_in_any_unit_has_the_largest_divisor_up_to_10_as_frames(window: object, expected: Window) -> None:
-    assert expected == user_limit(window=window).window
-
-
 def test_limit_without_a_name_is_named_by_its_kind_or_window() -> None:
     several: list[Any] = ["1/second; 2/minute", {"limit": 3, "window": "1h", "name": "hourly"}]
     values = {"user": several, "client": ["9/minute"], "client_total": ["5/day"]}

@@ -58,14 +58,6 @@ def modes(*found: Settings | None) -> list[Mode | None]:
     return [None if settings is None else settings.policies.mode for settings in found]
 
 
-def test_changed_file_is_applied_once_two_polls_find_it_the_same(
-    source: ConfigFile, path: Path, events: list[Any]
-) -> None:
-    write(path, ENFORCE)
-    assert [None, Mode.ENFORCE, None, None] == modes(source.poll(), source.poll(), source.poll(), source.poll())
-    assert [] == events
-
-
 def test_file_that_is_being_written_is_left_alone(source: ConfigFile, path: Path, events: list[Any]) -> None:
     """Its content may be valid and lack its end."""
     found = []

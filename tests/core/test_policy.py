@@ -17,14 +17,6 @@ DEFAULTS = Limits(client=(CLIENT,), user=(USER,), client_total=(TOTAL,))
 OFF, DRY_RUN, ENFORCE = Mode.OFF, Mode.DRY_RUN, Mode.ENFORCE
 
 
-def test_limits_of_a_client_replace_the_defaults_kind_by_kind() -> None:
-    """A kind that is left out is inherited, an empty one means no limit."""
-    own = OwnLimits(user=(OTHER,), client_total=())
-    policies = PolicySet(limits=DEFAULTS, clients={"app": Rules(limits=own)})
-    assert Limits(client=(CLIENT,), user=(OTHER,), client_total=()) == policies.matching("app").limits
-    assert DEFAULTS == policies.matching("another").limits
-
-
 def test_plan_comes_between_the_defaults_and_the_client() -> None:
     policies = PolicySet(
         limits=DEFAULTS,

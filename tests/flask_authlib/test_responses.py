@@ -86,17 +86,6 @@ def test_policy_name_cannot_break_out_of_its_header(name):
     assert {"r": 5, "t": 61} == parameters
 
 
-@pytest.mark.parametrize("decision", [ADMITTED, DENIED], ids=["admitted", "denied"])
-def test_partition_key_is_a_byte_sequence(decision: Decision) -> None:
-    partition = PseudonymKey.of(b"k" * 32).partition("app", "alice")
-
-    headers = dict(quota_headers(decision, ("ietf",), partition))
-
-    [(_, parameters)] = parsed(headers["RateLimit"])
-    assert 16 == len(parameters["pk"])
-    assert "pk" not in headers["RateLimit-Policy"]
-
-
 def test_partition_keys_of_two_users_differ() -> None:
     """As do those of one user of two clients, and those under another key. Any name has one."""
     key, other = PseudonymKey.of(b"k" * 32), PseudonymKey.of(b"o" * 32)

@@ -159,20 +159,6 @@ def test_minute_has_requests_limits_users_and_denials(
     assert expected == {name: getattr(minute, name) for name in expected}
 
 
-def test_dry_run_within_a_minute_has_times_of_its_own(clock: Clock) -> None:
-    instance = Instance(clock)
-    instance.ask(times=6)
-    instance.limiter.reconfigure(load_config({"mode": "dry-run", "limits": LIMITS}))
-    clock.advance(20)
-    instance.ask(times=3)
-    (minute,) = instance.end_minute()
-
-    assert {
-        ("client", CREDENTIALS, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
-        ("client", CREDENTIALS, "would_deny"): Denials(3, MINUTE_S + 25, MINUTE_S + 25, 4, 60),
-    } == minute.denials
-
-
 def test_denials_of_the_guard_are_no_token_requests_and_push_out_no_client(clock: Clock) -> None:
     """Anybody can make up client ids for wrong secrets. Clients beyond the maximum are counted as one."""
     instance = Instance(clock, clients_per_minute=10)

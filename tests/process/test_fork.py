@@ -20,17 +20,6 @@ class Watcher:
         self.pid = os.getpid()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
-def test_method_runs_in_a_forked_child_and_not_in_its_parent() -> None:
-    watcher = Watcher()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if watcher.pid == os.getpid() else 1)
-
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert os.getpid() == watcher.pid
-
-
 def test_object_is_not_kept_alive() -> None:
     watcher = Watcher()
     reference = weakref.ref(watcher)

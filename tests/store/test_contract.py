@@ -23,15 +23,6 @@ def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[i
     return list(result.lost)
 
 
-def test_first_write_creates_the_document(store: CounterStore) -> None:
-    lost = write(
-        store,
-        a_change(KEY, version=None, next_version=405, hits={SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, write_number=7),
-    )
-    assert [] == lost
-    assert {KEY: Snapshot(405, {SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
-
-
 def test_write_at_the_expected_version_adds_hits_and_leaves_a_mark(store: CounterStore) -> None:
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1}}))
     change = a_change(
@@ -76,14 +67,6 @@ def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
     write(shared.store, a_change(KEY, version=None, next_version=500))
     assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
     assert 500 == shared.store.read([KEY])[KEY].version
-
-
-def test_repeated_write_is_applied_once(store: CounterStore) -> None:
-    """Both when it creates the document and when it changes it."""
-    first = a_change(KEY, version=None, next_version=10)
-    second = a_change(KEY, version=10, next_version=11)
-    assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
-    assert {SIX_SECONDS: {600: 2}} == store.read([KEY])[KEY].hits
 
 
 def test_existing_document_and_newer_version_both_lose_in_one_batch(store: CounterStore) -> None:

@@ -93,16 +93,6 @@ def test_history_has_every_change_in_order(store: OverrideStore) -> None:
     assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
 
 
-def test_history_keeps_the_latest_changes(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script may add one each minute."""
-    monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
-    for at_s in (1.0, 2.0, 3.0):
-        store.put(replace(SAMPLES[0], made_at_s=at_s))
-    store.remove(SAMPLES[0].target, author="bob", reason="over", at_s=4.0)
-
-    assert [("set", 3.0), ("unset", 4.0)] == [(entry.action, entry.at_s) for entry in store.history()]
-
-
 def test_resets_are_in_the_history_alone(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
     store.put(SAMPLES[0])
