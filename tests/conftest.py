@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
+from structlog.testing import capture_logs
 
 from oauth_ratelimit import blueprints
 from oauth_ratelimit.observe import metrics
@@ -158,3 +159,10 @@ def own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr(blueprints, "REGISTRY", registry)
     monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(registry)])
+
+
+@pytest.fixture
+def events() -> Iterator[list[Any]]:
+    """Logged events."""
+    with capture_logs() as captured:
+        yield captured

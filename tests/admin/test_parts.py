@@ -116,13 +116,6 @@ def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter
     assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now$", page.part("users", id="app"))
 
 
-def test_unknown_client_has_suggestions(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, "partner-app", allowed=6)])
-
-    assert "Unknown: no counters" in (text := page.part("client", id="partner-ap"))
-    assert "Did you mean partner-app?" in text
-
-
 def test_instances_have_mode_limits_and_changes(page: Page) -> None:
     assert 200 == token_status(page.app)  # with its first request an instance starts
     text = wait_until(

@@ -1,14 +1,12 @@
 """A configuration file that changes while the application runs."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
@@ -34,12 +32,6 @@ def source(path: Path) -> ConfigFile:
     source = ConfigFile(path)
     source.load()
     return source
-
-
-@pytest.fixture
-def events() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
 
 
 def write(path: Path, text: str) -> None:

@@ -111,12 +111,6 @@ def test_symbols_and_characters_beyond_the_first_plane_are_left_out() -> None:
     assert {"a"} == {folded("a\U0001f600"), folded("a\U0001f601"), folded("a\u2605"), folded("a\U00010400")}
 
 
-@given(st.text(max_size=60))
-def test_folding_twice_changes_nothing(name: str) -> None:
-    """So a name that was stored is found again."""
-    assert folded(name) == folded(folded(name))
-
-
 def test_cost_of_a_long_name_is_bounded() -> None:
     """Names that nobody has are one, however they are spelt."""
     assert len(folded("\ufdfa" * 256)) <= MAX_CLAIM_LENGTH

@@ -42,11 +42,6 @@ def test_different_keys_stay_different() -> None:
     assert Key("a", None) == Key("a", None, None)
 
 
-@given(name=ANY_NAME)
-def test_any_name_is_shown_in_printable_characters(name: str) -> None:
-    assert visible_name(name).isprintable()
-
-
 def test_invisible_characters_are_shown_as_escapes() -> None:
     """A backslash that was in the name is doubled then, so that it differs from an escape."""
     assert "plain é\U0001f511" == visible_name("plain é\U0001f511")

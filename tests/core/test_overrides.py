@@ -55,11 +55,6 @@ def test_limit_of_all_clients_replaces_the_default() -> None:
     assert found(config).limits.client == found(config, change).limits.client
 
 
-def test_trusted_client_joins_those_of_the_file() -> None:
-    config, change = {"trusted_clients": ["own-*"]}, override(TRUSTED, "app")
-    assert [True, True, False] == [found(config, change, client_id=name).trusted for name in ("own-1", "app", "other")]
-
-
 @pytest.mark.parametrize("client_id", ["star*", "app-?", "[a]", "*"])
 def test_client_that_is_trusted_at_run_time_is_taken_literally(client_id: str) -> None:
     """Its id may look like a pattern."""

@@ -113,20 +113,20 @@ def test_no_policy_is_left_where_the_mode_is_off() -> None:
 
 
 def test_client_outside_of_the_canary_makes_a_dry_run() -> None:
+    """Unless it or its plan has a mode of its own."""
     strict = Limits(user=(USER, a_policy("strict", mode=ENFORCE), a_policy("off", mode=OFF)))
-    policies = PolicySet(mode=ENFORCE, limits=strict, endpoints={"x": Rules(mode=ENFORCE)}, canary=Canary(percent=0))
+    policies = PolicySet(
+        mode=ENFORCE,
+        limits=strict,
+        canary=Canary(percent=0),
+        endpoints={"x": Rules(mode=ENFORCE)},
+        plans={"gold": Rules(mode=ENFORCE)},
+        clients={"own": Rules(mode=ENFORCE), "planned": Rules(plan="gold")},
+    )
     found = policies.matching("app")
     assert (DRY_RUN, [None, None]) == (found.mode, [policy.mode for policy in found.limits.user])
     assert DRY_RUN is policies.matching("app", endpoint="x").mode
-
-
-def test_mode_of_a_client_or_plan_holds_outside_of_the_canary() -> None:
-    policies = PolicySet(
-        canary=Canary(percent=0),
-        plans={"gold": Rules(mode=ENFORCE)},
-        clients={"app": Rules(mode=ENFORCE), "planned": Rules(plan="gold")},
-    )
-    assert [ENFORCE, ENFORCE] == [policies.matching(client_id).mode for client_id in ("app", "planned")]
+    assert [ENFORCE, ENFORCE] == [policies.matching(client_id).mode for client_id in ("own", "planned")]
 
 
 def test_canary_of_instances_enforces_on_those_alone() -> None:

@@ -40,12 +40,6 @@ def test_key_is_never_printed_or_pickled() -> None:
         pickle.dumps(key)
 
 
-def test_hash_taken_for_a_username_is_hashed_again() -> None:
-    """A user who is called like the hash of another is another user."""
-    names = Pseudonyms(OLD)
-    assert names(ALICE) != names(OLD(ALICE))
-
-
 @pytest.mark.parametrize(
     ("names", "user", "pseudonym"),
     [

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +25,6 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from oauth_ratelimit.token_cache import TokenCache
 from testbed.clock import Clock, wait_until
@@ -416,20 +414,6 @@ def test_a_forked_process_has_no_tokens_of_its_parent(site: ReuseSite) -> None:
     os.close(reader)
     os.wait()
     assert site.token() == token
-
-
-def test_a_revocation_reaches_other_instances(mongo_uri: str, connection: Connection) -> None:
-    settings = reuse_config(store={"uri": mongo_uri}, sync={"interval": "100ms"}, limit=2 * LIMIT)
-    clock = Clock()
-    with ExitStack() as stack:
-        here, there = (stack.enter_context(reuse_site(settings, clock=clock)) for _ in range(2))
-        tokens = {here.use_up(), there.use_up()}
-        wait_until(lambda: app_limiter_of(there.app).limiter.peek("a").action == "reuse", "the limit is used up")
-        assert there.token() in tokens
-        assert here.revoke(here.token()).status_code == 200
-        wait_until(lambda: there.ask().get_json().get("access_token") not in tokens, "the token is dropped")
-        RevocationNotices(connection).announce(["a"])  # as the command does
-        wait_until(lambda: there.ask().status_code == 429, "the token is dropped again")
 
 
 def test_end_in_an_outage_is_reported_as_no_bug() -> None:

@@ -62,7 +62,7 @@ def test_any_record_is_read_or_reported_as_damaged(identity: Any, record: dict[s
 def test_any_name_can_be_stored_sent_and_shown(name: str) -> None:
     kept = storable_name(name)
     assert len(kept.encode()) <= 4 * MAX_NAME_LENGTH
-    assert visible_name(kept).isprintable()
+    assert f"{visible_name(name)}{visible_name(kept)}".isprintable()
     claim = folded(name)
     assert claim == claimed_name(f"192.0.2.7 {claim}") == folded(claim)
     networks_of(name)

@@ -14,11 +14,7 @@ WINDOW_S, FRAME_COUNTS = 60, (1, 2, 3, 10, 60)
 
 
 class Adversary:
-    """Client that knows where frames begin and end, and when its next request fits.
-
-    Attributes:
-        admitted_at_s: Times of its admitted requests.
-    """
+    """Client that knows where frames begin and end, and when its next request fits."""
 
     def __init__(self, estimator: Estimator, limit: int, frame_count: int) -> None:
         self.window = Window(WINDOW_S, frame_count)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.failed_auth import FailureKind
@@ -27,12 +26,6 @@ def limiter(clock: Clock) -> Iterator[Limiter]:
     limiter.close()
 
 
-@pytest.fixture
-def log() -> Iterator[Log]:
-    with capture_logs() as entries:
-        yield entries
-
-
 def deny(limiter: Limiter, client_id: str, username: str | None = None, *, times: int = 1) -> list[str | None]:
     """Have requests of a key denied, and return their ids."""
     while not limiter.peek(client_id, username).would_deny:
@@ -40,8 +33,8 @@ def deny(limiter: Limiter, client_id: str, username: str | None = None, *, times
     return [limiter.check(client_id, username).decision_id for _ in range(times)]
 
 
-def values(log: Log, event: str, name: str) -> list[Any]:
-    return [entry[name] for entry in log if entry["event"] == event]
+def values(events: Log, event: str, name: str) -> list[Any]:
+    return [entry[name] for entry in events if entry["event"] == event]
 
 
 @pytest.mark.parametrize(
@@ -54,56 +47,58 @@ def values(log: Log, event: str, name: str) -> list[Any]:
     ],
     ids=["no canary", "in the share", "outside the share", "dry run"],
 )
-def test_event_has_the_mode_and_the_canary(config: dict[str, Any], expected: tuple[str, str, bool], log: Log) -> None:
+def test_event_has_the_mode_and_the_canary(
+    config: dict[str, Any], expected: tuple[str, str, bool], events: Log
+) -> None:
     limiter = Limiter(load_config({"limits": {"client": ["1/minute"]}, **config}), clock=Clock())
     limiter.check("app")
     limiter.check("app")
     limiter.close()
 
-    [entry] = log
+    [entry] = events
     assert expected == (entry["event"], entry["mode"], entry["canary"])
     assert ("decision_id" in entry) is (entry["event"] == DENIED)
 
 
-def test_flood_of_one_client_leaves_room_for_others(limiter: Limiter, log: Log) -> None:
+def test_flood_of_one_client_leaves_room_for_others(limiter: Limiter, events: Log) -> None:
     """A client gets a quarter of the budget."""
     for number in range(20):
         deny(limiter, "loud", f"user-{number}")
     deny(limiter, "quiet")
 
-    assert ["loud", "loud", "quiet"] == values(log, DENIED, "client_id")
+    assert ["loud", "loud", "quiet"] == values(events, DENIED, "client_id")
 
 
-def test_suppressed_events_are_logged_once_after_the_minute(limiter: Limiter, clock: Clock, log: Log) -> None:
+def test_suppressed_events_are_logged_once_after_the_minute(limiter: Limiter, clock: Clock, events: Log) -> None:
     """The entry names the clients that flooded most."""
     for client_id in ("a", "b", "c", "d"):
         for number in range(5 if client_id == "a" else 4):
             deny(limiter, client_id, f"user-{number}")
     limiter.sync()
-    assert [] == values(log, SUPPRESSED, "suppressed_count")
+    assert [] == values(events, SUPPRESSED, "suppressed_count")
     clock.advance(60.0)
     limiter.sync()
     limiter.sync()
 
     assert [{"suppressed_count": 9, "per_minute": 8, "by_client": {"a": 3, "b": 2, "c": 2, "d": 2}}] == [
         {key: entry[key] for key in ("suppressed_count", "per_minute", "by_client")}
-        for entry in log
+        for entry in events
         if entry["event"] == SUPPRESSED
     ]
 
 
-def test_next_minute_has_a_budget_of_its_own(limiter: Limiter, clock: Clock, log: Log) -> None:
+def test_next_minute_has_a_budget_of_its_own(limiter: Limiter, clock: Clock, events: Log) -> None:
     """The next event of a key counts all that were suppressed since its last one."""
     for number in range(3):
         deny(limiter, "app", f"user-{number}", times=5)
     clock.advance(60.0)
     deny(limiter, "app", "user-2")
 
-    assert ["user-0", "user-1", "user-2"] == values(log, DENIED, "username")
-    assert 5 == values(log, DENIED, "suppressed_count")[-1]
+    assert ["user-0", "user-1", "user-2"] == values(events, DENIED, "username")
+    assert 5 == values(events, DENIED, "suppressed_count")[-1]
 
 
-def test_flood_of_guesses_leaves_room_for_denied_tokens(limiter: Limiter, clock: Clock, log: Log) -> None:
+def test_flood_of_guesses_leaves_room_for_denied_tokens(limiter: Limiter, clock: Clock, events: Log) -> None:
     """Denials by the guard have a budget of their own. Those beyond it are counted, and have no id and no record."""
     denials = [a_denial() for _ in range(20)]
     for number, denial in enumerate(denials):
@@ -120,11 +115,11 @@ def test_flood_of_guesses_leaves_room_for_denied_tokens(limiter: Limiter, clock:
     limiter.close()
     assert 8 == sum(denial.decision_id is not None for denial in denials)
 
-    assert [*["failures:user"] * 8, None] == values(log, DENIED, "scope")
-    assert [12] == values(log, SUPPRESSED, "suppressed_count")
+    assert [*["failures:user"] * 8, None] == values(events, DENIED, "scope")
+    assert [12] == values(events, SUPPRESSED, "suppressed_count")
 
 
-def test_reload_ends_suppression_and_keeps_its_count(limiter: Limiter, log: Log) -> None:
+def test_reload_ends_suppression_and_keeps_its_count(limiter: Limiter, events: Log) -> None:
     """The denial may have another reason now, so it is logged again."""
     changed = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "trusted_clients": ["other"]}
     deny(limiter, "app", "alice", times=4)
@@ -134,10 +129,10 @@ def test_reload_ends_suppression_and_keeps_its_count(limiter: Limiter, log: Log)
     limiter.reconfigure(load_config(changed))
     deny(limiter, "app", "alice")
 
-    assert [0, 3, 2] == values(log, DENIED, "suppressed_count")
+    assert [0, 3, 2] == values(events, DENIED, "suppressed_count")
 
 
-def test_first_denial_after_a_dry_run_does_not_count_what_the_dry_run_admitted(limiter: Limiter, log: Log) -> None:
+def test_first_denial_after_a_dry_run_does_not_count_what_the_dry_run_admitted(limiter: Limiter, events: Log) -> None:
     changed = {"limits": {"user": ["1/hour"]}}
     limiter.reconfigure(load_config({**changed, "mode": "dry-run"}))
     deny(limiter, "app", "alice", times=9)
@@ -146,20 +141,20 @@ def test_first_denial_after_a_dry_run_does_not_count_what_the_dry_run_admitted(l
     limiter.reconfigure(load_config({**changed, "mode": "dry-run"}))
     deny(limiter, "app", "alice")
 
-    assert [0] == values(log, DENIED, "suppressed_count")
-    assert [0, 8] == values(log, "request_would_be_denied", "suppressed_count")
+    assert [0] == values(events, DENIED, "suppressed_count")
+    assert [0, 8] == values(events, "request_would_be_denied", "suppressed_count")
 
 
-def test_reload_with_a_larger_budget_takes_effect_at_once(limiter: Limiter, log: Log) -> None:
+def test_reload_with_a_larger_budget_takes_effect_at_once(limiter: Limiter, events: Log) -> None:
     limiter.reconfigure(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 400}}))
     for number in range(99):
         deny(limiter, "app", f"user-{number}")
 
-    assert 99 == len(values(log, DENIED, "username"))
+    assert 99 == len(values(events, DENIED, "username"))
 
 
-def test_infinite_delay_is_null_because_json_has_no_number_for_it(limiter: Limiter, log: Log) -> None:
+def test_infinite_delay_is_null_because_json_has_no_number_for_it(limiter: Limiter, events: Log) -> None:
     """A request that costs more than its limit is never admitted."""
     limiter.check("app", cost=2)
 
-    assert [None] == values(log, DENIED, "retry_after_s")
+    assert [None] == values(events, DENIED, "retry_after_s")

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -46,20 +44,6 @@ def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, m
     forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()[1]
 
     assert forecast.endswith(", unless it is given the token that it has (on_limit: reuse)")
-
-
-@pytest.mark.parametrize(
-    ("client_id", "request_of", "origin"),
-    [
-        ("partner", {"username": None}, "plans.gold"),
-        ("app", {"username": "alice", "grant_type": "refresh_token"}, "grants.refresh_token"),
-        ("app", {"username": "alice", "grant_type": "password"}, "limits"),
-    ],
-)
-def test_origin_of_a_limit_is_its_configuration_key(client_id: str, request_of: Any, origin: str) -> None:
-    data: Any = LimitExplanation(alone(LIMITS), client_id, **request_of).data()
-
-    assert {"layer": origin} == data["limits"][0]["origin"]
 
 
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:

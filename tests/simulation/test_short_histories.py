@@ -261,17 +261,6 @@ def test_first_write_that_failed_twice_can_still_arrive(fleet: ScriptedFleet, se
     fleet.assert_exact()
 
 
-def test_first_write_that_arrives_after_no_document_was_found_counts_once(fleet: ScriptedFleet) -> None:
-    """That there is no document does not show that there will be none."""
-    (here,) = started(fleet, count=1)
-    here.ask("shop", "ann", 4)
-    for fate in (Fate.HELD, Fate.LOST):
-        fleet.send(here, fate)
-    fleet.server.release(0)
-
-    fleet.assert_exact()
-
-
 def test_hits_of_unknown_outcome_count_on_top_of_what_was_read(fleet: ScriptedFleet) -> None:
     """The document was read, does not hold them, and the write has failed again."""
     here, there = started(fleet)

@@ -1,10 +1,6 @@
 """Stores, and what is logged."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from structlog.testing import capture_logs
 
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
@@ -18,10 +14,3 @@ __all__ = ["shared", "store"]
 def faulty(clock: Clock) -> FaultyStore:
     """A store that fails as ordered. It goes by the same clock as the instances."""
     return FaultyStore(MemoryStore(clock), clock)
-
-
-@pytest.fixture
-def events() -> Iterator[list[Any]]:
-    """Logged events."""
-    with capture_logs() as captured:
-        yield captured
