@@ -88,14 +88,13 @@ def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal,
     assert () == overrides.read()
 
 
-def record(connection: Connection, *, minutes_ago: int = 2, **over: int) -> None:
+def record(connection: Connection, *, minutes_ago: int = 2, reuse: int = 0, **over: int) -> None:
     """Record 100 requests of each client in one minute, so many of them over a limit in a dry run."""
     minute_s = int(time.time() // 60 - minutes_ago) * 60
     source = Source("user", "password")
-    shares = [
-        ClientMinute(name, minute_s, {source: Tally(100 - count, would_deny=count)}, users=(UserLoad("alice", 100),))
-        for name, count in over.items()
-    ]
+    tallies = {name: Tally(100 - count, would_deny=count, would_reuse=reuse) for name, count in over.items()}
+    users = (UserLoad("alice", 100),)
+    shares = [ClientMinute(name, minute_s, {source: tally}, users=users) for name, tally in tallies.items()]
     StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
 
 
@@ -157,10 +156,7 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
 def test_enforcing_shows_how_many_denials_reuse_spares(terminal: Terminal, connection: Connection) -> None:
     limits = {"limits": {"client": [{"limit": 5, "window": 60, "on_limit": "reuse"}]}}
     terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run", **limits}))
-    minute_s = int(time.time() // 60 - 2) * 60
-    tally = Tally(60, would_deny=40, would_reuse=38)
-    shop = ClientMinute("shop", minute_s, {Source("client", "client_credentials"): tally})
-    StatisticsStore(connection).put("one-0", [shop], keep_s=86_400.0)
+    record(connection, shop=40, reuse=38)
     command = ("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
     assert [
         "In the last hour this would have denied 40 of 100 requests, of 1 of 1 client:",

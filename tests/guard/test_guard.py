@@ -33,10 +33,6 @@ def own(clock: Clock) -> Iterator[Guard]:
         yield found
 
 
-def on_trial(limit: int) -> dict[str, Any]:
-    return {"limit": limit, "window": WINDOW_S, "mode": "dry-run", "name": "on trial"}
-
-
 def checked(guard: Guard, keys: Callable[[int], Keys], count: int) -> int:
     """Guess wrong with numbered keys, and return how many guesses were checked before the first that was not."""
     found = [guess(guard, keys(number)) for number in range(count)]
@@ -113,7 +109,8 @@ def test_limit_on_trial_leaves_enforced_limits_as_they_are(
     clock: Clock, trial: tuple[str, ...], trial_limit: int
 ) -> None:
     """Beside it in the same kind, and in the other kind of the same guess."""
-    limits = {kind: [*LIMITS[kind], on_trial(trial_limit)] if kind in trial else LIMITS[kind] for kind in LIMITS}
+    on_trial: dict[str, Any] = {"limit": trial_limit, "window": WINDOW_S, "mode": "dry-run", "name": "on trial"}
+    limits = {kind: [*LIMITS[kind], on_trial] if kind in trial else LIMITS[kind] for kind in LIMITS}
     with a_guard(clock, **guard(limits=limits)) as own, capture_logs() as logs:
         assert USER_LIMIT == checked(own, lambda _: password(), USER_LIMIT + 2)
 

@@ -154,18 +154,14 @@ def test_read_is_one_round_trip_however_many_documents_there_are(
 
 
 def test_writes_are_journaled_by_a_majority_and_reads_are_majority_reads(store: MongoStore, commands: Commands) -> None:
-    store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
-    store.read([KEY])
-    write, read = (event.command for event in commands.sent)
-    assert {"w": "majority", "j": True} == write["writeConcern"]
-    assert (False, "majority") == (write["ordered"], read["readConcern"]["level"])
-
-
-def test_every_update_names_a_whole_id_and_the_version(store: MongoStore, commands: Commands) -> None:
-    """A sharded collection sends it to one shard."""
+    """Every update names a whole id and the version, so a sharded collection sends it to one shard."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
     store.compare_and_set("here", [a_change(KEY, version=5, next_version=6)])
-    filters = [event.command["updates"][0]["q"] for event in commands.sent]
+    store.read([KEY])
+    *writes, read = (event.command for event in commands.sent)
+    assert [{"w": "majority", "j": True}] * 2 == [write["writeConcern"] for write in writes]
+    assert ([False] * 2, "majority") == ([write["ordered"] for write in writes], read["readConcern"]["level"])
+    filters = [write["updates"][0]["q"] for write in writes]
     assert "$inc" not in commands.sent[0].command["updates"][0]["u"]  # frames are one value, however many
     identity = {"clientId": KEY.client_id, "username": None}
     selected = [{name: each[name] for name in ("_id", "version")} for each in filters]

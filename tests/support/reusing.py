@@ -176,15 +176,10 @@ class ReuseSite:
 
 
 @contextmanager
-def reuse_site(
-    configuration: Any = None,
-    *,
-    clock: Clock | None = None,
-    **options: Any,
-) -> Iterator[ReuseSite]:
+def reuse_site(configuration: Any = None, **options: Any) -> Iterator[ReuseSite]:
     """Yield an application with two servers and three clients, of which ``public`` has no secret."""
     clients = [Client("a", "secret-a"), Client("b", "secret-b"), Client("public")]
-    site = ReuseSite(clock or Clock(), {client.client_id: client for client in clients})
+    site = ReuseSite(Clock(), {client.client_id: client for client in clients})
     site.add_server("/token")
     site.add_server("/other")
     site.app.config["OAUTH_RATELIMIT_CONFIG"] = configuration or reuse_config()
