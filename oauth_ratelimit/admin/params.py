@@ -31,5 +31,4 @@ def named_client(params: Params) -> str:
 
 
 def client_or_all(params: Params) -> str | None:
-    """Return the client id, or None for everybody."""
     return named_client(params) if params.get("id") else None

@@ -16,7 +16,6 @@ from oauth_ratelimit.operations.format import duration, next_text, origin_text
 from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.store.mongo.denials import of_client
 
-NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
     "No denial with the id {id} is recorded. It is older than events.keep_denials, or events.per_minute left it "
     "out, or its instance has not sent it yet, which takes ten seconds."
@@ -134,7 +133,7 @@ def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> 
     record = context.stores.denials.find(explained(parse_decision_id)(decision_id))
     if record is None:
         click.echo(DENIAL_NOT_FOUND.format(id=decision_id), err=True)
-        click.get_current_context().exit(NOT_FOUND)
+        click.get_current_context().exit(1)
     data = denial_data(record)
     if as_json:
         print_json(data)

@@ -109,14 +109,12 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
 
 def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str]:
     if options["limit"] is None:
-        settings, origin = context.settings, context.config_path or "the configuration of the application"
-    else:
-        amount, window_s = options["limit"]
-        limit = [{"limit": amount, "window": window_s}]
-        kinds = [options["kind"]] if options["kind"] else [LimitKind.USER.value, LimitKind.CLIENT.value]
-        settings = load_config({"mode": "enforce", "limits": dict.fromkeys(kinds, limit)})
-        origin = f"{amount} in {duration(window_s)}, {' and '.join(kinds)}"
-    return settings, origin
+        return context.settings, context.config_path or "the configuration of the application"
+    amount, window_s = options["limit"]
+    limit = [{"limit": amount, "window": window_s}]
+    kinds = [options["kind"]] if options["kind"] else [LimitKind.USER.value, LimitKind.CLIENT.value]
+    settings = load_config({"mode": "enforce", "limits": dict.fromkeys(kinds, limit)})
+    return settings, f"{amount} in {duration(window_s)}, {' and '.join(kinds)}"
 
 
 def _denials_data(replays: list[Outcomes]) -> Record:

@@ -196,7 +196,8 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     for problem in rollout.problems:
         click.secho(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
     if rollout.step is RolloutStep.ENFORCE:
-        click.echo(ENFORCED_BY_OVERRIDE if rollout.is_override else "All limits are enforced. Keep the alerts.")
+        is_override = rollout.status.mode_origin.override is not None
+        click.echo(ENFORCED_BY_OVERRIDE if is_override else "All limits are enforced. Keep the alerts.")
     else:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
     for line in (*_lines(rollout.next_commands), "Back:", *_lines(rollout.back_commands)):

@@ -93,7 +93,6 @@ class DenialRecorder:
         self._lost.log()
 
     def close(self, deadline: Deadline) -> None:
-        """Write the remaining records."""
         self._collect_due(self._clock())
         while self._due and not deadline.is_over and self._write_batch():
             pass

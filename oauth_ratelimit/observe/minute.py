@@ -35,14 +35,7 @@ class OpenMinute:
         self._lifetimes: Counter[int] = Counter()
 
     def count(
-        self,
-        decision: Decision,
-        kind: Kind,
-        grant: str,
-        *,
-        now_s: float,
-        policy_prefix: str = "",
-        has_peak: bool = True,
+        self, decision: Decision, kind: Kind, grant: str, *, now_s: float, policy_prefix: str, has_peak: bool = True
     ) -> None:
         """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1

@@ -197,9 +197,10 @@ class StatisticsRecorder:
                 self._ended_size += sum(entry.size for entry in kept)
             return False
         except StoreRejected as exc:
-            self._lose(batch, reason=str(exc))
+            self._lost.add(sum(entry.is_complete for entry in batch), reason=str(exc))
             return False
-        self._lose([batch[index] for index in refused], reason="a document of another form has the same _id")
+        lost_count = sum(batch[index].is_complete for index in refused)
+        self._lost.add(lost_count, reason="a document of another form has the same _id")
         for entry, count in zip(batch, counts, strict=True):
             entry.client.written_count = count
         return True
@@ -212,6 +213,3 @@ class StatisticsRecorder:
                 batch.append(waiting.popleft())
             self._ended_size -= sum(entry.size for entry in batch if entry.is_complete)
         return batch
-
-    def _lose(self, entries: Sequence[_Entry], *, reason: str) -> None:
-        self._lost.add(sum(entry.is_complete for entry in entries), reason=reason)

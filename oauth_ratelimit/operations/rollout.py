@@ -67,7 +67,7 @@ class Rollout:
             percent = next(each for each in CANARY_PERCENTS if each > present)
             reason = "for all clients" if percent == MAX_PERCENT else "canary"
             return [*self._reuse(), self._set_mode(Mode.ENFORCE, reason, percent=percent)]
-        if not self.is_override:
+        if self.status.mode_origin.override is None:
             return []
         if step_of(self.status.file_policies) is RolloutStep.ENFORCE:
             return ['mode unset --reason "the configuration enforces"']
@@ -79,10 +79,6 @@ class Rollout:
         if self.step in (RolloutStep.OFF, RolloutStep.DRY_RUN):
             return [self._set_mode(Mode.OFF, "decide and count nothing")]
         return [self._set_mode(Mode.DRY_RUN, "too many complaints")]
-
-    @property
-    def is_override(self) -> bool:
-        return self.status.mode_origin.override is not None
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""

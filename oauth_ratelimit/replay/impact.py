@@ -196,12 +196,9 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     lines = [f"{name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
     named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
     spared = sum(tallies[name].would_reuse + tallies[name].reused for name in hit if _reuses(after, client_id or name))
-    reuse = (
-        [f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had."]
-        if spared
-        else []
-    )
-    return [f"{title}, of {len(hit):,} of {clients}:", *named, *reuse, *notes]
+    if spared:
+        named.append(f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had.")
+    return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
 
 
 def _reuses(policies: PolicySet, client_id: str) -> bool:

@@ -64,7 +64,6 @@ def observation(fault: Fault, finding: ClientFinding) -> str:
 
 
 def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
-    """Return the letter to the owner of a client about its requests in a period."""
     name = visible_name(finding.client_id)
     seen = "\n".join(f"- {observation(fault, finding)}" for fault in finding.faults)
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]

@@ -131,7 +131,7 @@ class Service:
             grant = PASSWORD if username else MACHINE
             limiter = self.rng.choice(self.limiters)
             decision = limiter.check("app", username, grant_type=grant)
-            minute.count(decision, "user" if username else "client", grant, now_s=self.now_s)
+            minute.count(decision, "user" if username else "client", grant, now_s=self.now_s, policy_prefix="")
             minute.count_token_request(decision, username, self.now_s)
         self.number += 1
         self.now_s = START_S + 60 * self.number

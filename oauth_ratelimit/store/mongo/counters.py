@@ -85,7 +85,6 @@ class MongoStore:
             return dict(parse_all(yield_between(small)))
 
     def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
-        """One ``update`` command for all documents."""
         with translated_errors(), suppress(BulkWriteError):  # a damaged document, or one that no majority confirmed
             collection, session = self._open()
             collection.bulk_write(compose_mark_removal(writer, keys), ordered=False, session=session)

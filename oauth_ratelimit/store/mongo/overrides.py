@@ -92,8 +92,7 @@ class OverrideStore:
     def put(self, override: Override) -> None:
         """Apply an override in place of the one that its target had."""
         content = _compose_override(override)
-        entry = {"action": "set", **content}
-        update = {"$set": {"active": True, **content}, "$push": _appended(entry)}
+        update = {"$set": {"active": True, **content}, "$push": _appended({"action": "set", **content})}
         self._change(override.target, update)
 
     def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
