@@ -1,10 +1,8 @@
 """Tiers and the series that they count in."""
 
-import pytest
-
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.tier import Series, Tier, tiers_of
+from oauth_ratelimit.core.tier import Series, tiers_of
 from oauth_ratelimit.core.window import Window
 
 POLICY = Policy("user", 10, Window(60, 10))
@@ -28,12 +26,3 @@ def test_tiers_that_count_other_requests_have_another_series() -> None:
         "both": Series(6, count_denied=True, on_trial=True),
     } == {tier.policy.name: tier.series for tier in tiers_of((POLICY, angry, trial, both), Mode.ENFORCE)}
     assert [Series(6)] == [tier.series for tier in tiers_of((trial,), Mode.DRY_RUN)]
-
-
-@pytest.mark.parametrize(("now_s", "end_s"), ((0.0, 6), (5.999, 6), (6.0, 12), (3.0, 6), (100.0, 102)))
-def test_end_of_the_frame_does_not_depend_on_earlier_questions(now_s: float, end_s: int) -> None:
-    """The clock may have stepped forward or back."""
-    tier = Tier(POLICY, Mode.ENFORCE)
-    for before_s in (0.0, 50.0, 99.0, 6.0, now_s):
-        tier.frame_end_after(before_s)
-        assert end_s == tier.frame_end_after(now_s)

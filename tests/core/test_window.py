@@ -90,11 +90,6 @@ def test_frames_that_do_not_fill_the_window_are_rejected(window_s: int, frame_co
         Window(window_s, frame_count)
 
 
-@pytest.mark.parametrize(("now_s", "start_s"), ((120.0, 120), (125.999, 120), (126.0, 126), (119.999, 114), (0.0, 0)))
-def test_frame_contains_its_first_instant(now_s: float, start_s: int) -> None:
-    assert start_s == Window(60, 10).frame_start_s(now_s)
-
-
 @given(
     window=WINDOWS,
     hits=st.lists(st.tuples(st.floats(0, 200), st.integers(1, 5)), max_size=50),

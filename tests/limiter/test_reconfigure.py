@@ -86,12 +86,3 @@ def test_counts_go_on_when_the_mode_changes(clock: Clock) -> None:
         assert {mode} == {decision.mode for decision in decisions}
     assert [[True] * 3, [False] * 3, [True] * 3, [True] * 3, [False] * 3] == allowed
     assert 2 == in_flight_hits(limiter)
-
-
-def test_trust_starts_and_ends_with_the_next_request(clock: Clock) -> None:
-    limiter = a_limiter(None, clock, a_policy(1))
-    assert [True, False] == [limiter.check(CLIENT).allowed for _ in range(2)]
-    limiter.reconfigure(some_settings(a_policy(1), trusted=(CLIENT,)))
-    assert all(limiter.check(CLIENT).trusted for _ in range(5))
-    limiter.reconfigure(some_settings(a_policy(1)))
-    assert not limiter.check(CLIENT).allowed

@@ -246,13 +246,16 @@ def test_late_write_does_not_fit_the_document_that_was_made_anew(fleet: Scripted
     fleet.assert_exact()
 
 
+@pytest.mark.parametrize("is_made_meanwhile", (True, False))
 @pytest.mark.parametrize("second", (Fate.LOST, Fate.UNREACHED))
-def test_first_write_that_failed_twice_can_still_arrive(fleet: ScriptedFleet, second: Fate) -> None:
+def test_first_write_that_failed_twice_can_still_arrive(
+    fleet: ScriptedFleet, second: Fate, is_made_meanwhile: bool
+) -> None:
     """It can as long as there may be no document, whatever the document was when it was sent again."""
     here, there = started(fleet)
     fleet.send(here, Fate.HELD, hits=4)
     for _ in range(2):
-        ask_each((there,))
+        ask_each((there,) if is_made_meanwhile else ())
         fleet.send(here, second)
     for document in fleet.documents():
         fleet.remove(document)
