@@ -124,28 +124,28 @@ class RecordingFacts:
     @property
     def notes(self) -> list[str]:
         """Sentences about what is left out, and about what the file does not hold."""
-        source, late_count = self.source, self.rows.late_count
+        source, parser, late_count = self.source, self.source.parser, self.rows.late_count
         found = (
             (source.bad_count, f"{counted(source.bad_count, 'line')} not understood and not counted"),
             (late_count, f"{counted(late_count, 'row')} too late to be sorted"),
             (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
             (not source.row_count, f"{self.recording.path}: no requests"),
-            (source.parser.address_count, ADDRESSES.format(requests=counted(source.parser.address_count, "request"))),
-            (source.parser.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.parser.paths))),
+            (parser.address_count, ADDRESSES.format(requests=counted(parser.address_count, "request"))),
+            (parser.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(parser.paths))),
             (source.row_count and not source.user_count, NO_USERS),
         )
         return [text for is_so, text in found if is_so]
 
     def data(self) -> Record:
-        source, rows = self.source, self.rows
+        source, parser, rows = self.source, self.source.parser, self.rows
         return {
             "file": self.recording.path,
-            "format": source.parser.form and source.parser.form.value,
+            "format": parser.form and parser.form.value,
             "requests": source.row_count,
             "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
             "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
             "is_spread": bool(rows.is_spread),
-            "paths": dict(source.parser.paths.most_common(MAX_NAMED)) if source.row_count else {},
+            "paths": dict(parser.paths.most_common(MAX_NAMED)) if source.row_count else {},
             "left_out_lines": source.left_out.total(),
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
@@ -154,12 +154,12 @@ class RecordingFacts:
         }
 
     def table(self) -> list[tuple[str, Value]]:
-        source, data, first_us, last_us = self.source, self.data(), self.rows.first_us, self.rows.last_us
+        data, paths, first_us, last_us = self.data(), self.source.parser.paths, self.rows.first_us, self.rows.last_us
         facts: list[tuple[str, Value]] = [
             ("file", f"{self.recording.path}, {data['format']}"),
             ("requests", data["requests"]),
-            *([("path", _named(source.parser.paths))] if source.row_count and source.parser.paths else []),
-            ("left out", _named(source.left_out) or "nothing"),
+            *([("path", _named(paths))] if data["requests"] and paths else []),
+            ("left out", _named(self.source.left_out) or "nothing"),
         ]
         if first_us is not None and last_us is not None:
             facts += [("from", data["first"]), ("for", duration((last_us - first_us) / SECOND_US))]
