@@ -37,12 +37,12 @@ def test_instance_that_writes_alone_reads_each_document_once_after_a_restart(fau
 
 
 def test_writes_lose_no_race_where_instances_know_of_each_other(faulty: FaultyStore, clock: Clock) -> None:
-    """They read first, even if one of three writes twice in a row."""
-    one, two, three = (a_limiter(faulty, clock) for _ in range(3))
+    """They read first, even if one of three writes twice in a row. Far from its limit, a key is written by its mark."""
+    one, two, three = (a_limiter(faulty, clock, a_policy(3000)) for _ in range(3))
     conflicts = []
     for _ in range(10):
         for limiter in (one, two, three, three):
-            limiter.check(CLIENT)
+            limiter.check(CLIENT, cost=10)
             clock.advance(1)
             conflicts.append(limiter.sync().conflict_count)
     assert 0 < sum(conflicts) <= 3
