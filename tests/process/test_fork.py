@@ -1,7 +1,6 @@
-"""Methods that run in every forked child."""
+"""Objects with methods that run in every forked child."""
 
 import gc
-import os
 import subprocess
 import sys
 import weakref
@@ -13,11 +12,10 @@ from oauth_ratelimit.process.fork import call_in_child
 
 class Watcher:
     def __init__(self) -> None:
-        self.pid = os.getpid()
         call_in_child(self.reset)
 
     def reset(self) -> None:
-        self.pid = os.getpid()
+        """Nothing to do."""
 
 
 def test_object_is_not_kept_alive() -> None:
