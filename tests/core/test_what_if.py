@@ -105,6 +105,7 @@ def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window
     assert (0, 0, 0) == bounds(load, sum(load.values()), window_minutes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window_minutes", "limit", "error_ratio"), ((1, 10, 0.02), (5, 20, 0.003), (10, 20, 0.002)))
 def test_errors_on_recorded_traffic_are_as_documented(window_minutes: int, limit: int, error_ratio: float) -> None:
     clock = Clock()
