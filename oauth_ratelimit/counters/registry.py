@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -148,7 +149,9 @@ class ClientRegistry:
                 client = self._plain.get(client_id)  # most names are storable as they are
             if client is None:
                 client = self.get(client_id, endpoint, grant_type)
-            client.lock.acquire()
+            # Who waits inside a lock owns it before it has the interpreter, so that all others would have to wait, too.
+            while not client.lock.acquire(False):
+                time.sleep(0)
             if not client.is_gone:
                 return client
             client.lock.release()
