@@ -30,9 +30,11 @@ ROWS = {
     "the same on a replica set": "flush/replica set, 10,000 keys/against one bulk_write",
     "requests' p99.9 during a flush of 100,000 keys": "flush/stall, batches of 400/p99.9",
     "full garbage collection with a million keys": "memory/1,000,000 keys/full garbage collection",
+    "instructions added to a client_credentials request": "endpoint/instructions of client_credentials, added",
     "a decision in memory": "decision/one key/ours",
     "the same, `limits`, sliding window in memory": "decision/one key/limits sliding",
-    "the same, `limits` on MongoDB": "decision/shared store/limits on MongoDB",
+    "decisions of four threads, against these": "decision/4 threads/faster than limits sliding",
+    "a decision of `limits` on MongoDB": "decision/shared store/limits on MongoDB",
 }
 
 
