@@ -173,7 +173,7 @@ class TokenCache:
                 self._revoked.add(client_id if len(self._revoked) < MAX_REVOKED else OTHER_CLIENTS)
 
     def forget(self, client_ids: Collection[str]) -> None:
-        """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` stands for all."""
+        """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` means all."""
         with self._changed:
             names = tuple(self._clients) if OTHER_CLIENTS in client_ids else client_ids
             for client in filter(None, map(self._clients.get, names)):

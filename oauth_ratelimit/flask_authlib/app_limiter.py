@@ -207,7 +207,7 @@ class AppLimiter:
         """
         with self.fail_open("reuse_failed"):
             client_id = f"{client.get_client_id()}"
-            if client_id and not self.is_switched_off:  # no client has an empty name, which stands for all
+            if client_id and not self.is_switched_off:  # no client has an empty name, which means all
                 self._running_worker().tokens.revoke(storable_name(client_id))
 
     def record_lifetime(self, client: Any, token: object) -> None:
