@@ -15,7 +15,7 @@ MAX_CHANGES = 50  # lines; a log event must not hold a whole file
 
 # Keys of the file by the attribute that holds them.
 _NAMES = {key.attribute: key.name for section in FILE.sections for key in section.keys.values() if key.attribute}
-_NAMES["ceiling"] = "strictest_mode"  # of an override: the file has no such key
+_NAMES["ceiling"] = "mode_at_most"  # of an override: the file has no such key
 _SECRET = "store.uri"
 
 
