@@ -100,9 +100,12 @@ class Bucket:
 
         Counts nothing and returns None if it takes an estimate to say, or if the frame has ended.
         """
-        full, limit = self.full + cost, self.tier.limit
-        if full < self.alert and full <= limit and full + self.edge <= limit and now_s < self.frame_end_s:
-            return self.count(cost)
+        full, tier, end_s = self.full + cost, self.tier, self.frame_end_s
+        limit = tier.limit
+        if full < self.alert and full <= limit and full + self.edge <= limit and now_s < end_s:
+            self.full = full  # as ``count`` does: a call more would be felt in each decision
+            self.edge = edge = self.edge + cost * tier.edge_per_hit
+            return full, edge, self.past, end_s
         return None
 
     def count(self, cost: int) -> Content:

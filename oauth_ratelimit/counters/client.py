@@ -109,13 +109,15 @@ class ClientState:
         Returns what its windows hold then; nothing if it takes ``decide`` to say, also if a key is to be queued first.
         """
         total = self.total
-        if not key.is_dirty or key in self.denials or (total is not None and not total.is_dirty):
+        if not key.is_dirty or (self.denials and key in self.denials) or (total is not None and not total.is_dirty):
             return ()
-        others = key.others if total is None else key.others + total.buckets()
         first = key.first.count_surely(now_s, cost)
         if first is None:
             return ()
         counted: tuple[Content, ...] = (first,)
+        if total is None and not key.others:
+            return counted
+        others = key.others if total is None else key.others + total.buckets()
         for bucket in others:
             content = bucket.count_surely(now_s, cost)
             if content is None:
