@@ -19,9 +19,11 @@ SHAPES = {
 }
 
 
-def a_fleet(instance_count: int, *, limit: int = 10, estimator: str = "sliding", shares: bool = True) -> CountingFleet:
+def a_fleet(
+    instance_count: int, *, limit: int = 10, estimator: str = "sliding", shares: bool = True, interval: str = "1s"
+) -> CountingFleet:
     policy = {"limit": limit, "window": WINDOW_S, "estimator": estimator}
-    settings = load_config({"mode": "enforce", "limits": {"client": [policy]}})
+    settings = load_config({"mode": "enforce", "limits": {"client": [policy]}, "sync": {"interval": interval}})
     return CountingFleet(settings, instance_count, shares=shares)
 
 
@@ -52,6 +54,15 @@ def test_skipped_cycles_of_idle_instances_hardly_matter(
     asked, asked_densely = (fleet.store.operations for fleet in (skipping, dense))
     assert asked == pytest.approx(asked_densely, rel=0.05)
     assert skipping.store.conflicts == pytest.approx(dense.store.conflicts, abs=5)
+
+
+def test_cycles_go_on_at_intervals_that_are_no_exact_floats() -> None:
+    trips = []
+    for interval in ("200ms", "250ms"):
+        fleet = a_fleet(3, limit=50, interval=interval)
+        decisions_of(fleet, [BEGIN_S + n / 2 for n in range(80)])
+        trips.append(fleet.store.trips)
+    assert trips[0] >= trips[1]
 
 
 def test_instances_together_admit_little_more_than_one() -> None:
