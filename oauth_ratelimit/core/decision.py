@@ -1,9 +1,9 @@
 """Decisions about requests."""
 
 import enum
-import math
 from dataclasses import dataclass, field, replace
 from itertools import compress
+from math import ceil, inf
 from typing import Literal, final
 
 from oauth_ratelimit.core.mode import Mode
@@ -33,21 +33,13 @@ class Answer(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Quota:
-    policy: Policy
-    is_total: bool  # True if all users of a client share it
-    remaining: int  # hits left in its window
-    more_after_s: float  # seconds until one more is left if nothing else happens; after a denial, until one is admitted
-    reset_after_s: float  # seconds until the whole quota is back; after a denial the same as ``more_after_s``
-
-
-@dataclass(slots=True)
 class Described:
     """The policy that a decision describes, its mode, and the hits left; no policy if none applies."""
 
     policy: Policy | None
     mode: Mode
     remaining: int
+    is_total: bool = False  # True if all users of the client share the policy
     place: int = 0  # among those that were checked
     used: float = 0.0  # hits in its window
     is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
@@ -112,17 +104,20 @@ class Decision:
         return self._described
 
     def _describe(self) -> Described:
-        if self.denial is not None:
-            return Described(self.denial.policy, self.denial.mode, self.denial.remaining)
+        denial = self.denial
+        if denial is not None:
+            is_total = any(tier.is_total for tier in self.tiers if tier.policy is denial.policy)
+            return Described(denial.policy, denial.mode, denial.remaining, is_total)
         if not self.tiers:
             return Described(None, self.client_mode, 0)
-        place, used, room = 0, 0.0, math.inf
+        place, used, room = 0, 0.0, inf
         for index, tier in enumerate(self.tiers):
             hits = tier.estimate(self.counted[index], self.now_s)
             if tier.limit - hits < room:
                 place, used, room = index, hits, tier.limit - hits
-        policy, mode, remaining = self.tiers[place].policy, self.tiers[place].mode, int(room)
-        return Described(policy, mode, remaining, place, used, remaining * NEAR_LIMIT_SHARE < policy.limit)
+        tier, remaining = self.tiers[place], int(room)
+        is_near_limit = remaining * NEAR_LIMIT_SHARE < tier.limit
+        return Described(tier.policy, tier.mode, remaining, tier.is_total, place, used, is_near_limit)
 
     @property
     def mode(self) -> Mode:
@@ -186,15 +181,15 @@ class Decision:
         if self.denial is not None:
             self.denial.decision_id = decision_id
 
-    def enforced_quota(self) -> Quota | None:
-        """Return the quota of the enforced policy that denies, else of the one with least left.
+    def enforced_quota(self) -> tuple[Described, float, float] | None:
+        """Return the enforced policy that denies, else the one with least left, with two delays in seconds.
 
-        None if no policy is enforced for this request: a dry run tells clients nothing.
+        The first is until one more hit is left if nothing else happens, the second until the whole quota is back; after
+        a denial both are until one is admitted. None if no policy is enforced: a dry run tells clients nothing.
         """
         denial, tiers = self.denial, self.tiers
         if denial is not None and denial.is_enforced:
-            is_total = any(tier.is_total for tier in tiers if tier.policy is denial.policy)
-            return Quota(denial.policy, is_total, denial.remaining, self.retry_after_s, self.retry_after_s)
+            return self.described, self.retry_after_s, self.retry_after_s
         if not tiers:
             return None
         described, now_s = self.described, self.now_s
@@ -203,8 +198,7 @@ class Decision:
             enforced = [each.is_enforced for each in tiers]
             own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
             return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
-        more_after_s = tier.more_after_s(content, now_s, described.used)
-        return Quota(tier.policy, tier.is_total, described.remaining, more_after_s, tier.reset_after_s(content, now_s))
+        return described, tier.more_after_s(content, now_s, described.used), tier.reset_after_s(content, now_s)
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""
@@ -238,18 +232,18 @@ class DecidedRequest:
 
 def outcome_of(decision: Decision) -> Outcome:
     denial, answer = decision.denial, decision.answer
+    if denial is None or answer is Answer.ISSUED:
+        return "trusted" if decision.trusted else "allowed"
     if answer is Answer.REUSED:
         return "reused"
-    if answer is Answer.REUSABLE and denial is not None and denial.reuses and decision.allowed:
+    if answer is Answer.REUSABLE and denial.reuses and decision.allowed:
         return "would_reuse"
-    if denial is not None and answer is not Answer.ISSUED:
-        return "would_deny" if decision.allowed else "denied"
-    return "trusted" if decision.trusted else "allowed"
+    return "would_deny" if decision.allowed else "denied"
 
 
 def whole_seconds(seconds: float, at_least: int = 0) -> int:
     """Return a delay for a header, rounded up, because a client that comes early is denied again."""
-    return math.ceil(seconds) if at_least < seconds < math.inf else at_least
+    return ceil(seconds) if at_least < seconds < inf else at_least
 
 
 def check_cost(cost: int) -> None:

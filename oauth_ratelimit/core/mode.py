@@ -19,6 +19,8 @@ class Mode(enum.StrEnum):
     ENFORCE = "enforce"
     """Deny what is over the limit."""
 
+    __hash__ = str.__hash__  # metrics hash a mode for each request, and Enum does so in Python
+
 
 @dataclass(frozen=True, slots=True)
 class Canary:

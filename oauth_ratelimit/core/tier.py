@@ -87,12 +87,12 @@ class Tier:
     def more_after_s(self, content: Content, now_s: float, estimate: float) -> float:
         """Return the seconds until there is room for one more hit than in the estimate; infinity for no hits."""
         full, _, past, frame_end_s = content
-        room = math.ceil(estimate) - 1
-        if self.is_sliding and full <= room:  # most requests need no loop: the oldest frame fades out first
-            return (estimate - room) * self.frame_s / past[-1]
         left_s, oldest = self.left_s(frame_end_s, now_s), past[-1] if past else full
-        if self.is_sliding and estimate == full and oldest:
+        if self.is_sliding and estimate == full and oldest:  # most requests need no loop: nothing fades out yet
             return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
+        room = math.ceil(estimate) - 1
+        if self.is_sliding and full <= room:  # the oldest frame fades out first
+            return (estimate - room) * self.frame_s / past[-1]
         window, estimator = self.policy.window, self.policy.estimator
         return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
 

@@ -91,37 +91,38 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
         partition: Hash of client and user in base64: clients that obey stop the requests for this user only.
     """
     quota = decision.enforced_quota() if families else None
-    if quota is None:
+    if quota is None or (policy := quota[0].policy) is None:
         return ()
-    policy, remaining = quota.policy, quota.remaining
+    described, more_after_s, reset_after_s = quota
+    remaining = described.remaining
     at_least = 0 if decision.denial is None or decision.allowed else 1  # of seconds
+    tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)
+    policies, name, limit = _constants(tiers, policy.name, policy.limit)
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition and not quota.is_total else ""
-        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(quota.more_after_s, at_least)
-        policies = _policies_header(decision.tiers or tiers_of((policy,), Mode.ENFORCE))
-        headers = (policies, ("RateLimit", f"{_quoted(policy.name)};r={left};t={more_after}{pk}"))
+        pk = f";pk=:{partition}:" if partition and not described.is_total else ""
+        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(more_after_s, at_least)
+        headers = (policies, ("RateLimit", f"{name};r={left};t={more_after}{pk}"))
     if "x-ratelimit" in families:
         headers += (
-            ("X-RateLimit-Limit", f"{policy.limit}"),
+            limit,
             ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{whole_seconds(quota.reset_after_s, at_least)}"),
+            ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least)}"),
         )
     return headers
 
 
 @lru_cache(maxsize=1000)
-def _policies_header(tiers: tuple[Tier, ...]) -> Header:
-    """Return the header that is the same in each answer under these policies."""
+def _constants(tiers: tuple[Tier, ...], name: str, limit: int) -> tuple[Header, str, Header]:
+    """Return what is the same in each answer about a policy under these tiers."""
     enforced = [tier.policy for tier in tiers if tier.is_enforced]
     items = [
         f"{_quoted(policy.name)};q={min(policy.limit, MAX_FIELD_INTEGER)};w={policy.window.window_s}"
         for policy in enforced
     ]
-    return "RateLimit-Policy", ", ".join(items)
+    return ("RateLimit-Policy", ", ".join(items)), _quoted(name), ("X-RateLimit-Limit", f"{limit}")
 
 
-@lru_cache(maxsize=1000)
 def _quoted(name: str) -> str:
     """Return a name as a string of a structured field."""
     return f'"{_NOT_IN_A_STRING.sub("?", name)}"'
