@@ -20,7 +20,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import Reuser, TokenRequest, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import Asked, Reuser, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -153,7 +153,7 @@ class AppLimiter:
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        asked: TokenRequest | None = None,
+        asked: Asked | None = None,
     ) -> tuple[QuotaHeaders, RateLimited | None, TokenReuse | None]:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
@@ -178,8 +178,8 @@ class AppLimiter:
             if username is not None:
                 key = settings.denial.partition_key or settings.privacy.key
                 partition = None if key is None else key.partition(client_id, username)
-            elif asked is not None:
-                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, settings.denial)
+            elif asked is not None and self._reuser.concerns(decision, worker.tokens, client_id):
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked(), settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:

@@ -87,7 +87,7 @@ class RateLimitMixin:
             asked = None
             is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
             if is_reusable and not state.is_decided and state.grant is not None:
-                asked = TokenRequest(self, state.grant, state.response, args, kwargs)
+                asked = partial(TokenRequest, self, state.grant, state.response, args, kwargs)
             state.limit(client, user, grant_type, asked)
             if state.reuse is not None:
                 generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]

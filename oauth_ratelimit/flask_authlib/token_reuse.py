@@ -22,6 +22,7 @@ from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Answer, Decision
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
@@ -68,6 +69,9 @@ class TokenRequest(NamedTuple):
     @property
     def scope(self) -> Any:
         return self.options[0] if self.options else self.named_options.get("scope")
+
+
+Asked = Callable[[], TokenRequest]  # called only if something of it matters, which is rare
 
 
 class TokenReuse:
@@ -161,12 +165,23 @@ def _claims_of(text: str) -> dict[str, Any]:
     return {}
 
 
+@lru_cache(maxsize=1000)
+def _keeps(tiers: tuple[Tier, ...]) -> bool:
+    """Return True if tokens that are issued within these limits are kept."""
+    return any(tier.reuses and tier.is_enforced for tier in tiers)
+
+
 class Reuser(NamedTuple):
     """Decides which requests get a token again. An error of the application's functions counts as no."""
 
     is_active: Callable[[dict[str, Any]], object] | None
     key_of: Callable[[Any], str] | None
     log_failure: Callable[[str, Exception], None]
+
+    @staticmethod
+    def concerns(decision: Decision, cache: TokenCache, client_id: str) -> bool:
+        """Return True if a token may be given out again or kept, or a dry run notes the request."""
+        return decision.denial is not None or _keeps(decision.tiers) or cache.follows(client_id)
 
     def answer(
         self,
@@ -178,11 +193,8 @@ class Reuser(NamedTuple):
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
-        is_over = decision.denial is not None
-        keeps = decision.allowed and any(tier.reuses and tier.is_enforced for tier in decision.tiers)
+        is_over, keeps = decision.denial is not None, decision.allowed and _keeps(decision.tiers)
         client_id = storable_name(client_id)
-        if not (is_over or keeps or cache.follows(client_id)):
-            return None
         reuses = decision.action == "reuse"
         try:
             allowed = client.get_allowed_scope(asked.scope)
