@@ -131,12 +131,13 @@ class Worker:
             self._failure_loop.start()
 
     def preload(self) -> None:
-        """Read the most recently used keys, once. Blocks on MongoDB."""
+        """Read the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
         with self._preload_lock:
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
-                self.limiter.preload(count)
-                self.guard.preload(count)
+                with self._time_limit(Deadline(self._settings.store.timeout_s)):
+                    self.limiter.preload(count)
+                    self.guard.preload(count)
             self._has_preloaded = True
 
     def stop(self) -> None:

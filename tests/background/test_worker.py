@@ -1,6 +1,7 @@
 """Background work of one process on a real MongoDB."""
 
 import threading
+import time
 from contextlib import closing
 from math import inf
 from typing import Any
@@ -86,6 +87,16 @@ def test_part_that_fails_stops_no_other_and_is_tried_again(
     assert (Mode.ENFORCE, True) == found
     assert 3 == len(done)
     assert ["task_failed"] == failures_in(logs)
+
+
+def test_preload_waits_once_for_tokens_and_failures() -> None:
+    store = {"uri": "mongodb://127.0.0.1:1", "timeout": "1s"}
+    live = LiveSettings(load_config({"guard": {"mode": "dry-run"}, "store": store}), lambda: None)
+    worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=Clock())
+    began_s = time.monotonic()
+    worker.preload()
+    assert time.monotonic() - began_s < 2 * live.current.store.timeout_s
+    worker.stop()
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(

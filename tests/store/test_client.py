@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from socket import create_server
 
 import pytest
 
@@ -75,6 +76,17 @@ def test_closed_connection_opens_a_new_client(mongo_uri: str) -> None:
 def test_servers_have_no_part_of_the_password(uri: str, servers: str | None) -> None:
     """If they cannot be told apart, there are none."""
     assert servers == Connection(uri).servers
+
+
+def test_call_after_the_deadline_waits_for_no_server() -> None:
+    with create_server(("127.0.0.1", 0)) as silent:
+        connection = Connection(f"mongodb://127.0.0.1:{silent.getsockname()[1]}")
+        began_s = time.monotonic()
+        for _ in range(10):
+            with pytest.raises(StoreUnavailable), connection.time_limit(0.0):
+                OverrideStore(connection).revision()
+        connection.close()
+        assert time.monotonic() - began_s < 3  # the driver would wait each time
 
 
 def test_unreachable_database_raises_store_unavailable_in_time() -> None:
