@@ -18,6 +18,7 @@ from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.factory import Stores, open_stores
+from oauth_ratelimit.store.mongo.client import end_without_waiting
 
 BAR_FROM = 5000  # minutes of clients, which take a second or two to read
 MAX_PROBLEMS = 3  # of an invalid configuration; check-config lists them all
@@ -122,6 +123,7 @@ class CliContext(OperatorContext):
         if stores is None:
             raise click.UsageError(NO_STORE)
         click.get_current_context().call_on_close(stores.close)
+        end_without_waiting()
         return stores
 
     def minutes(self, since_s: float, client_id: str | None = None, **parts: Collection[str]) -> Iterator[ClientMinute]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -45,6 +46,15 @@ def test_every_command_prints_one_json_value(terminal: Terminal, words: tuple[st
 
     assert result.exit_code in (0, 1), result.stderr
     assert isinstance(json.loads(result.stdout), dict | list)
+
+
+def test_command_ends_without_waiting_for_the_threads_of_the_driver(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unregister = Mock()
+    monkeypatch.setattr("atexit.unregister", unregister)
+    terminal.ok("show")
+    assert "pymongo.synchronous.monitor" == unregister.call_args.args[0].__module__
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The connection to MongoDB of one process, and the translation of the driver's errors."""
 
+import atexit
 import os
 import re
 import threading
@@ -16,6 +17,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
+from pymongo.synchronous import monitor
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
@@ -146,6 +148,13 @@ def _operation_limit() -> Iterator[None]:
     else:
         with pymongo.timeout(operation_s):
             yield
+
+
+def end_without_waiting() -> None:
+    """Let this process end at once. The driver would wait for its threads, each of which sleeps half a second."""
+    wait = getattr(monitor, "_shutdown_resources", None)  # nothing public avoids it; the threads are daemons
+    if wait is not None:
+        atexit.unregister(wait)
 
 
 def location_of(uri: str) -> str:
