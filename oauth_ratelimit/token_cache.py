@@ -50,7 +50,7 @@ class Issue:
     is_void: bool = False  # not to be kept, because the client has revoked one meanwhile
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Client:
     size: int  # without its tokens
     tokens: dict[bytes, KeptToken] = field(default_factory=dict)  # by request

@@ -67,7 +67,7 @@ _CREDENTIALS = r"(?s):.*@"
 _VARIABLE = r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60})\}|^\$([A-Z_][A-Z0-9_]{2,60})$"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ConfigProblem:
     """Problem with one value."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from oauth_ratelimit.core.decision import Decision
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SuppressionPeriod:
     """Time in which denials of a key are counted and not logged."""
 
@@ -17,7 +17,7 @@ class SuppressionPeriod:
     last_at_s: float = 0.0  # time of the last of them, 0.0 if there is none
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedDenial:
     """Denial that is repeated without computing it again, until the request would be admitted or logged."""
 

@@ -32,7 +32,7 @@ class Answer(enum.StrEnum):
     """That of the limits, although a token was issued before that fits."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Described:
     """The policy that a decision describes, its mode, and the hits left; no policy if none applies."""
 
@@ -45,7 +45,7 @@ class Described:
     is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LimitDenial:
     """Denial by a limit. Requests that repeat a denial share it."""
 
@@ -217,7 +217,7 @@ class Decision:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DecidedRequest:
     """Request with its decision, for metrics and statistics."""
 

@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from math import ceil
@@ -212,8 +212,7 @@ def is_within(remote_addr: str, networks: tuple[str, ...]) -> bool:
     return address is not None and any(address in ip_network(network) for network in networks)
 
 
-@dataclass(frozen=True, slots=True)
-class FailureLimits:
+class FailureLimits(NamedTuple):
     user: tuple[Policy, ...] = ()
     passed_on: tuple[Policy, ...] = ()
     passed_on_total: tuple[Policy, ...] = ()

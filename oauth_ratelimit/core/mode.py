@@ -2,7 +2,7 @@
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oauth_ratelimit.core.key import matches_any
 
@@ -22,8 +22,7 @@ class Mode(enum.StrEnum):
     __hash__ = str.__hash__  # metrics hash a mode for each request, and Enum does so in Python
 
 
-@dataclass(frozen=True, slots=True)
-class Canary:
+class Canary(NamedTuple):
     """Stable share of clients, or some instances, that enforce limits. The others make a dry run."""
 
     percent: float = 100.0  # Share of clients, 0 to 100. Raising it only adds clients.

@@ -1,7 +1,7 @@
 """Origins of configured values: the section of the configuration or the override that a value comes from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Mode
@@ -12,14 +12,12 @@ DEFAULTS = "limits"
 OVERRIDE = "override"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     name: str  # path in the configuration, such as ``clients.partner-app``, ``plans.gold`` or ``limits``
     override: Override | None = None  # override that the value comes from, None if the configuration file has it
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(NamedTuple):
     """Finds the origins of a client's limits, mode and trust, in the file's policies and the active overrides."""
 
     policies: PolicySet

@@ -108,7 +108,7 @@ def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> Polic
 
 def _for_all(policies: PolicySet, override: Override) -> PolicySet:
     if override.target.limit_kind is not None:
-        limits = replace(policies.limits, **{override.target.limit_kind.value: override.policies})
+        limits = policies.limits._replace(**{override.target.limit_kind.value: override.policies})
         return replace(policies, limits=limits)
     if policies.mode is Mode.OFF:
         return policies
@@ -122,16 +122,16 @@ def _for_all(policies: PolicySet, override: Override) -> PolicySet:
 
 def _for_client(rules: Rules, override: Override) -> Rules:
     if override.target.limit_kind is not None:
-        own = replace(rules.limits or OwnLimits(), **{override.target.limit_kind.value: override.policies})
-        return replace(rules, limits=own)
+        own = (rules.limits or OwnLimits())._replace(**{override.target.limit_kind.value: override.policies})
+        return rules._replace(limits=own)
     if override.mode is Mode.OFF:
         # Off holds for every grant type and endpoint, also for one whose mode the file names.
         grants, endpoints = (
-            {name: replace(section, mode=None) for name, section in sections.items()}
+            {name: section._replace(mode=None) for name, section in sections.items()}
             for sections in (rules.grants, rules.endpoints)
         )
-        return replace(rules, mode=Mode.OFF, grants=grants, endpoints=endpoints)
-    return replace(rules, mode=override.mode, ceiling=_ceiling(override.mode))
+        return rules._replace(mode=Mode.OFF, grants=grants, endpoints=endpoints)
+    return rules._replace(mode=override.mode, ceiling=_ceiling(override.mode))
 
 
 def _ceiling(mode: Mode | None) -> Mode | None:

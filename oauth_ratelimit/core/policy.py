@@ -3,6 +3,8 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Canary, Mode
@@ -45,8 +47,7 @@ class LimitKind(enum.StrEnum):
     CLIENT_TOTAL = "client_total"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Policies of one client for one counter, by what they count."""
 
     client: tuple[Policy, ...] = ()  # requests without a user, per client
@@ -54,8 +55,7 @@ class Limits:
     client_total: tuple[Policy, ...] = ()  # all requests of a client together
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLimits:
+class OwnLimits(NamedTuple):
     """Limits that one section of the configuration names: None inherits, ``()`` is no limit of that kind."""
 
     client: tuple[Policy, ...] | None = None
@@ -63,8 +63,7 @@ class OwnLimits:
     client_total: tuple[Policy, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPolicies:
+class ClientPolicies(NamedTuple):
     """Policies and mode of one client at one endpoint, for one grant type."""
 
     # Policies that apply, without those that are off. A policy has a mode only if it differs from ``mode``.
@@ -77,21 +76,21 @@ class ClientPolicies:
     is_canary: bool = False  # True if the canary enforces limits for this client, which has no mode of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """Section of the configuration for one client, plan, grant type or endpoint. None inherits."""
 
     mode: Mode | None = None
     limits: OwnLimits | None = None  # limits that replace the inherited ones, kind by kind
     plan: str | None = None  # plan that a client inherits from before the defaults
-    grants: Mapping[str, "Rules"] = field(default_factory=dict)  # sections of a client or a plan by grant type
-    endpoints: Mapping[str, "Rules"] = field(default_factory=dict)  # sections of a client or a plan by endpoint
+    grants: Mapping[str, "Rules"] = MappingProxyType({})  # sections of a client or a plan by grant type
+    endpoints: Mapping[str, "Rules"] = MappingProxyType({})  # sections of a client or a plan by endpoint
     paths: tuple[str, ...] = ()  # patterns of the request path, for an endpoint
     methods: tuple[str, ...] = ()  # HTTP methods in capitals, for an endpoint. All methods if empty.
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing of a client is denied, whatever modes the file names
 
 
 _NO_RULES = Rules()
+_NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class PolicySet:
     """All policies, and the rules that select those of a request. Immutable: a reload creates another one."""
 
     mode: Mode = Mode.DRY_RUN
-    limits: Limits = Limits()  # default limits of the token endpoint
+    limits: Limits = _NO_LIMITS  # default limits of the token endpoint
     trusted: tuple[str, ...] = ()  # trusted client ids, or patterns of them
     trusted_ids: tuple[str, ...] = ()  # Client ids that are trusted at run time. No pattern: an id may contain ``*``.
     clients: Mapping[str, Rules] = field(default_factory=dict)
@@ -157,9 +156,9 @@ class PolicySet:
         client, plan = self.rules_of(client_id)
         sections = [rules.limits for rules in self.rules_at(client_id, endpoint, grant_type)]
         if endpoint != TOKEN_ENDPOINT:
-            return endpoint, _complete(Limits(), *sections)
+            return endpoint, _complete(_NO_LIMITS, *sections)
         if any(sections):
-            return f"grant:{grant_type}", _complete(Limits(), *sections)
+            return f"grant:{grant_type}", _complete(_NO_LIMITS, *sections)
         return None, _complete(self.limits, plan.limits, client.limits)
 
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
@@ -209,7 +208,7 @@ def _under(ceiling: Mode | None, mode: Mode) -> Mode:
 def _with_modes(limits: Limits, client_mode: Mode, ceiling: Mode | None) -> Limits:
     """Return limits without the policies that are off. A policy keeps a mode only if it differs from the client's."""
     if client_mode is Mode.OFF:
-        return Limits()
+        return _NO_LIMITS
     inherited = _under(ceiling, client_mode)
 
     def effective(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:

@@ -189,7 +189,7 @@ class ClientTotal(NamedTuple):
         return sum(more, self.tally) if more else self.tally
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClientSum(Load):
     """One client over some time: a sum to which minutes are added, with the fields of ``ClientMinute``."""
 

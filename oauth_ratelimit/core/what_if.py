@@ -7,7 +7,6 @@ the share of that minute that fits recorded traffic best. docs/statistics.md lis
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.core.policy import LimitKind
@@ -28,8 +27,7 @@ Loads = Mapping[Subject, Mapping[int, int]]
 """Requests by subject, and by the start of the minute in seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """Effect that a limit would have had on one subject: its requests, and the estimated denials with their bounds."""
 
     subject: Subject

@@ -22,7 +22,7 @@ class WriteOutcome(enum.Enum):
     """The document may have lost its mark. No window that was known when it was written holds its hits any more."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """A write that is under way, or whose outcome is unknown. It is recorded before it is sent.
 

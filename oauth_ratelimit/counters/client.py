@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 
 from oauth_ratelimit.core.cached_denial import CachedDenial
@@ -55,7 +54,7 @@ class ClientState:
         self.horizon_s = 0  # seconds for which a frame can matter, from its start
         self.former_horizons = NO_HORIZONS  # the same by series of former tiers, whose hits may still be to be sent
         self.is_gone = False  # the registry has dropped this state, so that no key may be added
-        self.rules = ClientRules.of(replace(policies, limits=Limits()))
+        self.rules = ClientRules.of(policies._replace(limits=Limits()))
         self.apply(policies, now_s, grants=grants)
 
     def apply(self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies]) -> None:

@@ -22,7 +22,7 @@ FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is ch
 WAITS_PER_WINDOW = 10  # so that hits are sent while they matter
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SharingState:
     """Other instances that count the same keys."""
 

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES, claimed_name
 from oauth_ratelimit.core.key import storable_name
@@ -262,7 +261,7 @@ class ClientRegistry:
             found, grants = self._policies_at(client.configured_id, client.endpoint, client.grant_type)
             scope = None if found.scope is None else storable_name(found.scope)
             if scope != client.scope:  # the grant type has no limits of its own any more
-                found, grants = replace(found, limits=Limits()), {}
+                found, grants = found._replace(limits=Limits()), {}
             client.apply(found, now_s, grants=grants)
 
     def _log_exhausted(self) -> None:

@@ -13,7 +13,7 @@ from oauth_ratelimit.counters.key import KeyState
 _USER, _CLIENT, _TOTAL = map(attrgetter, ("limits.user", "limits.client", "limits.client_total"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ClientRules:
     """Tiers of a client for all grant types, or for one that has modes of its own."""
 
@@ -28,8 +28,8 @@ class ClientRules:
     for_client: tuple[Tier, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "for_user", self.user + self.total)
-        object.__setattr__(self, "for_client", self.client + self.total)
+        self.for_user = self.user + self.total
+        self.for_client = self.client + self.total
 
     @classmethod
     def of(cls, policies: ClientPolicies, *, by_grant: Iterable[ClientPolicies] = ()) -> "ClientRules":

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
@@ -16,8 +16,7 @@ from oauth_ratelimit.store.base import Snapshot
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
 
 
-@dataclass(frozen=True, slots=True)
-class LimitUsage:
+class LimitUsage(NamedTuple):
     key: Key
     kind: LimitKind
     policy: Policy

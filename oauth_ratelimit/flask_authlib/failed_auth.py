@@ -7,10 +7,10 @@ Authlib looks a client up before it checks its secret, so each look-up is a gues
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import request
 
@@ -36,8 +36,7 @@ DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Re
 SIGNATURE_ERROR = "bad_signature"
 
 
-@dataclass(frozen=True, slots=True)
-class _Guarded:
+class _Guarded(NamedTuple):
     app_limiter: AppLimiter
     guard: Guard
     networks: tuple[str, ...]

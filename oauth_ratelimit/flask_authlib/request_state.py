@@ -20,7 +20,7 @@ from oauth_ratelimit.guard import Guess
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestState:
     """Facts of one token or one endpoint, which is decided only once, even if its grant calls several hooks."""
 

@@ -20,7 +20,7 @@ from oauth_ratelimit.process.log import get_logger
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StartReport:
     """Logs ``ratelimit_started`` when the worker of a process starts, which is with its first token request.
 

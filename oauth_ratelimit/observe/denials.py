@@ -22,7 +22,7 @@ class DenialWriter(Protocol):
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     denial: Denial
     period: SuppressionPeriod

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MAX_KEYS = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     logged_at_s: float
     suppressed_count: int = 0

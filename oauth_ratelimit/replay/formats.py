@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -64,8 +63,7 @@ def detect_format(line: str) -> Format:
     return Format.ACCESS_LOG if ACCESS_LOG.match(line) else Format.CSV
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
+class ColumnNames(NamedTuple):
     """Names of columns or members; the first one that is there is read."""
 
     time: tuple[str, ...] = ("time", "timestamp", "ts", "@timestamp", "time_local", "time_iso8601", "msec")
@@ -83,15 +81,14 @@ class ColumnNames:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Parts of a file to read.
 
     The pattern finds the client in a line, in its group ``client`` or its first group, and the user in its group
     ``user`` if it has one. Lines without a match are skipped.
     """
 
-    names: ColumnNames = field(default_factory=ColumnNames)
+    names: ColumnNames = ColumnNames()
     path: str | None = None  # or a pattern, of the token endpoint, in files with paths; None for the usual ones
     client_pattern: re.Pattern[str] | None = None
 

@@ -6,7 +6,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from io import BufferedReader
 from itertools import groupby, islice
 from operator import itemgetter
@@ -22,13 +21,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """A file of recorded traffic."""
 
     path: str  # ``-`` is the standard input, which can be read only once
     form: Format | None = None  # None detects it
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = Selection()
 
     @property
     def byte_count(self) -> int | None:

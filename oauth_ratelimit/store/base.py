@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
@@ -50,7 +51,7 @@ class Snapshot:
         return max(map(max, filter(None, self.hits.values())), default=0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Change:
     """Hits to be added to one document, if it is still at the version that was read.
 
@@ -77,14 +78,13 @@ class Change:
     last_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(NamedTuple):
     """Result of a write. Every change that is in neither field was applied."""
 
     # Positions of the changes whose document was not at the expected version; they were not applied
     lost: Sequence[int] = ()
     # Reasons by position of the changes that the store refused, not as a lost race
-    rejected: Mapping[int, str] = field(default_factory=dict)
+    rejected: Mapping[int, str] = MappingProxyType({})
 
 
 class CounterStore(Protocol):

@@ -39,7 +39,7 @@ MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the third round, doubled with each further one, with jitter
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CycleReport:
     """Results of one cycle."""
 
