@@ -90,12 +90,11 @@ def test_part_that_fails_stops_no_other_and_is_tried_again(
 
 
 def test_preload_waits_once_for_tokens_and_failures() -> None:
-    store = {"uri": "mongodb://127.0.0.1:1", "timeout": "1s"}
-    live = LiveSettings(load_config({"guard": {"mode": "dry-run"}, "store": store}), lambda: None)
-    worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=Clock())
+    found = load_config({"guard": {"mode": "dry-run"}, "store": {"uri": "mongodb://127.0.0.1:1", "timeout": "1s"}})
+    worker = Worker(LiveSettings(found, lambda: None), callbacks=Callbacks(has_grant=bool), clock=Clock())
     began_s = time.monotonic()
     worker.preload()
-    assert time.monotonic() - began_s < 2 * live.current.store.timeout_s
+    assert time.monotonic() - began_s < 2 * found.store.timeout_s
     worker.stop()
 
 

@@ -38,7 +38,7 @@ def post_fork(server, worker):
 def worker_exit(server, worker):
     worker.ending_s = time.monotonic()
 """
-PROMISED_S = 7.0  # of the worker's own clock: five of the deadline and two of the driver
+PROMISED_S = 7.0  # of the worker's own clock: 4.5 of the deadline and 2.5 of the driver
 
 Break = Callable[[Mongod, FaultyProxy], object]
 SITUATIONS: dict[str, Break] = {

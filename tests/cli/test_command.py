@@ -48,11 +48,8 @@ def test_every_command_prints_one_json_value(terminal: Terminal, words: tuple[st
     assert isinstance(json.loads(result.stdout), dict | list)
 
 
-def test_command_ends_without_waiting_for_the_threads_of_the_driver(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unregister = Mock()
-    monkeypatch.setattr("atexit.unregister", unregister)
+def test_command_waits_for_no_thread_of_the_driver(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atexit.unregister", unregister := Mock())
     terminal.ok("show")
     assert "pymongo.synchronous.monitor" == unregister.call_args.args[0].__module__
 

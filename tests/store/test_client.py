@@ -3,7 +3,6 @@
 import os
 import time
 from contextlib import closing
-from socket import create_server
 
 import pytest
 
@@ -78,17 +77,6 @@ def test_servers_have_no_part_of_the_password(uri: str, servers: str | None) -> 
     assert servers == Connection(uri).servers
 
 
-def test_call_after_the_deadline_waits_for_no_server() -> None:
-    with create_server(("127.0.0.1", 0)) as silent:
-        connection = Connection(f"mongodb://127.0.0.1:{silent.getsockname()[1]}")
-        began_s = time.monotonic()
-        for _ in range(10):
-            with pytest.raises(StoreUnavailable), connection.time_limit(0.0):
-                OverrideStore(connection).revision()
-        connection.close()
-        assert time.monotonic() - began_s < 3  # the driver would wait each time
-
-
 def test_unreachable_database_raises_store_unavailable_in_time() -> None:
     """No error of the driver gets out, and no password."""
     with closing(Connection("mongodb://user:secret@127.0.0.1:1/test", timeout_s=0.05)) as connection:
@@ -108,3 +96,8 @@ def test_unreachable_database_raises_store_unavailable_in_time() -> None:
                 call()
             assert "secret" not in str(caught.value)
         assert time.monotonic() - began_s < 20  # the driver would wait 30 s, each time
+        began_s = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable), connection.time_limit(0.0):
+                overrides.revision()
+        assert time.monotonic() - began_s < 20 * 0.05  # after a deadline no call waits
