@@ -26,10 +26,12 @@ class Bucket:
     The bucket holds the sum and the part of it that a flush has taken, so a request changes one number.
     """
 
-    __slots__ = ("alert", "edge", "frame_end_s", "full", "not_fresh", "past", "tier")
+    __slots__ = ("alert", "edge", "frame_end_s", "full", "next", "not_fresh", "past", "tier")
 
-    def __init__(self, tier: Tier, now_s: float) -> None:
-        self.tier = tier
+    def __init__(self, tiers: Sequence[Tier], now_s: float) -> None:
+        self.tier = tier = tiers[0]
+        # Of the key's further tiers. Most keys have one tier, and a list in the key would cost memory.
+        self.next = Bucket(tiers[1:], now_s) if tiers[1:] else None
         self.frame_end_s = tier.frame_end_after(now_s)  # of the current frame; a whole number
         self.full = 0  # with ``edge``, the two numbers of an estimate, see ``core.window``
         self.edge = 0
@@ -95,18 +97,22 @@ class Bucket:
         """Return the hits that the window holds. ``now_s`` lies in the current frame."""
         return self.tier.estimate(self.content, now_s)
 
-    def count_surely(self, now_s: float, cost: int) -> Content | None:
-        """Count hits that are surely within the limit, whatever fades out, and do not reach the alert.
+    def count_surely(self, now_s: float, cost: int) -> tuple[Content, ...]:
+        """Count hits here and in the next buckets, if they are surely within the limits and do not reach an alert.
 
-        Counts nothing and returns None if it takes an estimate to say, or if the frame has ended.
+        Counts nothing and returns nothing if it takes an estimate to say, or if a frame has ended.
         """
         full, tier, end_s = self.full + cost, self.tier, self.frame_end_s
         limit = tier.limit
         if full < self.alert and full <= limit and full + self.edge <= limit and now_s < end_s:
+            others: tuple[Content, ...] = ()
+            if self.next is not None and not (others := self.next.count_surely(now_s, cost)):
+                return ()
             self.full = full  # as ``count`` does: a call more would be felt in each decision
             self.edge = edge = self.edge + cost * tier.edge_per_hit
-            return full, edge, self.past, end_s
-        return None
+            content = full, edge, self.past, end_s
+            return (content, *others) if others else (content,)
+        return ()
 
     def count(self, cost: int) -> Content:
         """Count hits in the current frame, and return the content of the window."""

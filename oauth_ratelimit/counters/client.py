@@ -110,20 +110,13 @@ class ClientState:
         total = self.total
         if not key.is_dirty or (self.denials and key in self.denials) or (total is not None and not total.is_dirty):
             return ()
-        first = key.first.count_surely(now_s, cost)
-        if first is None:
-            return ()
-        counted: tuple[Content, ...] = (first,)
-        if total is None and not key.others:
+        counted = key.first.count_surely(now_s, cost)
+        if total is None or not counted:
             return counted
-        others = key.others if total is None else key.others + total.buckets()
-        for bucket in others:
-            content = bucket.count_surely(now_s, cost)
-            if content is None:
-                _count((key.first, *others)[: len(counted)], -cost)  # taken back
-                return ()
-            counted += (content,)
-        return counted
+        if not (counted_in_total := total.first.count_surely(now_s, cost)):
+            _count(key.buckets(), -cost)  # taken back
+            return ()
+        return counted + counted_in_total
 
     def decide(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool) -> Decision:
         """Decide about a request by the estimates, and count it where it counts; or repeat a denial.

@@ -39,10 +39,7 @@ class KeyState:
     scope: str | None  # what the document counts besides the plain token counter
     tiers: InitVar[tuple[Tier, ...]]
     requested_s: float  # time of the last cycle that found requests
-    # The bucket of the tier with the widest window, and those of further tiers. Most keys have one tier, and a tuple
-    # for it would cost memory.
-    first: Bucket = field(init=False)
-    others: tuple[Bucket, ...] = field(init=False)
+    first: Bucket = field(init=False)  # of the tier with the widest window; it is linked to those of further tiers
     # Hits of earlier frames and former tiers that no flush has taken, None if there are none. Never changed in place.
     fresh_past: Hits | None = None
     is_dirty: bool = False  # a request came since the last cycle
@@ -62,8 +59,7 @@ class KeyState:
     read_s: float = field(init=False)  # time of the last read; ``-inf`` if a series that is new here may have hits
 
     def __post_init__(self, tiers: tuple[Tier, ...]) -> None:
-        self.first, *others = (Bucket(tier, self.requested_s) for tier in tiers)
-        self.others = tuple(others)
+        self.first = Bucket(tiers, self.requested_s)
         self.read_s = self.requested_s
         if self.client.sharing.is_shared:
             for bucket in self.buckets():
@@ -80,7 +76,10 @@ class KeyState:
 
     def buckets(self) -> tuple[Bucket, ...]:
         """Return the bucket of each tier, the widest window first."""
-        return (self.first, *self.others) if self.others else (self.first,)
+        buckets: tuple[Bucket, ...] = (self.first,)
+        while (bucket := buckets[-1].next) is not None:
+            buckets += (bucket,)
+        return buckets
 
     def advance(self, now_s: float) -> None:
         """Move on to the frames that ``now_s`` lies in. Hits of frames that have ended wait for the next flush."""
@@ -97,9 +96,9 @@ class KeyState:
 
     def hits(self) -> int:
         """Return the hits that count in full, over all tiers: a number that changes with every hit."""
-        hits = self.first.full
-        for bucket in self.others:
-            hits += bucket.full
+        hits, bucket = self.first.full, self.first.next
+        while bucket is not None:
+            hits, bucket = hits + bucket.full, bucket.next
         return hits
 
     @property
@@ -197,8 +196,7 @@ class KeyState:
         former: dict[Series, Bucket] = {}
         for bucket in self.buckets():
             former.setdefault(bucket.tier.series, bucket)  # the widest window comes first
-        self.first, *others = (Bucket(tier, now_s) for tier in tiers)
-        self.others = tuple(others)
+        self.first = Bucket(tiers, now_s)
         self.client.denials.pop(self, None)
         is_incomplete = False
         for bucket in self.buckets():

@@ -61,7 +61,7 @@ class UsageReader:
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
-    bucket = Bucket(tier, now_s)
+    bucket = Bucket((tier,), now_s)
     counted = Counter[int]()
     for start_s, hits in frames.items():
         counted[min(start_s, bucket.frame_start_s)] += hits  # a later frame comes from a clock that is ahead
