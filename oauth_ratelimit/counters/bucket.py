@@ -149,16 +149,18 @@ class Bucket:
         """Return the seconds until nothing counts any more."""
         return self.tier.reset_after_s(self.content, now_s)
 
-    def watch(self, now_s: float, *, writer_count: int) -> None:
-        """Set the alert to the hits that this instance may count before it flushes.
+    def watch(self, now_s: float, *, writer_count: int) -> float:
+        """Set the alert to the hits that this instance may count before it flushes, and return the excess of the rest.
 
         That is a small part of the limit, or this instance's share of the remaining hits if that is less. It is more
-        while the limit is far.
+        while the limit is far. The excess is what the window holds above the limit without the fresh hits.
         """
         limit, estimate = self.tier.limit, self.estimate(now_s)
         share = math.ceil((limit - estimate) / writer_count)
-        far = int(min(limit * UNSENT_RATIO, limit * FAR_RATIO - writer_count * (estimate - self.fresh)) / writer_count)
+        known = estimate - self.fresh
+        far = int(min(limit * UNSENT_RATIO, limit * FAR_RATIO - writer_count * known) / writer_count)
         self.alert = self.not_fresh + max(1, min(share, self.tier.urgent_hits), far if far >= FEWEST_UNSENT else 0)
+        return known - limit
 
     def watch_unread(self, *, writer_count: int) -> None:
         """Set the alert of a new bucket, whose document was not read yet."""

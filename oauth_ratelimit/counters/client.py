@@ -51,8 +51,8 @@ class ClientState:
         self.total: KeyState | None = None  # of all users together, if they are limited
         self.known_total: KeyState | None = None  # the same, kept in case that the limit comes back
         self.denials: dict[KeyState, CachedDenial] = {}  # to repeat; few keys have one, so it is not in the key
-        self.horizon_s = 0  # seconds for which a frame can matter, from its start
-        self.former_horizons = NO_HORIZONS  # the same by series of former tiers, whose hits may still be to be sent
+        # Seconds for which a frame can matter, from its start. Hits of former tiers may still be to be sent.
+        self.horizons, self.horizon_s = NO_HORIZONS, 0  # by series, and the longest
         self.is_gone = False  # the registry has dropped this state, so that no key may be added
         self.rules = ClientRules.of(policies._replace(limits=Limits()))
         self.apply(policies, now_s, grants=grants)
@@ -60,13 +60,12 @@ class ClientState:
     def apply(self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies]) -> None:
         """Apply new policies, and those of grant types with other modes. Each key follows with its next request."""
         with self.lock:
-            self.former_horizons = extend_horizons(self.former_horizons, self.rules.horizons)
             self.rules = ClientRules.of(policies, by_grant=grants.values())
             self.grant_rules: Mapping[str | None, ClientRules] = {
                 name: ClientRules.of(found) for name, found in grants.items()
             } or NO_RULES
-            # Never shorter than before, because hits of a wider window are still to be sent.
-            self.horizon_s = max(self.horizon_s, *self.rules.horizons.values(), 0)
+            self.horizons = extend_horizons(self.horizons, self.rules.horizons)
+            self.horizon_s = max(self.horizons.values(), default=0)
             self.former = {**self.former, **self.keys}
             self.keys = {}
             self._change_total(now_s)

@@ -8,7 +8,7 @@ before the next full cycle is urgent. Requests append and the cycle takes, witho
 import enum
 import math
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -69,8 +69,8 @@ class DueQueue:
         self._next = Slot()
         self._timed: list[tuple[float, int, Slot]] = []  # heap by time; each slot holds one key
         self._timed_count = 0
-        self._later: dict[int, Slot] = {}  # by time in intervals
-        self._waiting: dict[int, Slot] = {}  # the same, of keys with hits
+        self._later = defaultdict[int, Slot](Slot)  # by time in intervals
+        self._waiting = defaultdict[int, Slot](Slot)  # the same, of keys with hits
         self._ends_waiting = False
         self._cycle = 0  # time of the last cycle in intervals
 
@@ -145,7 +145,7 @@ class DueQueue:
         # The first hit may have come just after the last cycle.
         cycles = int(min(key.wait_s, self._max_interval_s) / self.interval_s) - 1
         if cycles > 0 and key.due is not Due.TAKEN and not key.has_reached_alert:  # else it is urgent
-            self._waiting.setdefault(self._cycle + cycles, Slot()).put(key)
+            self._waiting[self._cycle + cycles].put(key)
             return True
         return False
 
@@ -171,7 +171,7 @@ class DueQueue:
     def restart(self, keys: Iterable["KeyState"]) -> None:
         """Have the next cycle take all keys, because one was interrupted: some may be in no slot."""
         self._urgent.clear()
-        self._timed, self._later, self._waiting, self._next = [], {}, {}, Slot()
+        self._timed, self._later, self._waiting, self._next = [], defaultdict(Slot), defaultdict(Slot), Slot()
         for key in keys:
             key.is_urgent = False
             self._next.put(key)
@@ -202,7 +202,7 @@ class DueQueue:
 
     def put_later(self, key: "KeyState", gap_s: float) -> None:
         """Have a later cycle take a key, the next one at the earliest."""
-        self._later.setdefault(self._cycle + max(1, int(gap_s / self.interval_s)), Slot()).put(key)
+        self._later[self._cycle + max(1, int(gap_s / self.interval_s))].put(key)
 
     def __iter__(self) -> Iterator["KeyState"]:
         """Yield all keys that are due at any time, those that were quiet longest first."""

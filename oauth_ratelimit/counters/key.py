@@ -1,6 +1,6 @@
 """State of one key: its counters, and what ``sync/protocol.py`` knows of the document that all instances share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -85,7 +85,7 @@ class KeyState:
         """Move on to the frames that ``now_s`` lies in. Hits of frames that have ended wait for the next flush."""
         for bucket in self.buckets():
             if not bucket.is_current(now_s):
-                with AllOrNothing(self, bucket):
+                with AllOrNothing(self, (bucket,)):
                     start_s, fresh = bucket.turn(now_s)
                     if fresh and bucket.tier.sends:
                         self._put_aside(bucket.tier.series, start_s, fresh)
@@ -172,7 +172,7 @@ class KeyState:
         self.advance(now_s)
         sources = (hits, *self._set_aside())
         new_hits = 0
-        with AllOrNothing(self, *self.buckets()):
+        with AllOrNothing(self, self.buckets()):
             for bucket in self.buckets():
                 before = bucket.full
                 bucket.load(*(source.get(bucket.tier.series, NO_FRAMES) for source in sources if source))
@@ -180,11 +180,15 @@ class KeyState:
         self.client.denials.pop(self, None)
         return new_hits
 
-    def watch(self, now_s: float) -> None:
-        """Set the alerts. The frames are those of ``now_s``."""
-        if self.client.sharing.is_shared:
-            for bucket in self.buckets():
-                bucket.watch(now_s, writer_count=self.expected_writer_count)
+    def watch(self, now_s: float) -> dict[Tier, float]:
+        """Set the alerts, and return the excess of limits that are exceeded. The frames are those of ``now_s``."""
+        excesses = {}
+        writer_count = self.expected_writer_count
+        for bucket in self.buckets():
+            excess = bucket.watch(now_s, writer_count=writer_count)
+            if excess > 0:
+                excesses[bucket.tier] = excess
+        return excesses
 
     def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
         """Apply other tiers, and return whether the document must be read for it. The client's lock is held.
@@ -206,7 +210,8 @@ class KeyState:
             else:
                 bucket.continue_from(before)
             is_incomplete |= before is None or before.tier.frame_count < bucket.tier.frame_count
-        self.watch(now_s)
+        if self.client.sharing.is_shared:
+            self.watch(now_s)
         if is_incomplete:
             self.read_s = -inf
         return is_incomplete
@@ -268,7 +273,7 @@ class AllOrNothing:
 
     __slots__ = ("_buckets", "_hits", "_key")
 
-    def __init__(self, key: KeyState, *buckets: Bucket) -> None:
+    def __init__(self, key: KeyState, buckets: Sequence[Bucket] = ()) -> None:
         self._key = key
         self._hits = key.fresh_past, key.unsent, key.attempt, key.is_dirty
         self._buckets = [(bucket, bucket.values()) for bucket in buckets]
@@ -285,7 +290,7 @@ class AllOrNothing:
 
 def merged(*sources: Hits | None) -> Hits:
     """Return the sum of hits. None are changed in place, because a write may be under way with them."""
-    found = [hits for hits in sources if hits]
+    found = list(filter(None, sources))
     if len(found) < 2:
         return found[0] if found else {}
     total: dict[Series, dict[int, int]] = {}

@@ -9,6 +9,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import ClientPolicies, Limits
 from oauth_ratelimit.core.tier import Series, Tier, tiers_of
 from oauth_ratelimit.counters.key import KeyState
+from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 _USER, _CLIENT, _TOTAL = map(attrgetter, ("limits.user", "limits.client", "limits.client_total"))
 
@@ -55,7 +56,7 @@ class ClientRules:
     def horizons(self) -> dict[Series, int]:
         """Seconds for which a frame of each series can matter."""
         tiers = sorted((*self.user, *self.client, *self.total), key=lambda tier: tier.horizon_s)
-        return {tier.series: tier.horizon_s for tier in tiers}
+        return {tier.series: min(tier.horizon_s, MAX_HORIZON_S) for tier in tiers}
 
     def own_tiers(self, username: str | None) -> tuple[Tier, ...]:
         """Return the tiers of a key, without those of all users together."""

@@ -211,7 +211,8 @@ class Flusher:
                 continue
             if change.version is None:
                 self._note_found(found=False)
-            report.over_admitted.update(protocol.commit(state, change, now_s))
+            if over := protocol.commit(state, change, now_s):
+                report.over_admitted.update(over)
         for index, reason in result.rejected.items():
             self._log.error("document_rejected", **_names_of(states[index].key), reason=reason)
         report.flushed_count += len(states) - len(failed)

@@ -14,7 +14,7 @@ from oauth_ratelimit.counters.attempt import Attempt, WriteOutcome
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Frames
 from oauth_ratelimit.counters.key import NO_HORIZONS, AllOrNothing, KeyState, merged
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S, Prunable, count_writers
-from oauth_ratelimit.store.base import MAX_HORIZON_S, VERSION_JUMP, Change, Hits, Snapshot
+from oauth_ratelimit.store.base import VERSION_JUMP, Change, Hits, Snapshot
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
 LONE_READ_GAP_S = 60.0  # at least, between two reads of a document that nobody else writes
@@ -26,16 +26,16 @@ def take(state: KeyState, now_s: float) -> int:
 
     No clock decides what is dropped: a clock that steps ahead must lose nothing.
     """
-    with state.client.lock, AllOrNothing(state, *state.buckets()):
+    with state.client.lock, AllOrNothing(state, state.buckets()):
         if state.is_dirty:
             state.is_dirty, state.requested_s = False, now_s
         state.gather()
         if not state.fresh_past:
             return 0
         taken = merged(state.unsent, state.fresh_past)
-        most = {series: state.client.horizon_s // series.frame_s + SPARE_FRAMES for series in taken}
-        kept = state.unsent = {series: _newest(frames, most[series]) for series, frames in taken.items()}
-        state.fresh_past = None
+        longest_s = state.client.horizon_s
+        kept = {series: _newest(frames, longest_s // series.frame_s + SPARE_FRAMES) for series, frames in taken.items()}
+        state.unsent, state.fresh_past = kept, None
     return 0 if kept == taken else state.request_count(taken) - state.request_count(kept)
 
 
@@ -47,25 +47,27 @@ def counters_to_write(state: KeyState) -> int:
 
 def begin_write(state: KeyState, write_number: int, monotonic_s: float) -> Change:
     """Record an attempt to write the unsent hits, or the one that is repeated, and return the change to send."""
-    wanted = _horizons(state)
-    missing = {series: s for series, s in wanted.items() if s > state.horizons.get(series, 0)}
-    longest_s = max(max(wanted.values()), max(state.horizons.values(), default=0))
     attempt, mark = state.attempt, None
+    hits = attempt.hits if attempt else state.unsent or {}
+    missing = _missing_horizons(state, hits)
+    longest_s = max((*state.horizons.values(), *missing.values()))
     if attempt is None:
-        attempt = Attempt(write_number, state.version, state.unsent or {}, monotonic_s, longest_s)
+        attempt = Attempt(write_number, state.version, hits, monotonic_s, longest_s)
         if state.version is not None and state.goes_by_mark and not missing:
             mark = attempt.mark = state.mark
             attempt.last_version = state.version + MAX_OTHER_WRITES * state.expected_writer_count
         with state.client.lock, AllOrNothing(state):
             state.attempt, state.unsent = attempt, None
     attempt.was_sent = True  # as far as anybody knows
-    state.newest_s = shared(max(state.newest_s, *map(max, attempt.hits.values())))
+    newest_s = max(map(max, hits.values()))
+    if newest_s > state.newest_s:
+        state.newest_s = shared(newest_s)
     return Change(
         key=state.key,
         version=state.version,
         next_version=_next_version(state.version, is_raising=bool(missing)),
         write_number=attempt.write_number,
-        hits=attempt.hits,
+        hits=hits,
         expire_at_s=float(state.newest_s + longest_s + SLACK_S),
         expired_frames=state.prunable.frames[:MAX_PRUNED],
         expired_writers=state.prunable.writers[:MAX_PRUNED],
@@ -75,17 +77,11 @@ def begin_write(state: KeyState, write_number: int, monotonic_s: float) -> Chang
     )
 
 
-def _horizons(state: KeyState) -> dict[Series, int]:
-    """Return the horizons of the tiers, and of the series with hits to be sent."""
-    former = state.client.former_horizons
-    horizons: dict[Series, int] = {}
-    for bucket in state.buckets():
-        series = bucket.tier.series
-        longest_s = max(bucket.tier.horizon_s, former.get(series, 0), horizons.get(series, 0))
-        horizons[series] = min(longest_s, MAX_HORIZON_S)
-    for series in (*(state.unsent or ()), *(state.attempt.hits if state.attempt else ())):
-        horizons.setdefault(series, former.get(series, state.client.horizon_s))
-    return horizons
+def _missing_horizons(state: KeyState, hits: Hits) -> dict[Series, int]:
+    """Return the horizons of the tiers and of series with hits, as far as the document has shorter ones or none."""
+    known, wanted = state.horizons, state.client.horizons
+    concerned = {bucket.tier.series for bucket in state.buckets()}.union(hits)
+    return {series: wanted[series] for series in concerned if wanted[series] > known.get(series, 0)}
 
 
 def commit(state: KeyState, change: Change, now_s: float) -> Mapping[str, int]:
@@ -106,19 +102,12 @@ def commit(state: KeyState, change: Change, now_s: float) -> Mapping[str, int]:
         state.horizons = extend_horizons(state.horizons, change.horizons)
     with state.client.lock:
         state.advance(now_s)
-        state.watch(now_s)
-        return _over_admitted(state, change.hits, now_s)
-
-
-def _over_admitted(state: KeyState, hits: Hits, now_s: float) -> dict[str, int]:
-    over = {}
-    for bucket in state.buckets():
-        tier = bucket.tier
-        excess = bucket.estimate(now_s) - bucket.fresh - tier.limit
-        if excess > 0 and not tier.count_denied:
-            own = sum(hits.get(tier.series, NO_FRAMES).values())
-            over[tier.policy.name] = min(own, ceil(excess))
-    return over
+        excesses = state.watch(now_s)
+    return {
+        tier.policy.name: min(sum(change.hits.get(tier.series, NO_FRAMES).values()), ceil(excess))
+        for tier, excess in excesses.items()
+        if not tier.count_denied
+    }
 
 
 def fail_write(state: KeyState, *, was_repeated: bool) -> None:

@@ -24,6 +24,7 @@ from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, c
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 SIZE = "size"  # computed by the server, never stored
 NO_LIST = {"$not": {"$type": "array"}}  # the server would take the length of frames for a position in a list
+NO_ID = {"_id": None}
 EXPIRE = "expire"
 USERNAME_PATH = "_id.username"
 SCOPE_PATH = "_id.scope"
@@ -178,15 +179,19 @@ def _series_name(series: Series) -> str:
 
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     mark, seen = f"writers.{writer}", f"seen.{writer}"
+    dated = {seen: True}
     operations = []
     for change in changes:
+        # Nearly all changes share these parts: fewer objects are less work for the garbage collector.
         update: Document = {
-            "$set": {mark: Int64(change.write_number)},
-            "$max": {EXPIRE: date_of(min(change.expire_at_s, LATEST_S))},
-            "$currentDate": {seen: True},
+            "$set": _mark(mark, change.write_number),
+            "$max": _expiry(change.expire_at_s),
+            "$currentDate": dated,
         }
-        for series, horizon_s in change.horizons.items():
-            update["$max"][f"horizons.{_series_name(series)}"] = min(horizon_s, MAX_HORIZON_S)
+        if change.horizons:
+            update["$max"] = update["$max"] | {
+                f"horizons.{_series_name(series)}": min(s, MAX_HORIZON_S) for series, s in change.horizons.items()
+            }
         if change.version is None:
             # One value: the server looks through the document for each path that it sets.
             counters = {
@@ -194,21 +199,18 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
                 for series, frames in change.hits.items()
             }
             selected: Document = {"_id": document_id(change.key), "version": NO_VERSION}
-            update["$set"] |= {"version": Int64(change.next_version), "requestCounters": counters}
+            update["$set"] = update["$set"] | {"version": Int64(change.next_version), "requestCounters": counters}
         else:
-            version: Any = Int64(change.version)
+            selected = {"_id": document_id(change.key), "version": change.version, "requestCounters": NO_LIST}
             if change.mark is not None:
-                version = {"$gte": version, "$lte": Int64(change.last_version)}
-            selected = {"_id": document_id(change.key), "version": version, "requestCounters": NO_LIST}
-            if change.mark is not None:
-                selected[mark] = Int64(change.mark)
+                selected |= {"version": {"$gte": change.version, "$lte": change.last_version}, mark: change.mark}
             increments = update["$inc"] = {
                 _frame_path(series, start_s): min(count, MAX_EXACT)
                 for series, frames in change.hits.items()
                 for start_s, count in frames.items()
             }
             increments["version"] = change.next_version - change.version
-            update["$setOnInsert"] = {"_id": None}
+            update["$setOnInsert"] = NO_ID
             # MongoDB refuses an update that sets and removes the same path.
             expired = [path for path in _expired_paths(change) if path not in (mark, seen) and path not in increments]
             if expired:
@@ -222,6 +224,16 @@ def _expired_paths(change: Change) -> Iterator[str]:
         yield _frame_path(series, start_s)
     for name in change.expired_writers:
         yield from (f"writers.{name}", f"seen.{name}")
+
+
+@lru_cache(maxsize=1000)
+def _mark(path: str, number: int) -> Document:
+    return {path: Int64(number)}
+
+
+@lru_cache(maxsize=1000)
+def _expiry(at_s: float) -> Document:
+    return {EXPIRE: date_of(min(at_s, LATEST_S))}
 
 
 @lru_cache(maxsize=1000)
