@@ -49,7 +49,7 @@ class Slot:
 
     def valid(self) -> list["KeyState"]:
         """Return the keys that are still due with this slot."""
-        return [key for key in self.keys if key.due is self]
+        return [key for key in yield_between(self.keys) if key.due is self]
 
 
 class DueQueue:
@@ -223,5 +223,5 @@ class DueQueue:
             slot.keys = slot.valid()
 
 
-def _drained(queue: "deque[KeyState]") -> list["KeyState"]:
-    return [queue.popleft() for _ in range(len(queue))]
+def _drained(queue: "deque[KeyState]") -> Iterator["KeyState"]:
+    return (queue.popleft() for _ in yield_between(range(len(queue))))

@@ -223,7 +223,7 @@ class ClientRegistry:
         if without_key_count <= (0 if is_crowded else self._key_count + SPARE_CLIENTS // 2):
             return
         self._swept_s = now_s
-        for client in self:
+        for client in yield_between(self):
             with client.lock:  # until the client is marked and unlisted, so that a key never has two states
                 if client.retire(now_s):
                     with self._lock:

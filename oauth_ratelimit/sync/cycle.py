@@ -71,11 +71,10 @@ class SyncCycle:
             now_s = self._synchronise_taken(urgent, states, now_s, report, reads_all=reads_all)
             self._clients.sweep(now_s)
             waiting = self._queue.next_keys()
-            # A request is in the hits of its key and in those of the total.
-            report.in_flight_hits = sum(
-                _in_flight_count(state) for state in yield_between(waiting) if not state.is_total
-            )
-            report.quarantined_count = sum(state.is_quarantined for state in waiting)
+            for state in yield_between(waiting):
+                if not state.is_total:  # a request is in the hits of its key and in those of the total
+                    report.in_flight_hits += _in_flight_count(state)
+                report.quarantined_count += state.is_quarantined
             report.key_count = self._clients.key_count
             report.waiting_count = self._queue.waiting_count
         self._log.note(report, now_s)
@@ -164,7 +163,7 @@ class SyncCycle:
             part = [state for state in states[start : start + MAX_BATCH] if state.due is Due.TAKEN]
             known_s = {state: max(state.requested_s, state.read_s) for state in part}
             remote_hits = self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
-            for state in part:
+            for state in yield_between(part):
                 if state.due is Due.TAKEN:  # else its user was erased
                     passed_s = now_s - known_s[state]
                     self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
@@ -293,11 +292,10 @@ class SyncCycle:
         excess = self._clients.excess_count
         if not excess:
             return
-        candidates = chain(
-            (key for key in self._queue if not key.has_used(FILLING_RATIO)),
-            (key for key in self._queue if key.has_used(FILLING_RATIO)),
-        )
-        for key in yield_between(candidates):
+        for key in chain(
+            (key for key in yield_between(self._queue) if not key.has_used(FILLING_RATIO)),
+            (key for key in yield_between(self._queue) if key.has_used(FILLING_RATIO)),
+        ):
             if self._clients.forget(key):
                 excess -= 1
                 if not excess:
