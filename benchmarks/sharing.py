@@ -16,7 +16,7 @@ from oauth_ratelimit.replay.formats import SECOND_US
 from testbed.comparison.accuracy import ContenderCounts, ErrorLog
 from testbed.counting_fleet import CountingFleet
 
-INSTANCES = (3, 10, 30)
+INSTANCE_COUNT = 10
 
 
 class _CutFleet(CountingFleet):
@@ -66,7 +66,7 @@ WAYS: dict[str, Callable[[Load, int], Way]] = {
 def run(*, short: bool) -> Iterator[Result]:
     """Yield the measures of each way, number of instances and load, and those of one instance of ours."""
     ways = available()
-    for count in (1, *INSTANCES):
+    for count in (1, INSTANCE_COUNT):
         for load in loads(count, short=short):
             for name in ways if count > 1 else ("default", "strict"):
                 for measure, (value, unit) in measured(WAYS[name](load, count), load).items():
