@@ -140,7 +140,7 @@ def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what ends here give up at once on a MongoDB that does not answer, instead of after five seconds."""
+    """Have what ends here give up at once on a MongoDB that does not answer, instead of after seconds."""
     monkeypatch.setattr(Deadline.__init__, "__defaults__", (0.5,))
 
 

@@ -7,9 +7,8 @@ from oauth_ratelimit.config.errors import dotted
 from oauth_ratelimit.config.limits import content_of
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.settings import FILE, Settings
-from oauth_ratelimit.core.failed_auth import FailureLimits
 from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, Rules
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 
 MAX_CHANGES = 50  # lines; a log event must not hold a whole file
@@ -18,7 +17,6 @@ MAX_CHANGES = 50  # lines; a log event must not hold a whole file
 _NAMES = {key.attribute: key.name for section in FILE.sections for key in section.keys.values() if key.attribute}
 _NAMES["ceiling"] = "mode_at_most"  # of an override: the file has no such key
 _SECRET = "store.uri"
-_RECORDS = (Canary, Limits, OwnLimits, Rules, FailureLimits)
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
@@ -52,9 +50,8 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each value under ``path``; without those that are not set."""
     if isinstance(value, Canary) and value.instances:
         yield from _flatten(value.instances, f"{path}.instances")  # the percentage has no effect
-    elif is_dataclass(value) or isinstance(value, _RECORDS):
-        names = value._fields if isinstance(value, _RECORDS) else [each.name for each in fields(value)]
-        for name in names:
+    elif is_dataclass(value) or hasattr(value, "_fields"):  # or a named tuple
+        for name in [each.name for each in fields(value)] if is_dataclass(value) else value._fields:
             if name not in ("warnings", "is_rejected"):  # logged apart
                 below = path if name == "policies" else dotted(path, _NAMES.get(name, name))
                 yield from _flatten(getattr(value, name), below)

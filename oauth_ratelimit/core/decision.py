@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import ceil, inf
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
@@ -43,6 +43,12 @@ class Described:
     place: int = 0  # among those that were checked
     used: float = 0.0  # hits in its window
     is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
+
+
+class Quota(NamedTuple):
+    described: Described
+    more_after_s: float  # seconds until one more is left if nothing else happens; after a denial, until one is admitted
+    reset_after_s: float  # seconds until the whole quota is back; after a denial the same as ``more_after_s``
 
 
 @dataclass(slots=True, eq=False)
@@ -181,15 +187,14 @@ class Decision:
         if self.denial is not None:
             self.denial.decision_id = decision_id
 
-    def enforced_quota(self) -> tuple[Described, float, float] | None:
-        """Return the enforced policy that denies, else the one with least left, with two delays in seconds.
+    def enforced_quota(self) -> Quota | None:
+        """Return the quota of the enforced policy that denies, else of the one with least left.
 
-        The first is until one more hit is left if nothing else happens, the second until the whole quota is back; after
-        a denial both are until one is admitted. None if no policy is enforced: a dry run tells clients nothing.
+        None if no policy is enforced for this request: a dry run tells clients nothing.
         """
         denial, tiers = self.denial, self.tiers
         if denial is not None and denial.is_enforced:
-            return self.described, self.retry_after_s, self.retry_after_s
+            return Quota(self.described, self.retry_after_s, self.retry_after_s)
         if not tiers:
             return None
         described, now_s = self.described, self.now_s
@@ -198,7 +203,8 @@ class Decision:
             enforced = [each.is_enforced for each in tiers]
             own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
             return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
-        return described, tier.more_after_s(content, now_s, described.used), tier.reset_after_s(content, now_s)
+        more_after_s = tier.more_after_s(content, now_s, described.used)
+        return Quota(described, more_after_s, tier.reset_after_s(content, now_s))
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""

@@ -102,16 +102,12 @@ class Bucket:
 
         Counts nothing and returns nothing if it takes an estimate to say, or if a frame has ended.
         """
-        full, tier, end_s = self.full + cost, self.tier, self.frame_end_s
-        limit = tier.limit
-        if full < self.alert and full <= limit and full + self.edge <= limit and now_s < end_s:
-            others: tuple[Content, ...] = ()
-            if self.next is not None and not (others := self.next.count_surely(now_s, cost)):
-                return ()
-            self.full = full  # as ``count`` does: a call more would be felt in each decision
-            self.edge = edge = self.edge + cost * tier.edge_per_hit
-            content = full, edge, self.past, end_s
-            return (content, *others) if others else (content,)
+        full, limit = self.full + cost, self.tier.limit
+        if full < self.alert and full <= limit and full + self.edge <= limit and now_s < self.frame_end_s:
+            if self.next is None:
+                return (self.count(cost),)
+            if others := self.next.count_surely(now_s, cost):
+                return (self.count(cost), *others)
         return ()
 
     def count(self, cost: int) -> Content:

@@ -51,8 +51,9 @@ class ClientState:
         self.total: KeyState | None = None  # of all users together, if they are limited
         self.known_total: KeyState | None = None  # the same, kept in case that the limit comes back
         self.denials: dict[KeyState, CachedDenial] = {}  # to repeat; few keys have one, so it is not in the key
-        # Seconds for which a frame can matter, from its start. Hits of former tiers may still be to be sent.
-        self.horizons, self.horizon_s = NO_HORIZONS, 0  # by series, and the longest
+        # Seconds for which a frame can matter, by series, and the longest. Never shorter than before, because hits of
+        # former tiers may be unsent.
+        self.horizons, self.horizon_s = NO_HORIZONS, 0
         self.is_gone = False  # the registry has dropped this state, so that no key may be added
         self.rules = ClientRules.of(policies._replace(limits=Limits()))
         self.apply(policies, now_s, grants=grants)

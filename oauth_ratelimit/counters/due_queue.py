@@ -188,7 +188,7 @@ class DueQueue:
     def put_urgent(self, key: "KeyState", at_s: float) -> bool:
         """Have a key taken at a time before the next full cycle. Return False if there are too many of them."""
         if len(self._timed) >= MAX_TIMED:
-            self._timed = [entry for entry in self._timed if entry[2].valid()]
+            self._timed = [entry for entry in self._timed if any(key.due is entry[2] for key in entry[2].keys)]
             heapify(self._timed)
         if len(self._timed) >= MAX_TIMED:
             return False

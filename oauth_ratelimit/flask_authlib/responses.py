@@ -91,23 +91,22 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
         partition: Hash of client and user in base64: clients that obey stop the requests for this user only.
     """
     quota = decision.enforced_quota() if families else None
-    if quota is None or (policy := quota[0].policy) is None:
+    if quota is None or (policy := quota.described.policy) is None:
         return ()
-    described, more_after_s, reset_after_s = quota
-    remaining = described.remaining
+    remaining = quota.described.remaining
     at_least = 0 if decision.denial is None or decision.allowed else 1  # of seconds
     tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)
     policies, name, limit = _constants(tiers, policy.name, policy.limit)
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition and not described.is_total else ""
-        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(more_after_s, at_least)
+        pk = f";pk=:{partition}:" if partition and not quota.described.is_total else ""
+        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(quota.more_after_s, at_least)
         headers = (policies, ("RateLimit", f"{name};r={left};t={more_after}{pk}"))
     if "x-ratelimit" in families:
         headers += (
             limit,
             ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least)}"),
+            ("X-RateLimit-Reset", f"{whole_seconds(quota.reset_after_s, at_least)}"),
         )
     return headers
 

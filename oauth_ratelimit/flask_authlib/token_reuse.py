@@ -71,7 +71,7 @@ class TokenRequest(NamedTuple):
         return self.options[0] if self.options else self.named_options.get("scope")
 
 
-Asked = Callable[[], TokenRequest]  # called only if something of it matters, which is rare
+Asked = Callable[[], TokenRequest]  # called only where a token may be reused
 
 
 class TokenReuse:

@@ -104,8 +104,8 @@ class Fleet:
     def _plan_cycle(self, number: int, *, skipped: int) -> None:
         instance, interval_s = self._instances[number], self._interval_s
         instance.skipped = skipped
-        # Rounded, because a division by 0.2 may just miss the cycle that has run now.
-        past_count = int(round((self.now_s - instance.phase_s) / interval_s, 3))
+        # A division by 0.2 may just miss the cycle that has run now.
+        past_count = math.floor((self.now_s - instance.phase_s) / interval_s + 1e-4)
         due_s = instance.phase_s + (past_count + 1 + skipped) * interval_s
         if self.now_s < due_s < instance.cycle_s:
             instance.cycle_s = due_s

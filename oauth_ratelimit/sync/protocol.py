@@ -79,8 +79,8 @@ def begin_write(state: KeyState, write_number: int, monotonic_s: float) -> Chang
 
 def _missing_horizons(state: KeyState, hits: Hits) -> dict[Series, int]:
     """Return the horizons of the tiers and of series with hits, as far as the document has shorter ones or none."""
-    known, wanted = state.horizons, state.client.horizons
     concerned = {bucket.tier.series for bucket in state.buckets()}.union(hits)
+    known, wanted = state.horizons, state.client.horizons  # the client's last: it is changed before any bucket
     return {series: wanted[series] for series in concerned if wanted[series] > known.get(series, 0)}
 
 

@@ -64,7 +64,7 @@ def test_many_changes_are_cut_short() -> None:
     assert (51, "and 450 more") == (len(lines), lines[-1])
 
 
-def test_dry_run_by_override_is_named_as_the_most_that_any_limit_does() -> None:
+def test_dry_run_by_override_is_shown_as_mode_at_most() -> None:
     """It also holds where the file names a stricter mode."""
     old = load_config({**BASE, "mode": "enforce"})
     override = Override(

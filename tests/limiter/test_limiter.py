@@ -55,9 +55,8 @@ def test_quota_says_when_one_more_request_fits(gaps_s: list[float], estimator: E
         clock.advance(gap_s)
         quota = limiter.check(CLIENT).enforced_quota()
         assert quota is not None
-        described, more_after_s, _ = quota
-        expected_s = limiter.peek(CLIENT, cost=described.remaining + 1).retry_after_s
-        assert more_after_s == pytest.approx(expected_s, abs=0.003)
+        expected_s = limiter.peek(CLIENT, cost=quota.described.remaining + 1).retry_after_s
+        assert quota.more_after_s == pytest.approx(expected_s, abs=0.003)
 
 
 def test_peek_decides_and_counts_nothing(clock: Clock) -> None:

@@ -35,7 +35,7 @@ MIGRATIONS = "ratelimit_migrations"
 
 MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
 DEFAULT_DATABASE = "oauth_ratelimit"
-SHORTEST_LIMIT_S = 1e-6  # the driver takes 0 for no limit; over by the first call, which else waits half a second
+SHORTEST_LIMIT_S = 1e-6  # 0 is no limit for the driver, and with a longer one the first call waits half a second
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
 LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
