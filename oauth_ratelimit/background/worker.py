@@ -63,10 +63,9 @@ class Worker:
         clock: Callable[[], float],
         trace_of: Callable[[], Trace] = Trace,
     ) -> None:
-        settings = live.use()
+        self._settings = settings = live.use()  # of limiter and guard
         self.pid = os.getpid()
         self._live = live
-        self._settings = settings  # of limiter and guard
         self._clock = clock
         self._log = ThrottledLog(log, REPEAT_S)
         self.stores = stores = open_stores(settings.store)
@@ -109,14 +108,11 @@ class Worker:
         rollups = stores and RollupTask(
             stores.rollups, settings=lambda: live.current.statistics, clock=self.limiter.now_s
         )
-        tasks: tuple[BackgroundTask | None, ...] = (self.tokens, statistics, denials, rollups)
-        self._tasks = [task for task in tasks if task is not None]
+        self._tasks: list[BackgroundTask] = list(filter(None, (self.tokens, statistics, denials, rollups)))
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
-        self.is_outdated = False
-        self._is_ending = False
+        self.is_outdated = self._is_ending = self._has_preloaded = False
         self._is_cut_off = False  # the last cycle has not reached MongoDB
-        self._has_preloaded = False
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:

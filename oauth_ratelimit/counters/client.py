@@ -108,7 +108,7 @@ class ClientState:
         Returns what its windows hold then; nothing if it takes ``decide`` to say, also if a key is to be queued first.
         """
         total = self.total
-        if not key.is_dirty or (self.denials and key in self.denials) or (total is not None and not total.is_dirty):
+        if not key.is_dirty or key in self.denials or (total is not None and not total.is_dirty):
             return ()
         counted = key.first.count_surely(now_s, cost)
         if total is None or not counted:

@@ -47,6 +47,10 @@ class Slot:
         key.due = self
         self.keys.append(key)
 
+    @property
+    def is_empty(self) -> bool:
+        return not any(key.due is self for key in self.keys)
+
     def valid(self) -> list["KeyState"]:
         """Return the keys that are still due with this slot."""
         return [key for key in yield_between(self.keys) if key.due is self]
@@ -188,7 +192,7 @@ class DueQueue:
     def put_urgent(self, key: "KeyState", at_s: float) -> bool:
         """Have a key taken at a time before the next full cycle. Return False if there are too many of them."""
         if len(self._timed) >= MAX_TIMED:
-            self._timed = [entry for entry in self._timed if any(key.due is entry[2] for key in entry[2].keys)]
+            self._timed = [entry for entry in self._timed if not entry[2].is_empty]
             heapify(self._timed)
         if len(self._timed) >= MAX_TIMED:
             return False

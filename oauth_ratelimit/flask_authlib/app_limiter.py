@@ -20,7 +20,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import Asked, Reuser, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import Ask, Reuser, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -153,12 +153,12 @@ class AppLimiter:
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        asked: Asked | None = None,
+        ask: Ask | None = None,
     ) -> tuple[QuotaHeaders, RateLimited | None, TokenReuse | None]:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
         Args:
-            asked: The token that the server is asked to generate; None if there is none to give out again.
+            ask: Returns the token that the server is asked to generate; None if there is none to give out again.
 
         Returns:
             The quota headers of an admitted request, the error to raise for a denied one, and the request's token if
@@ -178,8 +178,8 @@ class AppLimiter:
             if username is not None:
                 key = settings.denial.partition_key or settings.privacy.key
                 partition = None if key is None else key.partition(client_id, username)
-            elif asked is not None and self._reuser.concerns(decision, worker.tokens, client_id):
-                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked(), settings.denial)
+            elif ask is not None:
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, ask, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:

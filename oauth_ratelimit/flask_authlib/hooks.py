@@ -84,11 +84,11 @@ class RateLimitMixin:
         """Decide before a token is generated, or give out one again."""
         state = current_state()
         if state is not None:
-            asked = None
+            ask = None
             is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
             if is_reusable and not state.is_decided and state.grant is not None:
-                asked = partial(TokenRequest, self, state.grant, state.response, args, kwargs)
-            state.limit(client, user, grant_type, asked)
+                ask = partial(TokenRequest, self, state.grant, state.response, args, kwargs)
+            state.limit(client, user, grant_type, ask)
             if state.reuse is not None:
                 generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
                 return state.reuse.generate(generate)

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import Asked, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import Ask, TokenReuse
 from oauth_ratelimit.guard import Guess
 
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
@@ -34,7 +34,7 @@ class RequestState:
     guess: Guess | None = None  # the user's password as the guard sees it
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
 
-    def limit(self, client: Any, user: Any, grant_type: str | None, asked: Asked | None = None) -> None:
+    def limit(self, client: Any, user: Any, grant_type: str | None, ask: Ask | None = None) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied."""
         if not self.is_decided:
             self.client = client
@@ -44,7 +44,7 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.check(client, username, grant_type, asked=asked)
+                self.check(client, username, grant_type, ask=ask)
         if self.denial is not None:
             raise self.denial
 
@@ -54,10 +54,10 @@ class RequestState:
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        asked: Asked | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """Decide, and pass the quota headers of the last decision to the middleware, none if that is a denial."""
-        headers, self.denial, self.reuse = self.app_limiter.check(client, username, grant_type, endpoint, asked)
+        headers, self.denial, self.reuse = self.app_limiter.check(client, username, grant_type, endpoint, ask)
         if not self.is_authorize:  # a browser receives that response, not the client
             self.response.quota_headers = headers
 

@@ -71,7 +71,7 @@ class TokenRequest(NamedTuple):
         return self.options[0] if self.options else self.named_options.get("scope")
 
 
-Asked = Callable[[], TokenRequest]  # called only where a token may be reused
+Ask = Callable[[], TokenRequest]  # called only where a token may be reused
 
 
 class TokenReuse:
@@ -178,24 +178,21 @@ class Reuser(NamedTuple):
     key_of: Callable[[Any], str] | None
     log_failure: Callable[[str, Exception], None]
 
-    @staticmethod
-    def concerns(decision: Decision, cache: TokenCache, client_id: str) -> bool:
-        """Return True if a token may be given out again or kept, or a dry run notes the request."""
-        return decision.denial is not None or _keeps(decision.tiers) or cache.follows(client_id)
-
     def answer(
         self,
         decision: Decision,
         cache: TokenCache,
         client: Any,
         client_id: str,
-        asked: TokenRequest,
+        ask: Ask,
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
         is_over, keeps = decision.denial is not None, decision.allowed and _keeps(decision.tiers)
         client_id = storable_name(client_id)
-        reuses = decision.action == "reuse"
+        if not (is_over or keeps or cache.follows(client_id)):
+            return None  # most requests
+        asked, reuses = ask(), decision.action == "reuse"
         try:
             allowed = client.get_allowed_scope(asked.scope)
             scope = None if allowed is None else sorted(allowed.split())

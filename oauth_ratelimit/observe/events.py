@@ -127,19 +127,14 @@ class DenialEvents:
             period.suppressed_count += 1
             decision.decision_id = period.decision_id
             return period
-        period = self._periods.pop(key, None)
         unlogged_count = 0 if period is None else period.unlogged_before + period.suppressed_count
         is_guess = scope in FAILURE_SCOPES
         is_logged = (self._guard_budget if is_guess else self._budget).admit(client_id, now_s)
         has_id = not decision.allowed and (is_logged or not is_guess)  # else a stranger had any number of records
         if has_id and (self._recorder is None or self._recorder.has_room()):
             decision.decision_id = f"{random.getrandbits(64):016x}"  # this generator is seeded anew after a fork
-        period = SuppressionPeriod(
-            now_s,
-            now_s + REPEAT_S,
-            decision_id=decision.decision_id,
-            unlogged_before=0 if is_logged else unlogged_count + 1,
-        )
+        unlogged_before = 0 if is_logged else unlogged_count + 1
+        period = SuppressionPeriod(now_s, now_s + REPEAT_S, decision.decision_id, unlogged_before)
         if len(self._periods) >= MAX_KEYS:
             self._periods.clear()
         self._periods[key] = period

@@ -140,6 +140,7 @@ def test_failed_authentication_is_shared_before_the_next_full_cycle(
 
     wait_until(lambda: mongo_database[FAILURES].find_one(), "the failure is shared")
     worker.stop()
+    assert 1 == mongo_database[FAILURES].count_documents({})
 
 
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "alone"])

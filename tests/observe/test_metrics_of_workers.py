@@ -64,7 +64,7 @@ def test_worker_that_ends_without_shared_metrics_does_not_end_gunicorn(monkeypat
     config: dict[str, Any] = {}
     exec(gunicorn_config(), config)  # as gunicorn does
 
-    config.get("child_exit", lambda server, worker: None)(None, SimpleNamespace(pid=1))
+    assert config.get("child_exit", lambda server, worker: None)(None, SimpleNamespace(pid=1)) is None
 
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
