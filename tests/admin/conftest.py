@@ -84,6 +84,13 @@ class Page:
 
 
 @pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the time, so that no minute ends between what a test writes and reads."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+
+@pytest.fixture
 def open_page() -> Iterator[Callable[..., Page]]:
     """Opens the page of an application with given settings."""
     with ExitStack() as undo:
@@ -96,7 +103,7 @@ def open_page() -> Iterator[Callable[..., Page]]:
             **settings: Any,
         ) -> Page:
             config = {"mode": "enforce", "limits": LIMITS, **settings}
-            app = undo.enter_context(protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=config))
+            app = undo.enter_context(protected_app(clock=lambda: time.time(), OAUTH_RATELIMIT_CONFIG=config))
             app.secret_key = secret_key
             more = {"may_change": may_change} if may_change else {}
             app.register_blueprint(admin_blueprint(authorize, **more))

@@ -12,7 +12,7 @@ from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.admin.conftest import LIMIT, Page, minute, record
 
 
-def test_traffic_has_requests_by_client_and_minute(page: Page, mongo_uri: str) -> None:
+def test_traffic_has_requests_by_client_and_minute(still: None, page: Page, mongo_uri: str) -> None:
     record(
         mongo_uri, [minute(3, allowed=7, denied=2, would_deny=1), minute(2, allowed=5), minute(2, "other", trusted=9)]
     )
@@ -23,7 +23,7 @@ def test_traffic_has_requests_by_client_and_minute(page: Page, mongo_uri: str) -
     assert {"app": [2.0, 0.0, 0.0, 0.0], "app (dry run)": [1.0, 0.0, 0.0, 0.0]} == over
 
 
-def test_use_of_a_limit_is_that_of_its_time(page: Page, mongo_uri: str) -> None:
+def test_use_of_a_limit_is_that_of_its_time(still: None, page: Page, mongo_uri: str) -> None:
     """A limit that was raised is not drawn over the past."""
     before, after = (
         replace(minute(ago, allowed=5), peaks={"user": Peak(0.5, 5, limit, 60)}) for ago, limit in ((3, 10), (2, 20))
