@@ -140,7 +140,7 @@ def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
     for kind in REUSING:
         limits = getattr(present, kind)
         if any(not each.count_denied for each in limits):
-            reused = tuple(each if each.count_denied else replace(each, on_limit=OnLimit.REUSE) for each in limits)
+            reused = tuple(each if each.count_denied else each._replace(on_limit=OnLimit.REUSE) for each in limits)
             target = Target(OverrideKind.LIMIT, template.target.client_id, kind)
             found.append(replace(template, target=target, policies=reused))
     return found

@@ -1,7 +1,6 @@
 """Limits in the configuration file: a mapping with all options, or text in the notation of the limits library."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,7 @@ OF_A_USER = "a user's token is never given out again; reuse is for the kinds cli
 
 _MODE = choice(Mode)
 # YAML 1.1 reads a bare off as false.
-MODE = replace(_MODE, parse=lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems))
+MODE = _MODE._replace(parse=lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems))
 
 ENABLED = ConfigKey("enabled", FLAG, "false is the same as mode: off, and keeps the value of mode.", default=True)
 SWITCH = (
@@ -188,7 +187,7 @@ def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
     """Return the key of a list of limits. ``prefix`` names its only limit, and several with their windows."""
     item = _ITEM
     if prefix or kind == LimitKind.USER:
-        item = replace(_ITEM, parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
+        item = _ITEM._replace(parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
     return ConfigKey(kind, list_of(item, build=partial(_named, prefix or kind)), doc)
 
 
@@ -199,7 +198,7 @@ def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     names = [policy.name or (prefix if is_only else f"{prefix}-{policy.window.window_s}s") for policy in policies]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
-    return tuple(replace(policy, name=name) for policy, name in zip(policies, names, strict=True))
+    return tuple(policy._replace(name=name) for policy, name in zip(policies, names, strict=True))
 
 
 LIMITS = section(

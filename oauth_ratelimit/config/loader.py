@@ -131,7 +131,7 @@ def parse_settings(
         raise problems.error(source=source, line_of=line_of)
     return replace(
         settings,
-        policies=replace(settings.policies, mode=own_mode or settings.policies.mode),
+        policies=settings.policies._replace(mode=own_mode or settings.policies.mode),
         store=replace(settings.store, uri=own_uri or settings.store.uri),
         warnings=tuple(key.text(line_of(key.at)) for key in problems.ignored),
     )

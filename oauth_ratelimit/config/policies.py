@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, did_you_mean, dotted, show, without_address
@@ -44,7 +43,7 @@ def name_under(section: str) -> Kind:
             problems.add(at, f"got {show(name)}, allowed: {allowed}{did_you_mean(name, known)}")
         return name
 
-    return replace(NAME, parse=parse)
+    return NAME._replace(parse=parse)
 
 
 def _parse_own_limits(value: object, at: str, problems: Problems) -> OwnLimits | None:
@@ -58,7 +57,7 @@ def _parse_own_limits(value: object, at: str, problems: Problems) -> OwnLimits |
 
 _OWN_LIMITS = ConfigKey(
     "limits",
-    or_null(replace(LIMITS, parse=_parse_own_limits)),
+    or_null(LIMITS._replace(parse=_parse_own_limits)),
     "Limits of its own, counted apart. Of a client or a plan they replace, kind by kind, those that the endpoint or "
     "grant type has for all.",
 )
@@ -221,7 +220,7 @@ def build_policies(*, limits: OwnLimits, instance: str | None = None, **others: 
     )
     owners = (*policies.plans.values(), *policies.clients.values())
     named = {grant: Rules() for rules in owners for grant in rules.grants}
-    return replace(policies, grants={**named, **policies.grants})
+    return policies._replace(grants={**named, **policies.grants})
 
 
 def find_clashes(policies: PolicySet, problems: Problems) -> None:

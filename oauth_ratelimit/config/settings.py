@@ -1,6 +1,6 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
@@ -52,7 +52,7 @@ def _connection_string(value: object, at: str, problems: Problems) -> str | None
     return uri
 
 
-MONGO_URI = replace(_URI, parse=_connection_string)
+MONGO_URI = _URI._replace(parse=_connection_string)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class ConfigFile:
         is_off = not parts.is_rejected
         settings = self._valid or parts
         if is_off:
-            settings = replace(settings, policies=replace(settings.policies, mode=Mode.OFF))
+            settings = replace(settings, policies=settings.policies._replace(mode=Mode.OFF))
         effect = SWITCHED_OFF if is_off else LIMITS_OFF if self._valid is None else LAST_VALID
         since_s = self.rejection.since_s if self.rejection else self._clock()
         self.rejection = Rejection(error.problems, since_s, effect)

@@ -17,8 +17,7 @@ from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN,
 NULL = {"type": "null"}
 
 
-@dataclass(slots=True, eq=False)
-class Kind:
+class Kind(NamedTuple):
     """A type of value."""
 
     # Returns the value as the package uses it. If it is not allowed, adds to the problems and returns None.
@@ -216,7 +215,7 @@ class ConfigKey(NamedTuple):
         return EXAMPLES.get(self.name) or self.kind.example or json.dumps(self.default)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Section:
     """The keys of a mapping, for the reference page and the JSON Schema. ``anchor`` is its name in both."""
 

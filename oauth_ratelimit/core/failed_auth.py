@@ -18,7 +18,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from math import ceil
@@ -232,4 +231,4 @@ def failure_policies(limits: FailureLimits, mode: Mode, *, ceiling: Mode | None)
 def _widened(policy: Policy) -> Policy:
     ending = f"-{IPV6_WIDE_BITS}"
     name = policy.name[: MAX_POLICY_NAME_LENGTH - len(ending)].rstrip() + ending
-    return replace(policy, name=name, limit=min(WIDE_FACTOR * policy.limit, MAX_LIMIT))
+    return policy._replace(name=name, limit=min(WIDE_FACTOR * policy.limit, MAX_LIMIT))

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Canary, Mode
@@ -97,19 +97,19 @@ def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> Polic
         target = override.target
         if target.kind is OverrideKind.TRUSTED:
             trusted_ids = dict.fromkeys((*policies.trusted_ids, *filter(None, [target.client_id])))
-            policies = replace(policies, trusted_ids=tuple(trusted_ids))
+            policies = policies._replace(trusted_ids=tuple(trusted_ids))
         elif target.client_id is None:
             policies = _for_all(policies, override)
         else:
             rules = _for_client(policies.clients.get(target.client_id, Rules()), override)
-            policies = replace(policies, clients={**policies.clients, target.client_id: rules})
+            policies = policies._replace(clients={**policies.clients, target.client_id: rules})
     return policies
 
 
 def _for_all(policies: PolicySet, override: Override) -> PolicySet:
     if override.target.limit_kind is not None:
         limits = policies.limits._replace(**{override.target.limit_kind.value: override.policies})
-        return replace(policies, limits=limits)
+        return policies._replace(limits=limits)
     if policies.mode is Mode.OFF:
         return policies
     mode = override.mode or policies.mode
@@ -117,7 +117,7 @@ def _for_all(policies: PolicySet, override: Override) -> PolicySet:
     if override.canary_percent is not None:
         salt = canary.salt if canary else ""  # so that raising the file's share only adds clients
         canary = None if override.canary_percent == MAX_PERCENT else Canary(override.canary_percent, salt)
-    return replace(policies, mode=mode, ceiling=_ceiling(mode), canary=canary)
+    return policies._replace(mode=mode, ceiling=_ceiling(mode), canary=canary)
 
 
 def _for_client(rules: Rules, override: Override) -> Rules:

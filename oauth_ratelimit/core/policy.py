@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ class OnLimit(enum.StrEnum):
     """The token that the client already has, where that is possible; else a denial."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """Named limit: at most ``limit`` hits in any ``window``."""
 
     name: str  # name in headers, logs and metrics
@@ -93,22 +91,21 @@ _NO_RULES = Rules()
 _NO_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySet:
+class PolicySet(NamedTuple):
     """All policies, and the rules that select those of a request. Immutable: a reload creates another one."""
 
     mode: Mode = Mode.DRY_RUN
     limits: Limits = _NO_LIMITS  # default limits of the token endpoint
     trusted: tuple[str, ...] = ()  # trusted client ids, or patterns of them
     trusted_ids: tuple[str, ...] = ()  # Client ids that are trusted at run time. No pattern: an id may contain ``*``.
-    clients: Mapping[str, Rules] = field(default_factory=dict)
-    endpoints: Mapping[str, Rules] = field(default_factory=dict)
+    clients: Mapping[str, Rules] = MappingProxyType({})
+    endpoints: Mapping[str, Rules] = MappingProxyType({})
     canary: Canary | None = None  # share of clients or instances that enforce limits, None if all do
     instance: str = ""  # name of this instance, for a canary by instance
-    plans: Mapping[str, Rules] = field(default_factory=dict)
+    plans: Mapping[str, Rules] = MappingProxyType({})
     # Sections by grant type at the token endpoint. Every grant type that a client or a plan names is a key, too, so
     # that requests of other grant types share one entry per client.
-    grants: Mapping[str, Rules] = field(default_factory=dict)
+    grants: Mapping[str, Rules] = MappingProxyType({})
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing is denied, whatever modes the file names
 
     def matching(
@@ -214,7 +211,7 @@ def _with_modes(limits: Limits, client_mode: Mode, ceiling: Mode | None) -> Limi
     def effective(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
         modes = [inherited if policy.mode is None else _under(ceiling, policy.mode) for policy in policies]
         return tuple(
-            replace(policy, mode=None if mode is inherited else mode)
+            policy._replace(mode=None if mode is inherited else mode)
             for policy, mode in zip(policies, modes, strict=True)
             if mode is not Mode.OFF
         )

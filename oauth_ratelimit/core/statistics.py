@@ -1,8 +1,8 @@
 """Statistics of a client: minutes, and sums of minutes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from operator import add, attrgetter, sub
+from dataclasses import dataclass, field
+from operator import add, sub
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge_into
@@ -26,8 +26,7 @@ OVER = ("denied", "would_deny")
 """Outcomes of requests over a limit: denied, or admitted in a dry run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Number of requests by outcome, see ``core.decision.Outcome``."""
 
     allowed: int = 0
@@ -62,15 +61,14 @@ class Tally:
         """True if most requests were those of a trusted client."""
         return self.trusted * 2 > self.offered
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*map(add, _counts_of(self), _counts_of(other)))
+    def __add__(self, other: "Tally") -> "Tally":  # type: ignore[override]  # counts are added, not appended
+        return Tally(*map(add, self, other))
 
     def __sub__(self, other: "Tally") -> "Tally":
-        return Tally(*map(sub, _counts_of(self), _counts_of(other)))
+        return Tally(*map(sub, self, other))
 
 
-COUNTS = tuple(count.name for count in fields(Tally))
-_counts_of = attrgetter(*COUNTS)
+COUNTS = Tally._fields
 NO_REQUESTS = Tally()
 
 

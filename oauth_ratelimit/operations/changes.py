@@ -161,7 +161,7 @@ def amount_overrides(
     found = []
     for kind, by_name in amounts.items():
         present = getattr(limits_of(policies, client_id), kind)
-        changed = tuple(replace(policy, limit=by_name.get(policy.name, policy.limit)) for policy in present)
+        changed = tuple(policy._replace(limit=by_name.get(policy.name, policy.limit)) for policy in present)
         if changed != present:
             found.append(replace(template, target=Target(OverrideKind.LIMIT, client_id, kind), policies=changed))
     return found

@@ -1,7 +1,7 @@
 """Impact of a change of mode, trust or limits before it is made: sentences for the terminal and the admin page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from oauth_ratelimit.config.notation import rate_text
@@ -56,7 +56,7 @@ def _only_reuses(before: PolicySet, override: Override) -> bool:
     if override.target.limit_kind is None:
         return False
     present = getattr(limits_of(before, override.target.client_id), override.target.limit_kind)
-    one, other = ([replace(each, on_limit=OnLimit.DENY) for each in limits] for limits in (present, override.policies))
+    one, other = ([each._replace(on_limit=OnLimit.DENY) for each in limits] for limits in (present, override.policies))
     return one == other
 
 

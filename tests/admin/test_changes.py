@@ -52,7 +52,7 @@ def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_u
 
 def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Page, mongo_uri: str) -> None:
     (source, tally), *_ = storm(1).tallies.items()
-    record(mongo_uri, [replace(storm(ago), tallies={source: replace(tally, would_reuse=81)}) for ago in range(1, 11)])
+    record(mongo_uri, [replace(storm(ago), tallies={source: tally._replace(would_reuse=81)}) for ago in range(1, 11)])
     expected = (
         "In the last hour reuse would have spared 90 % of 900 denials: the client had a token that was still valid."
     )

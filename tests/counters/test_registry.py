@@ -31,7 +31,7 @@ def settings_with(
         *policies, mode=mode, total=total, grants={PASSWORD: Rules(), REFRESH: Rules(), **(grants or {})}
     )
     others = {"other": Rules(grants={PASSWORD: OWN, REFRESH: OWN}), **(clients or {})}
-    return replace(settings, policies=replace(settings.policies, clients=others))
+    return replace(settings, policies=settings.policies._replace(clients=others))
 
 
 def outcome(decision: Decision) -> tuple[bool, bool, Mode]:
@@ -87,7 +87,7 @@ def test_mode_of_a_grant_applies_to_the_total_of_the_client(clock: Clock) -> Non
 def test_request_that_was_admitted_before_counts_in_all_dry_runs_or_in_none(clock: Clock) -> None:
     """They share a series, and one of them sends its hits. The guard counts this way."""
     enforced, wide, narrow = a_policy(), a_policy(50, name="wide"), a_policy(10, name="narrow")
-    wide, narrow = (replace(policy, mode=Mode.DRY_RUN) for policy in (wide, narrow))
+    wide, narrow = (policy._replace(mode=Mode.DRY_RUN) for policy in (wide, narrow))
     limiter = Limiter(some_settings(enforced, wide, narrow), None, clock=clock)
     for _ in range(60):
         limiter.count(CLIENT)

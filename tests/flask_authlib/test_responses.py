@@ -1,7 +1,6 @@
 """Status, body and headers of a decision."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import http_sf
@@ -49,7 +48,7 @@ def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
         (DENIED, 20, 0, 12, 12),
         (ADMITTED, 20, 5, 61, 66),
         (
-            an_admission(replace(USER_POLICY, limit=MAX_LIMIT), remaining=MAX_LIMIT - 1),
+            an_admission(USER_POLICY._replace(limit=MAX_LIMIT), remaining=MAX_LIMIT - 1),
             MAX_LIMIT,
             MAX_LIMIT - 1,
             66,

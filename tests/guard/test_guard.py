@@ -169,7 +169,7 @@ def test_trusted_address_is_not_watched(clock: Clock) -> None:
 def test_dry_run_of_everything_denies_nobody(own: Guard) -> None:
     fail(own, password())
     found = load_config(guard())
-    own.reconfigure(replace(found, policies=replace(found.policies, ceiling=Mode.DRY_RUN)))
+    own.reconfigure(replace(found, policies=found.policies._replace(ceiling=Mode.DRY_RUN)))
     with capture_logs() as logs:
         assert lockout_of(own, password()) is None
 

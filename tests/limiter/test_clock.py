@@ -1,7 +1,5 @@
 """A clock that does not only go forward evenly."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +42,7 @@ def test_retry_after_is_tight_after_a_step_into_the_frame_before(
     """Hits of a frame that has not begun wait for it: the delay is tight on the clock that was set back, with one limit
     and with two.
     """
-    first = replace(POLICY, estimator=estimator)
+    first = POLICY._replace(estimator=estimator)
     second = Policy("wider", LIMIT + 1, Window(2 * WINDOW_S, 10), estimator)
     for policies in ((first,), (second, first)):
         limiter = a_limiter(None, clock, *policies)

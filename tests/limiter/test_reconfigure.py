@@ -1,7 +1,5 @@
 """New limits, modes and trusted clients while requests come."""
 
-from dataclasses import replace
-
 import pytest
 
 from oauth_ratelimit import Limiter, Settings
@@ -26,11 +24,11 @@ CHANGES = {
     "more frames": (a_policy(100, 60, frames=60), 0),
     "wider": (a_policy(100, 120), 0),
     "narrower": (a_policy(100, 10), 0),
-    "denied requests count": (replace(a_policy(100, 60), count_denied=True), 0),
+    "denied requests count": (a_policy(100, 60)._replace(count_denied=True), 0),
     "equal": (a_policy(100, 60), 30),
     "wider, same frames": (a_policy(100, 120, frames=20), 30),
     "narrower, same frames": (a_policy(100, 30, frames=5), 30),
-    "another estimator": (replace(a_policy(100, 60), estimator=Estimator.PROPORTIONAL), 30),
+    "another estimator": (a_policy(100, 60)._replace(estimator=Estimator.PROPORTIONAL), 30),
 }
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
+from oauth_ratelimit.core.policy import Limits, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
@@ -45,6 +45,7 @@ def policies(name: str) -> st.SearchStrategy[Policy]:
         st.sampled_from(Estimator),
         st.sampled_from((False, False, False, True)),
         st.sampled_from((None, None, None, Mode.DRY_RUN, Mode.ENFORCE)),
+        st.just(OnLimit.DENY),
     )
 
 
@@ -61,7 +62,7 @@ LIMITS = st.builds(  # mostly one policy and nothing else, which takes a short c
     tiers("total", counts=(0, 0, 0, 1, 2)),
 )
 POLICY_SETS = st.builds(
-    PolicySet,
+    lambda **values: PolicySet(**values),  # of a named tuple it would choose the other fields, too
     mode=st.sampled_from((Mode.DRY_RUN, Mode.ENFORCE)),
     limits=LIMITS,
     trusted=st.sampled_from(((), ("b",))),

@@ -1,7 +1,5 @@
 """Counts in the store while limits change: each request once in each series that it was counted in."""
 
-from dataclasses import replace
-
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
@@ -36,7 +34,7 @@ def test_change_that_changes_no_series_reads_nothing(clock: Clock) -> None:
     limiter = a_limiter(store, clock, HOUR)
     hit(limiter)
     store.calls.clear()
-    limiter.reconfigure(some_settings(replace(HOUR, limit=500)))
+    limiter.reconfigure(some_settings(HOUR._replace(limit=500)))
     limiter.check(CLIENT)
     assert limiter.sync_urgent() is None
     limiter.sync()
@@ -50,7 +48,7 @@ def test_share_of_what_is_left_stays_after_a_change(clock: Clock) -> None:
     for limiter in limiters * 2:
         hit(limiter)
     limiter.sync_urgent()
-    limiter.reconfigure(some_settings(replace(HOUR, limit=2000)))
+    limiter.reconfigure(some_settings(HOUR._replace(limit=2000)))
     limiter.check(CLIENT)
     assert limiter.sync_urgent() is None
     limiter.check(CLIENT, cost=49)
