@@ -22,4 +22,6 @@ def held_by(owner: object, *, without: tuple[object, ...] = ()) -> Iterator[obje
 
 
 def entry_count(owner: object, *, without: tuple[object, ...] = ()) -> int:
-    return sum(len(value) for value in held_by(owner, without=without) if isinstance(value, CONTAINERS))
+    """Return the number of entries in containers. The fields of a named tuple are none: nothing adds to them."""
+    held = held_by(owner, without=without)
+    return sum(len(value) for value in held if isinstance(value, CONTAINERS) and not hasattr(value, "_fields"))
