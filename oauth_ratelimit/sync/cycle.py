@@ -2,9 +2,9 @@
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
 no other instance has written since this one last read or wrote the document; or it went by the mark, far from a limit,
-where hits of others may wait. A key without requests is read once more,
-unless it is far below its limits. After that it is read only while it is filling up: so much of a limit is used that
-the hits of other instances may soon matter. It is forgotten when its last frame has left every window.
+where hits of others may wait. A key without requests is read once more, unless it is far below its limits. After that
+it is read only while it is filling up: so much of a limit is used that the hits of other instances may soon matter, the
+sooner the faster they come. It is forgotten when its last frame has left every window.
 """
 
 import threading
@@ -214,7 +214,7 @@ class SyncCycle:
         is_failed = report.is_cut_short or report.error is not None
         is_requested = state.requested_s == now_s
         is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
-        gap_s = self._urgent_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
+        gap_s = self._filling_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
         if is_failed:
             state.read_s = -inf  # others may have written while the store did not answer
             self._queue.put_next(state)
@@ -227,15 +227,14 @@ class SyncCycle:
         elif state.is_idle(now_s) and (self._clients.forget(state) or state.due is Due.FORGOTTEN):
             return
         elif is_used and self._follows(state):
-            # After as long as no request has come, so that the gap doubles.
             pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
-            self._queue.put_later(state, min(now_s - state.requested_s, state.client.horizon_s / pulls))
+            self._queue.put_later(state, min(gap_s, state.client.horizon_s / pulls))
         else:
             self._queue.put_later(state, state.requested_s + state.client.horizon_s - now_s + self._interval_s)
         if state.has_reached_alert:  # it has already reached the alert that this cycle set
             self._queue.add_urgent(state)
 
-    def _urgent_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
+    def _filling_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
         """Return the seconds until a key is read again because others are filling it up, ``inf`` if they are not.
 
         Half of what is left will be used up by then at the present rate, so a few reads are enough. ``remote_hits`` are

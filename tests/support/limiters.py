@@ -42,9 +42,9 @@ def some_settings(
     return Settings(policies=policies, sync=SyncSettings(interval_s=interval_s))
 
 
-def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy) -> Limiter:
+def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy, interval_s: float = 1.0) -> Limiter:
     """Return a limiter that enforces policies per client and user; one that never denies if there is none."""
-    return Limiter(some_settings(*client), store, clock=clock, monotonic=clock)
+    return Limiter(some_settings(*client, interval_s=interval_s), store, clock=clock, monotonic=clock)
 
 
 def limiter_of(config: Mapping[str, Any], store: CounterStore | None = None, *, clock: Callable[[], float]) -> Limiter:

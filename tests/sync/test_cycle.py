@@ -212,23 +212,23 @@ def test_key_that_fills_up_is_read_first_where_other_instances_exist(faulty: Fau
     assert [("read", 1), ("write", 1)] == faulty.calls
 
 
-def test_key_that_others_fill_up_is_read_until_it_is_full(faulty: FaultyStore, clock: Clock) -> None:
-    """An instance that was asked once follows the key with a few reads, and denies in time."""
-    here, there = (a_limiter(faulty, clock, a_policy(40)) for _ in range(2))
-    for limiter in (here, there):
-        limiter.check(CLIENT, cost=5)
+@pytest.mark.parametrize(("limit", "interval_s"), [(40, 1.0), (400, 0.2)])
+def test_key_that_others_fill_up_is_followed(faulty: FaultyStore, clock: Clock, limit: int, interval_s: float) -> None:
+    """An instance that was asked twice follows the key with a few reads, and denies in time."""
+    here, there = (a_limiter(faulty, clock, a_policy(limit), interval_s=interval_s) for _ in range(2))
+    for limiter in (here, there, here):
+        limiter.check(CLIENT, cost=limit // 8)
         limiter.sync_urgent()
-    here.check(CLIENT)
-    here.sync_urgent()
     reads_before = faulty.calls.count(("read", 1))
-    for _ in range(29):
+    for count in range(limit - 3 * (limit // 8)):
         clock.advance(0.01)
         there.check(CLIENT)
         there.sync_urgent()
-        if here.next_urgent_s <= clock():
-            here.sync_urgent()
+        here.sync_urgent()
+        if count % round(100 * interval_s) == 0:
+            here.sync(is_scheduled=True)
     assert not here.check(CLIENT).allowed
-    assert faulty.calls.count(("read", 1)) - reads_before < 29 + 12
+    assert faulty.calls.count(("read", 1)) - reads_before < count + 14
 
 
 def test_key_with_a_small_limit_is_read_again_soon_where_other_instances_exist(
