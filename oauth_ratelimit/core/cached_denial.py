@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.tier import Content
 
 
 @dataclass(slots=True, eq=False)
@@ -22,15 +23,17 @@ class CachedDenial:
     """Denial that is repeated without computing it again, until the request would be admitted or logged."""
 
     first: Decision
-    hits: int  # Hits of the keys that the request concerns when it was denied. The denial holds as long as they stay.
     until_s: float  # time until which it holds if nothing else happens, seconds since the epoch
     # The period in which its repeats are counted and not logged; None until it is reported
     suppression: SuppressionPeriod | None = None
 
-    def repeat(self, now_s: float, hits: int, can_reuse: bool) -> Decision | None:
-        """Return the decision about another request, None if this denial does not hold for it."""
+    def repeat(self, now_s: float, counted: tuple[Content, ...], can_reuse: bool) -> Decision | None:
+        """Return the decision about another request, None if this denial does not hold for it.
+
+        It holds as long as the windows have the same content, ``counted``.
+        """
         first, period, denial = self.first, self.suppression, self.first.denial
-        if denial is None or hits != self.hits or not first.now_s <= now_s < self.until_s:
+        if denial is None or counted != first.counted or not first.now_s <= now_s < self.until_s:
             return None
         if can_reuse and denial.reuses:  # no repeat: each may get a token again, or is logged by itself
             own = replace(denial, decision_id=None)

@@ -92,7 +92,7 @@ class Tier:
             return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
         room = math.ceil(estimate) - 1
         if self.is_sliding and full <= room:  # the oldest frame fades out first
-            return (estimate - room) * self.frame_s / past[-1]
+            return left_s - (room - full) * self.frame_s / past[-1]  # whole seconds are exact
         window, estimator = self.policy.window, self.policy.estimator
         return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
 

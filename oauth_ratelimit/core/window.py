@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
-ROUNDING_S = 0.002  # a delay is rounded up by at most this much
+ROUNDING_S = 2e-6  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
 MAX_FRAMES = 3600  # one counter each in every document
 MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and make documents larger
@@ -137,7 +137,7 @@ def retry_after_s(
 
     ``past`` has the frames before the current one, newest first, and ``left_s`` is until that ends. ``room`` is the
     largest estimate that still admits: limit minus cost. If it is negative, that is never, else after the window and
-    one frame at most. Whole seconds are exact, anything else is rounded up by at most 2 ms, because a sum with a time
+    one frame at most. Whole seconds are exact, anything else is rounded up by at most 2 µs, because a sum with a time
     of day loses digits.
     """
     if room < 0:
@@ -157,7 +157,7 @@ def retry_after_s(
 
 def _rounded_up(seconds: float) -> float:
     whole = round(seconds)
-    return float(whole) if abs(seconds - whole) < 1e-9 else (math.ceil(seconds * 1000) + 1) / 1000
+    return float(whole) if abs(seconds - whole) < 1e-9 else (math.ceil(seconds * 1e6) + 1) / 1e6
 
 
 def reset_after_s(current: int, past: Sequence[int], window: Window, *, left_s: float) -> float:

@@ -126,7 +126,7 @@ class ClientState:
         holder = key or self.total
         if holder is not None and holder in self.denials and cost == 1 and rules is self.rules:
             cached = self.denials[holder]
-            if repeated := cached.repeat(now_s, self._hits(key), can_reuse):
+            if repeated := cached.repeat(now_s, self._counted(key), can_reuse):
                 if not holder.is_dirty:
                     self._mark_dirty(holder)
                 return repeated
@@ -156,9 +156,9 @@ class ClientState:
             if key.due is Due.NEW and key.is_urgent_when_new:
                 self.queue.add_urgent(key)
 
-    def _hits(self, key: KeyState | None) -> int:
-        """Return a number that changes with every hit of the keys that a request concerns."""
-        return (key.hits() if key else 0) + (self.total.hits() if self.total else 0)
+    def _counted(self, key: KeyState | None) -> tuple[Content, ...]:
+        """Return the content of the windows of the keys that a request concerns."""
+        return (key.counted() if key else ()) + (self.total.counted() if self.total else ())
 
     def _deny(
         self,
@@ -189,7 +189,7 @@ class ClientState:
         holder = key or self.total
         if holder is not None and cost == 1 and rules is self.rules and not counting and not admitting:
             until_s = now_s + denial.retry_after_s - ROUNDING_S
-            self.denials[holder] = CachedDenial(decision, self._hits(key), until_s)
+            self.denials[holder] = CachedDenial(decision, until_s)
         return decision
 
     def preview(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int) -> Decision:

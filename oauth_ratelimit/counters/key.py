@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.tier import Series, Tier
+from oauth_ratelimit.core.tier import Content, Series, Tier
 from oauth_ratelimit.counters.attempt import Attempt
 from oauth_ratelimit.counters.bucket import FAR_RATIO, FEWEST_UNSENT, NO_FRAMES, UNSENT_RATIO, Bucket
 from oauth_ratelimit.counters.due_queue import Due, Slot
@@ -94,12 +94,12 @@ class KeyState:
         # The frame is there already if the clock stepped back into it.
         self.fresh_past = merged(self.fresh_past, {series: {start_s: hits}})
 
-    def hits(self) -> int:
-        """Return the hits that count in full, over all tiers: a number that changes with every hit."""
-        hits, bucket = self.first.full, self.first.next
-        while bucket is not None:
-            hits, bucket = hits + bucket.full, bucket.next
-        return hits
+    def counted(self) -> tuple[Content, ...]:
+        """Return the content of the window of each tier."""
+        bucket = self.first
+        if bucket.next is None:
+            return ((bucket.full, bucket.edge, bucket.past, bucket.frame_end_s),)  # quicker than ``content``
+        return tuple(bucket.content for bucket in self.buckets())
 
     @property
     def has_reached_alert(self) -> bool:

@@ -81,7 +81,6 @@ def test_estimate_of_the_worked_examples(estimator: Estimator, of_two_frames: fl
 )
 def test_default_number_of_frames_is_the_largest_divisor_up_to_ten(window_s: int, frame_count: int) -> None:
     assert frame_count == default_frame_count(window_s) == Window.of(window_s).frame_count
-    assert window_s == Window.of(window_s).frame_s * frame_count
 
 
 @pytest.mark.parametrize(("window_s", "frame_count"), ((0, 1), (-60, 1), (60, 0), (60, -1), (60, 7), (1, 2)))
@@ -98,7 +97,6 @@ def test_frames_that_do_not_fill_the_window_are_rejected(window_s: int, frame_co
 def test_sliding_estimate_differs_from_an_exact_log_by_at_most_the_oldest_frame(
     window: Window, hits: list[tuple[float, int]], now_s: float
 ) -> None:
-    """The log holds the time of each hit."""
     hits = [(at_s, cost) for at_s, cost in hits if at_s <= now_s]
     frames: Counter[int] = Counter()
     for at_s, cost in hits:
@@ -126,8 +124,6 @@ def test_hits_are_left_until_the_reset_and_none_after_it(content: Content) -> No
 
 
 def test_delay_of_whole_seconds_is_exact() -> None:
-    """Anything else is rounded up a little. The limiter beside the plain formula tests all other delays."""
+    """The limiter beside the plain formula tests all other delays."""
     window = Window(60, 1)
     assert 105.0 == retry_after_s(4, (), window, SLIDING, room=1, left_s=60.0)
-    exact_s = 30.5 + 60 * (1 - 1 / 7)
-    assert exact_s < retry_after_s(7, (), window, SLIDING, room=1, left_s=30.5) <= exact_s + 0.002

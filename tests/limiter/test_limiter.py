@@ -4,18 +4,18 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 
-import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.decision import whole_seconds
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, in_flight_hits, some_settings
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, in_flight_hits, limiter_of, some_settings
 
 TRIPLE = a_policy(3, 60)
 
@@ -47,6 +47,7 @@ def test_requests_are_admitted_up_to_the_limit_then_denied_with_a_delay(clock: C
     estimator=st.sampled_from(Estimator),
     frames=st.sampled_from((1, 5, 10)),
 )
+@example(gaps_s=[0.0, 14.0], estimator=Estimator.SLIDING, frames=1)  # a delay of whole seconds
 def test_quota_says_when_one_more_request_fits(gaps_s: list[float], estimator: Estimator, frames: int) -> None:
     """That is when a request of one more than what is left would be admitted."""
     clock = Clock()
@@ -56,7 +57,7 @@ def test_quota_says_when_one_more_request_fits(gaps_s: list[float], estimator: E
         quota = limiter.check(CLIENT).enforced_quota()
         assert quota is not None
         expected_s = limiter.peek(CLIENT, cost=quota.described.remaining + 1).retry_after_s
-        assert quota.more_after_s == pytest.approx(expected_s, abs=0.003)
+        assert whole_seconds(quota.more_after_s) == whole_seconds(expected_s)
 
 
 def test_peek_decides_and_counts_nothing(clock: Clock) -> None:
@@ -98,6 +99,15 @@ def test_repeated_denial_costs_less_than_the_first(clock: Clock) -> None:
     limiter.check(CLIENT)
     first, *repeats = (calls_of(lambda: limiter.check(CLIENT)) for _ in range(100))
     assert max(repeats) <= first / 4
+
+
+def test_denial_is_not_repeated_after_others_have_used_what_a_total_has_left(clock: Clock) -> None:
+    """A hit of the total left its window as another came, so that it held as many as before."""
+    limits = {"user": [{"limit": 1, "window": 2, "frames": 1}], "client_total": [{"limit": 2, "window": 10}]}
+    limiter = limiter_of({"limits": limits}, clock=clock)
+    for gap_s, username, expected_s in ((0, "lee", 0), (8, "kim", 0), (1, "kim", 3), (2, "ann", 0), (0, "kim", 8)):
+        clock.advance(gap_s)
+        assert expected_s == limiter.check(CLIENT, username).retry_after_s
 
 
 def calls_of(action: Callable[[], object]) -> int:

@@ -12,7 +12,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
 
-ROUNDING_S = Fraction(201, 10**5)  # by this much a delay may be too long
+ROUNDING_S = Fraction(3, 10**6)  # by this much a delay may be too long
 MOMENT = Fraction(1, 10**7)
 
 
