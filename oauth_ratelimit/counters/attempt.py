@@ -37,9 +37,7 @@ class Attempt:
     # Longest horizon that the document had if the write was applied, as far as it was known at that time
     horizon_s: int
     was_sent: bool = True  # False if no try has reached a server
-    mark: int | None = (
-        None  # this writer's mark that the document must hold instead of the version; None for the version
-    )
+    mark: int | None = None  # this writer's mark that the document must hold instead of the version
     last_version: int = 0  # the highest version that it may have then
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:

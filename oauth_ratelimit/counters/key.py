@@ -92,7 +92,8 @@ class KeyState:
 
     def _put_aside(self, series: Series, start_s: int, hits: int) -> None:
         # The frame is there already if the clock stepped back into it.
-        self.fresh_past = merged(self.fresh_past, {series: {start_s: hits}})
+        added = {series: {start_s: hits}}
+        self.fresh_past = merged(self.fresh_past, added) if self.fresh_past else added
 
     def counted(self) -> tuple[Content, ...]:
         """Return the content of the window of each tier."""

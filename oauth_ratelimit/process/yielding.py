@@ -27,10 +27,15 @@ def yield_between(items: Iterable[Item]) -> Iterator[Item]:
     yield from islice(rest, STEP)
     for item in rest:
         if time.perf_counter() - getattr(_thread, "paused_at_s", 0.0) > MAX_RUN_S:
-            time.sleep(PAUSE_S)
-            _thread.paused_at_s = time.perf_counter()
+            pause()
         yield item
         yield from islice(rest, STEP - 1)
+
+
+def pause() -> None:
+    """Let other threads run, before a step that cannot be divided."""
+    time.sleep(PAUSE_S)
+    _thread.paused_at_s = time.perf_counter()
 
 
 def collect_young_garbage(items: Sized) -> None:

@@ -212,17 +212,15 @@ class SyncCycle:
         self, state: KeyState, now_s: float, report: CycleReport, *, passed_s: float, remote_hits: int | None
     ) -> None:
         is_failed = report.is_cut_short or report.error is not None
-        is_requested = state.requested_s == now_s
         is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
         gap_s = self._filling_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
         if is_failed:
             state.read_s = -inf  # others may have written while the store did not answer
-            self._queue.put_next(state)
-        elif state.unsent or state.attempt:
+        if is_failed or state.unsent or state.attempt:
             self._queue.put_next(state)
         elif gap_s <= self._interval_s / 2 and self._queue.put_urgent(state, now_s + gap_s):
             pass
-        elif is_used and is_requested and (self._follows(state) or self._reads_again(state)):
+        elif is_used and state.requested_s == now_s and (self._follows(state) or self._reads_again(state)):
             self._queue.put_next(state)
         elif state.is_idle(now_s) and (self._clients.forget(state) or state.due is Due.FORGOTTEN):
             return

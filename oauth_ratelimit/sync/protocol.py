@@ -11,7 +11,7 @@ from math import ceil
 from oauth_ratelimit.core.tier import Series, extend_horizons
 from oauth_ratelimit.core.window import shared
 from oauth_ratelimit.counters.attempt import Attempt, WriteOutcome
-from oauth_ratelimit.counters.bucket import NO_FRAMES, Frames
+from oauth_ratelimit.counters.bucket import NO_FRAMES
 from oauth_ratelimit.counters.key import NO_HORIZONS, AllOrNothing, KeyState, merged
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S, Prunable, count_writers
 from oauth_ratelimit.store.base import VERSION_JUMP, Change, Hits, Snapshot
@@ -32,11 +32,10 @@ def take(state: KeyState, now_s: float) -> int:
         state.gather()
         if not state.fresh_past:
             return 0
-        taken = merged(state.unsent, state.fresh_past)
-        longest_s = state.client.horizon_s
-        kept = {series: _newest(frames, longest_s // series.frame_s + SPARE_FRAMES) for series, frames in taken.items()}
+        taken = merged(state.unsent, state.fresh_past) if state.unsent else state.fresh_past
+        kept = _newest(taken, state.client.horizon_s)
         state.unsent, state.fresh_past = kept, None
-    return 0 if kept == taken else state.request_count(taken) - state.request_count(kept)
+    return 0 if kept is taken else state.request_count(taken) - state.request_count(kept)
 
 
 def counters_to_write(state: KeyState) -> int:
@@ -62,23 +61,25 @@ def begin_write(state: KeyState, write_number: int, monotonic_s: float) -> Chang
     newest_s = max(map(max, hits.values()))
     if newest_s > state.newest_s:
         state.newest_s = shared(newest_s)
-    return Change(
-        key=state.key,
-        version=state.version,
-        next_version=_next_version(state.version, is_raising=bool(missing)),
-        write_number=attempt.write_number,
-        hits=hits,
-        expire_at_s=float(state.newest_s + longest_s + SLACK_S),
-        expired_frames=state.prunable.frames[:MAX_PRUNED],
-        expired_writers=state.prunable.writers[:MAX_PRUNED],
-        horizons=missing,
-        mark=mark,
-        last_version=attempt.last_version,
+    return Change(  # by position, because names take twice as long
+        state.key,
+        state.version,
+        _next_version(state.version, is_raising=bool(missing)),
+        attempt.write_number,
+        hits,
+        float(state.newest_s + longest_s + SLACK_S),
+        state.prunable.frames[:MAX_PRUNED],
+        state.prunable.writers[:MAX_PRUNED],
+        missing,
+        mark,
+        attempt.last_version,
     )
 
 
 def _missing_horizons(state: KeyState, hits: Hits) -> dict[Series, int]:
     """Return the horizons of the tiers and of series with hits, as far as the document has shorter ones or none."""
+    if state.horizons == state.client.horizons:
+        return {}
     concerned = {bucket.tier.series for bucket in state.buckets()}.union(hits)
     known, wanted = state.horizons, state.client.horizons  # the client's last: it is changed before any bucket
     return {series: wanted[series] for series in concerned if wanted[series] > known.get(series, 0)}
@@ -169,8 +170,12 @@ def must_read(state: KeyState, now_s: float) -> bool:
     return passed_s > gap_s and not state.is_idle(now_s)
 
 
-def _newest(frames: Frames, count: int) -> Frames:
-    return frames if len(frames) <= count else {start_s: frames[start_s] for start_s in nlargest(count, frames)}
+def _newest(hits: Hits, horizon_s: int) -> Hits:
+    """Return the hits that may wait to be sent: the same object if there are few frames, as nearly always."""
+    if max(map(len, hits.values())) <= SPARE_FRAMES:
+        return hits
+    counts = {series: horizon_s // series.frame_s + SPARE_FRAMES for series in hits}
+    return {series: {s: frames[s] for s in nlargest(counts[series], frames)} for series, frames in hits.items()}
 
 
 def _next_version(version: int | None, *, is_raising: bool) -> int:

@@ -17,7 +17,7 @@ from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.process.yielding import yield_between
+from oauth_ratelimit.process.yielding import pause, yield_between
 from oauth_ratelimit.store.base import MAX_WHOLE, Change, Snapshot, WriteResult
 from oauth_ratelimit.store.mongo.client import COUNTERS, Connection, Document, code_of, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
@@ -66,6 +66,7 @@ class MongoStore:
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """One ``update`` command for all changes."""
         operations = compose(writer, yield_between(changes))
+        pause()  # the driver encodes them all at once
         result = WriteResult()
         with translated_errors():
             collection, session = self._open()

@@ -212,9 +212,10 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
             increments["version"] = change.next_version - change.version
             update["$setOnInsert"] = NO_ID
             # MongoDB refuses an update that sets and removes the same path.
-            expired = [path for path in _expired_paths(change) if path not in (mark, seen) and path not in increments]
-            if expired:
-                update["$unset"] = dict.fromkeys(expired, "")
+            if change.expired_frames or change.expired_writers:
+                kept = {mark, seen, *increments}
+                if expired := [path for path in _expired_paths(change) if path not in kept]:
+                    update["$unset"] = dict.fromkeys(expired, "")
         operations.append(UpdateOne(selected, update, upsert=True))
     return operations
 
