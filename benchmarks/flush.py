@@ -1,13 +1,16 @@
 """A sync cycle beside a bare ``bulk_write`` of the same changes, conflicts, requests served meanwhile, and new keys."""
 
+import gc
 import os
 import random
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import count, pairwise, takewhile
 from typing import Any
 
 from pymongo import MongoClient
@@ -27,8 +30,6 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync import loop
 from oauth_ratelimit.sync.flusher import MAX_BATCH
-from testbed.clock import Clock
-from testbed.counting_fleet import CountingStore
 from testbed.mongod import Mongod
 from testbed.replica_set import ReplicaSet
 
@@ -39,15 +40,15 @@ CONFLICT_PERCENT = 10
 STALL_KEY_COUNT = 100_000
 STALL_STEP_S = 0.001  # between two requests
 STALL_ROUND_COUNT = 2
-IDLE_KEY_COUNT = 100_000
-WINDOW_S = 60
+RUN_KEY_COUNT, RUN_ROUND_COUNT = 10_000, 9
+LOOK_STEP_S = 1e-4  # between two looks at the CPU time of a cycle
 STORM_RATES = (500, 5_000)  # new keys per second
 STORM_STEP_S = 0.002  # between two requests, or several
 STORM_WARM_UP_S, STORM_S = 2.0, 5.0  # the short gaps that are allowed in a row last for one second
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """Yield the time of a flush, the load of idle keys, and the latency of requests during a flush."""
+    """Yield the time of a flush, its longest run without a pause, and the latency of requests during a flush."""
     sizes = (1_000, 10_000) if short else (1_000, 10_000, 100_000)
     turns = {1_000: 5 if short else 25, 10_000: 3 if short else 9, 100_000: 3}
     with Mongod() as mongod:
@@ -56,9 +57,9 @@ def run(*, short: bool) -> Iterator[Result]:
             yield from _against_bulk(mongod.uri, name, key_count=key_count, turn_count=turns[key_count])
             yield from _conflicts(mongod.uri, name, key_count=key_count, turn_count=min(7, turns[key_count]))
         yield from in_new_process(_stall, mongod.uri)
+        yield in_new_process(_longest_run, mongod.uri)
         for keys_per_s in STORM_RATES:
             yield from _storms(mongod.uri, keys_per_s, turn_count=1 if short else 5)
-    yield from in_new_process(_idle)
     if not short:
         with ReplicaSet() as replica_set:
             for key_count in sizes[:2]:
@@ -176,36 +177,13 @@ def _compared(
         yield Result(f"{name}/against {other}", results["sync()"].value / results[other].value, "x", goal)
 
 
-def _idle() -> list[Result]:
-    """Keys that were used once, over three windows of simulated time."""
-    clock, store = Clock(), CountingStore()
-    limiter = subjects.limiter(store=store, clock=clock)
-    for user in subjects.user_names(IDLE_KEY_COUNT):
-        limiter.check(CLIENT_ID, user)
-    limiter.sync()
-    written_count, read_counts = store.written, [store.read_count]
-    for window_count in (2, 1):
-        for _ in range(window_count * WINDOW_S):
-            clock.now_s += 1
-            limiter.sync()
-        read_counts.append(store.read_count)
-    limiter.close()
-    first, second, last = read_counts
-    name = f"flush/idle/{IDLE_KEY_COUNT:,} keys that nobody uses"
-    return [
-        Result(f"{name}: documents written", store.written - written_count, "documents", "<= 0"),
-        Result(f"{name}: documents read in two windows", (second - first) / IDLE_KEY_COUNT, "per key", "<= 2"),
-        Result(f"{name}: documents read later", last - second, "documents", "<= 0"),
-    ]
-
-
 def _stall(uri: str) -> list[Result]:
     """Requests that are limited while the limiter flushes. The first round, which inserts, does not count."""
     ours = _Ours(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall")
     latencies_ms: list[float] = []
     for index in range(STALL_ROUND_COUNT + 1):
         ours.hit()
-        with _served(ours.limiter) as served_ms:
+        with _beside(_requests(ours.limiter)) as served_ms:
             ours.limiter.sync()
         if index:
             latencies_ms += served_ms
@@ -221,27 +199,50 @@ def _stall(uri: str) -> list[Result]:
     ]
 
 
-@contextmanager
-def _served(limiter: Limiter) -> Iterator[list[float]]:
-    """Serve a request each millisecond in a thread, as a WSGI server without the network, and yield the latencies.
+def _longest_run(uri: str) -> Result:
+    """The CPU time that a cycle takes at most before another thread can run, as a median over cycles."""
+    ours = _Ours(uri, subjects.user_names(RUN_KEY_COUNT), collection="run")
+    clock_id, longest_ms = time.pthread_getcpuclockid(threading.get_ident()), []
+    sys.setswitchinterval(10)  # so that other threads run only where the cycle lets them
+    for _ in range(RUN_ROUND_COUNT + 1):
+        ours.hit()
+        gc.collect()
+        with _beside(_looks(clock_id)) as looks_s:
+            ours.flush()
+        longest_ms.append(1000 * max(after_s - before_s for before_s, after_s in pairwise(looks_s)))
+    ours.limiter.close()
+    name = f"flush/{RUN_KEY_COUNT:,} keys/longest run without a pause"
+    return median_of(name, longest_ms[1:], "ms of CPU", "<= 5")  # the first cycle inserts
+
+
+def _looks(clock_id: int) -> Iterator[float]:
+    while True:
+        time.sleep(LOOK_STEP_S)
+        yield time.clock_gettime(clock_id)
+
+
+def _requests(limiter: Limiter) -> Iterator[float]:
+    """Serve a request each millisecond, as a WSGI server without the network, and yield the latencies in ms.
 
     A latency counts from the time at which the request was due.
     """
+    for number in count():
+        due_s = time.perf_counter() + STALL_STEP_S
+        time.sleep(STALL_STEP_S)
+        remaining = limiter.check(CLIENT_ID, f"user.{number % 500}").remaining
+        b"".join(f"X-RateLimit-Remaining: {remaining}\r\n".encode() for _ in range(40))  # as a small answer
+        yield (time.perf_counter() - due_s) * 1000
+
+
+@contextmanager
+def _beside(values: Iterator[float]) -> Iterator[list[float]]:
+    """Take values in a thread, and yield those taken so far."""
     done = threading.Event()
-    latencies_ms: list[float] = []
-
-    def run() -> None:
-        while not done.is_set():
-            due_s = time.perf_counter() + STALL_STEP_S
-            time.sleep(STALL_STEP_S)
-            remaining = limiter.check(CLIENT_ID, f"user.{len(latencies_ms) % 500}").remaining
-            b"".join(f"X-RateLimit-Remaining: {remaining}\r\n".encode() for _ in range(40))  # as a small answer
-            latencies_ms.append((time.perf_counter() - due_s) * 1000)
-
-    thread = threading.Thread(target=run, name="requests")
+    taken: list[float] = []
+    thread = threading.Thread(target=lambda: taken.extend(takewhile(lambda _: not done.is_set(), values)))
     thread.start()
     try:
-        yield latencies_ms
+        yield taken
     finally:
         done.set()
         thread.join()
