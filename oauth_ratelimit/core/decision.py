@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import ceil, inf
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
@@ -43,12 +43,6 @@ class Described:
     place: int = 0  # among those that were checked
     used: float = 0.0  # hits in its window
     is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
-
-
-class Quota(NamedTuple):
-    described: Described
-    more_after_s: float  # seconds until one more is left if nothing else happens; after a denial, until one is admitted
-    reset_after_s: float  # seconds until the whole quota is back; after a denial the same as ``more_after_s``
 
 
 @dataclass(slots=True, eq=False)
@@ -187,24 +181,26 @@ class Decision:
         if self.denial is not None:
             self.denial.decision_id = decision_id
 
-    def enforced_quota(self) -> Quota | None:
+    def enforced_quota(self) -> tuple[Described, float, float] | None:
         """Return the quota of the enforced policy that denies, else of the one with least left.
 
-        None if no policy is enforced for this request: a dry run tells clients nothing.
+        It comes with the seconds until one more is left if nothing else happens, and until the whole quota is back;
+        after a denial both are ``retry_after_s``. None if no policy is enforced for this request: a dry run tells
+        clients nothing.
         """
         denial, tiers = self.denial, self.tiers
         if denial is not None and denial.is_enforced:
-            return Quota(self.described, self.retry_after_s, self.retry_after_s)
+            return self.described, self.retry_after_s, self.retry_after_s
         if not tiers:
             return None
-        described, now_s = self.described, self.now_s
-        tier, content = tiers[described.place], self.counted[described.place]
+        described = self.described
+        tier = tiers[described.place]
         if denial is not None or not tier.is_enforced:
             enforced = [each.is_enforced for each in tiers]
             own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
             return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
-        more_after_s = tier.more_after_s(content, now_s, described.used)
-        return Quota(described, more_after_s, tier.reset_after_s(content, now_s))
+        more_after_s, reset_after_s = tier.delays(self.counted[described.place], self.now_s, described.used)
+        return described, more_after_s, reset_after_s
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""

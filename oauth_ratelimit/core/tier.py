@@ -84,13 +84,21 @@ class Tier:
         """Return the hits of the current frame."""
         return full - self.policy.estimator.weigh(0, past, self.frame_count)[0]
 
-    def more_after_s(self, content: Content, now_s: float, estimate: float) -> float:
-        """Return the seconds until there is room for one more hit than in the estimate; infinity for no hits."""
+    def delays(self, content: Content, now_s: float, estimate: float) -> tuple[float, float]:
+        """Return the seconds until there is room for one more hit than in the estimate, and until nothing counts.
+
+        The first is infinity for no hits.
+        """
         full, _, past, frame_end_s = content
-        left_s, oldest = self.left_s(frame_end_s, now_s), past[-1] if past else full
-        if self.is_sliding and estimate == full and oldest:  # most requests need no loop: nothing fades out yet
-            return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
-        room = math.ceil(estimate) - 1
+        left_s, oldest = frame_end_s - now_s, past[-1] if past else full
+        if self.is_sliding and estimate == full > sum(past) and oldest and left_s <= self.frame_s:  # most requests
+            more_after_s = left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
+            return more_after_s, self.window_s + left_s
+        return self._more_after_s(content, now_s, estimate), self.reset_after_s(content, now_s)
+
+    def _more_after_s(self, content: Content, now_s: float, estimate: float) -> float:
+        full, _, past, frame_end_s = content
+        left_s, room = self.left_s(frame_end_s, now_s), math.ceil(estimate) - 1
         if self.is_sliding and full <= room:  # the oldest frame fades out first
             return left_s - (room - full) * self.frame_s / past[-1]  # whole seconds are exact
         window, estimator = self.policy.window, self.policy.estimator

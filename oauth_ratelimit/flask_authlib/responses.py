@@ -91,23 +91,22 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
         partition: Hash of client and user in base64: clients that obey stop the requests for this user only.
     """
     quota = decision.enforced_quota() if families else None
-    if quota is None or (policy := quota.described.policy) is None:
+    if quota is None:
         return ()
-    remaining = quota.described.remaining
-    at_least = 0 if decision.denial is None or decision.allowed else 1  # of seconds
-    tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)
+    described, more_after_s, reset_after_s = quota
+    if (policy := described.policy) is None:
+        return ()
+    tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)  # the guard's policies are no tiers
     policies, name, limit = _constants(tiers, policy.name, policy.limit)
+    remaining, at_least = described.remaining, 0 if decision.denial is None or decision.allowed else 1  # of seconds
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition and not quota.described.is_total else ""
-        left, more_after = min(remaining, MAX_FIELD_INTEGER), whole_seconds(quota.more_after_s, at_least)
-        headers = (policies, ("RateLimit", f"{name};r={left};t={more_after}{pk}"))
+        pk = f";pk=:{partition}:" if partition and not described.is_total else ""
+        left = min(remaining, MAX_FIELD_INTEGER)
+        headers = (policies, ("RateLimit", f"{name}{left};t={whole_seconds(more_after_s, at_least)}{pk}"))
     if "x-ratelimit" in families:
-        headers += (
-            limit,
-            ("X-RateLimit-Remaining", f"{remaining}"),
-            ("X-RateLimit-Reset", f"{whole_seconds(quota.reset_after_s, at_least)}"),
-        )
+        reset = ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least)}")
+        headers += (limit, ("X-RateLimit-Remaining", f"{remaining}"), reset)
     return headers
 
 
@@ -119,7 +118,7 @@ def _constants(tiers: tuple[Tier, ...], name: str, limit: int) -> tuple[Header, 
         f"{_quoted(policy.name)};q={min(policy.limit, MAX_FIELD_INTEGER)};w={policy.window.window_s}"
         for policy in enforced
     ]
-    return ("RateLimit-Policy", ", ".join(items)), _quoted(name), ("X-RateLimit-Limit", f"{limit}")
+    return ("RateLimit-Policy", ", ".join(items)), f"{_quoted(name)};r=", ("X-RateLimit-Limit", f"{limit}")
 
 
 def _quoted(name: str) -> str:

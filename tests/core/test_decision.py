@@ -25,9 +25,9 @@ def content(full: int, policy: Policy = POLICY, *, edge: int = 0) -> Content:
 def quota_of(decision: Decision) -> tuple[Policy, bool, int, float]:
     quota = decision.enforced_quota()
     assert quota is not None
-    described = quota.described
+    described, _, reset_after_s = quota
     assert described.policy is not None
-    return described.policy, described.is_total, described.remaining, quota.reset_after_s
+    return described.policy, described.is_total, described.remaining, reset_after_s
 
 
 def figures(decision: Decision) -> tuple[str | None, int, float]:
