@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +20,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import Ask, Reuser, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import Ask, Reuser
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -29,10 +29,10 @@ from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
+    from oauth_ratelimit.flask_authlib.request_state import RequestState
     from oauth_ratelimit.operations.context import OperatorContext
 
 EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
-MAX_LIFETIME_S = 100 * 366 * 86_400  # of a token; more is a mistake
 LOG_INTERVAL_S = 10.0  # between two log lines about the same problem
 UNCOUNTED = (
     "requests go on without a limit until this is corrected: it must not raise, and names are text; "
@@ -149,24 +149,24 @@ class AppLimiter:
 
     def check(
         self,
+        state: "RequestState",
         client: Any,
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
         ask: Ask | None = None,
-    ) -> tuple[QuotaHeaders, RateLimited | None, TokenReuse | None]:
+    ) -> None:
         """Decide and count one request. Fails open: after an error the request is admitted.
+
+        Leaves in its state the error to raise if it is denied, and its token if that is given out again or may be kept.
+        The middleware gets the quota headers of the last decision, none if that is a denial.
 
         Args:
             ask: Returns the token that the server is asked to generate; None if there is none to give out again.
-
-        Returns:
-            The quota headers of an admitted request, the error to raise for a denied one, and the request's token if
-            it is given out again or may be kept.
         """
         if self.is_switched_off:
-            return (), None, None
-        settings = self.live.current
+            return
+        settings, headers = self.live.current, QuotaHeaders()
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
@@ -183,7 +183,7 @@ class AppLimiter:
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:
-                worker.observer.report(
+                state.record = worker.observer.report(
                     decision,
                     client_id,
                     username=username,
@@ -194,11 +194,14 @@ class AppLimiter:
             except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
                 self.log_failure("observer_failed", exc)
             if decision.allowed or reuse is not None:
-                return quota_headers(decision, settings.denial.headers, partition), None, reuse
-            return (), RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition), None
+                headers = quota_headers(decision, settings.denial.headers, partition)
+                state.reuse = reuse
+            else:
+                state.denial = RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition)
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)
-            return (), None, None
+        if not state.is_authorize:  # a browser receives that response, not the client
+            state.response.quota_headers = headers
 
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.
@@ -209,16 +212,6 @@ class AppLimiter:
             client_id = f"{client.get_client_id()}"
             if client_id and not self.is_switched_off:  # no client has an empty name, which means all
                 self._running_worker().tokens.revoke(storable_name(client_id))
-
-    def record_lifetime(self, client: Any, token: object) -> None:
-        """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
-        worker = self._worker  # started by the decision; without one there is nothing to record with
-        try:  # the token has been issued
-            lifetime_s = token.get("expires_in") if isinstance(token, (dict, Mapping)) else None
-            if worker is not None and type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
-                worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
-        except Exception as exc:  # noqa: BLE001
-            self.log_failure("observer_failed", exc)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

@@ -70,7 +70,7 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
         if state is None:
             return
         keep_state(state, endpoint)
-        state.check(caller, username, endpoint=endpoint)
+        app_limiter.check(state, caller, username, endpoint=endpoint)
     if state.denial is not None:
         raise state.denial
 

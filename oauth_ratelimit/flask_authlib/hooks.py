@@ -85,8 +85,7 @@ class RateLimitMixin:
         state = current_state()
         if state is not None:
             ask = None
-            is_reusable = grant_type == CLIENT_CREDENTIALS and not state.is_authorize
-            if is_reusable and not state.is_decided and state.grant is not None:
+            if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
                 ask = partial(TokenRequest, self, state.grant, state.response, args, kwargs)
             state.limit(client, user, grant_type, ask)
             if state.reuse is not None:
@@ -110,8 +109,7 @@ class RateLimitMixin:
         saved = super().save_token(token, request)  # type: ignore[misc]
         if state.reuse is not None:
             state.reuse.note_saved(token)
-        if state.client is not None:
-            state.app_limiter.record_lifetime(state.client, token)
+        state.note_lifetime(token)
         return saved
 
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:

@@ -3,8 +3,8 @@
 Response objects check and copy each header, which would nearly double the cost of a limited request.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.flask_authlib.responses import Headers, QuotaHeaders
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
 
 
-@dataclass(slots=True, eq=False)
 class ResponseState:
     """State of an HTTP request that its decisions leave for the response."""
 
-    is_awaited: bool  # True if the middleware sees the response
     quota_headers: QuotaHeaders = ()
     # Tokens that are given out again, or kept once the response is a 200
-    reuses: "list[TokenReuse]" = field(default_factory=list)
+    reuses: "tuple[TokenReuse, ...]" = ()
     # By application and endpoint
-    states: "dict[tuple[object, str | None], RequestState]" = field(default_factory=dict)
+    states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})
+
+    def __init__(self, *, is_awaited: bool) -> None:
+        self.is_awaited = is_awaited  # True if the middleware sees the response
 
     def close(self) -> None:
         """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
@@ -35,7 +36,7 @@ class ResponseState:
             reuse.release()
         for state in self.states.values():
             state.close()
-        self.states.clear()
+        self.states = {}
 
 
 def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":

@@ -5,12 +5,11 @@ Hooks find the state of a token in a context variable, which is reset whatever h
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Flask, current_app, has_request_context, request
 
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
@@ -20,19 +19,21 @@ from oauth_ratelimit.guard import Guess
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
 
 
-@dataclass(slots=True, eq=False)
 class RequestState:
     """Facts of one token or one endpoint, which is decided only once, even if its grant calls several hooks."""
 
-    app_limiter: AppLimiter
-    response: ResponseState
-    is_authorize: bool  # at the authorization endpoint, where a denial goes to the redirect URI
-    grant: Any = None  # of a token request, or chosen by the application at the authorization endpoint
     client: Any = None  # None before the decision
     is_decided: bool = False
     denial: RateLimited | None = None  # to raise
     guess: Guess | None = None  # the user's password as the guard sees it
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
+    record: DecidedRequest | None = None  # for statistics
+
+    def __init__(self, app_limiter: AppLimiter, response: ResponseState, is_authorize: bool, grant: Any) -> None:
+        self.app_limiter = app_limiter
+        self.response = response
+        self.is_authorize = is_authorize  # at the authorization endpoint, where a denial goes to the redirect URI
+        self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
     def limit(self, client: Any, user: Any, grant_type: str | None, ask: Ask | None = None) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied."""
@@ -44,22 +45,14 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.check(client, username, grant_type, ask=ask)
+                self.app_limiter.check(self, client, username, grant_type, ask=ask)
         if self.denial is not None:
             raise self.denial
 
-    def check(
-        self,
-        client: Any,
-        username: str | None,
-        grant_type: str | None = None,
-        endpoint: str = TOKEN_ENDPOINT,
-        ask: Ask | None = None,
-    ) -> None:
-        """Decide, and pass the quota headers of the last decision to the middleware, none if that is a denial."""
-        headers, self.denial, self.reuse = self.app_limiter.check(client, username, grant_type, endpoint, ask)
-        if not self.is_authorize:  # a browser receives that response, not the client
-            self.response.quota_headers = headers
+    def note_lifetime(self, token: object) -> None:
+        """Note the lifetime of the token that was issued, to be counted with the request."""
+        if self.record is not None and isinstance(token, dict):
+            self.record.lifetime_s = dict.get(token, "expires_in")  # a subclass may have another ``get``
 
     def settle_guess(self, error: Any = None) -> None:
         """Count the user's password as wrong if this is the error of one; else release it. Only the first call does."""
@@ -73,7 +66,7 @@ class RequestState:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
         self.settle_guess()
         self.is_decided = True
-        self.client = self.denial = self.reuse = None  # the traceback of a denial refers to this state
+        self.client = self.denial = self.reuse = self.record = None  # the traceback of a denial refers to this state
 
 
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
@@ -90,7 +83,9 @@ def current_app_limiter() -> AppLimiter | None:
 def current_response() -> ResponseState:
     """Return the state of the response to the current request. A context without the middleware has one of its own."""
     environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
-    state: ResponseState = environ.get(RESPONSE_KEY) or environ.setdefault(RESPONSE_KEY, ResponseState(False))
+    state: ResponseState = environ.get(RESPONSE_KEY) or environ.setdefault(
+        RESPONSE_KEY, ResponseState(is_awaited=False)
+    )
     return state
 
 
@@ -115,4 +110,4 @@ def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:
     """Keep a state until the end of its HTTP request. An application inside another one has states of its own."""
-    state.response.states[state.app_limiter, endpoint] = state
+    state.response.states = {**state.response.states, (state.app_limiter, endpoint): state}

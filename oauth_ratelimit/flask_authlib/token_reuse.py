@@ -214,7 +214,7 @@ class Reuser(NamedTuple):
         reuse = TokenReuse(cache, scope, found, deny)
         if reuses:
             decision.answer = Answer.REUSED if reuse.is_reused else Answer.ISSUED
-        asked.response.reuses.append(reuse)
+        asked.response.reuses += (reuse,)
         return reuse
 
     def _find(self, cache: TokenCache, client_id: str, digest: bytes) -> dict[str, Any] | Issue | None:

@@ -9,6 +9,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
+MAX_LIFETIME_S = 100 * 366 * 86_400  # more is a mistake
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
 
 
@@ -71,7 +72,10 @@ class OpenMinute:
         self._second = second
         self._burst = max(self._burst, self._second_count)
 
-    def count_lifetime(self, lifetime_s: int) -> None:
+    def count_lifetime(self, lifetime_s: object) -> None:
+        """Count the lifetime of the request's token, if it is whole seconds."""
+        if type(lifetime_s) is not int or not 0 < lifetime_s <= MAX_LIFETIME_S:
+            return
         if lifetime_s in self._lifetimes or len(self._lifetimes) < MAX_LIFETIMES:
             self._lifetimes[lifetime_s] += 1
 

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import DecidedRequest, Decision, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
@@ -16,8 +16,6 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
 """Called as ``hook(decision, client_id=..., username=..., grant_type=...)``."""
-
-Noted = TypeVar("Noted")
 
 MAX_NOTED = 1000  # requests that wait for the background thread; one at a time takes five times as long as all at once
 
@@ -50,7 +48,6 @@ class Observer:
         self._clock = clock
         self._grant_names = {name: name for name in STANDARD_GRANTS}
         self._requests: deque[DecidedRequest] = deque()
-        self._lifetimes: deque[tuple[str, int]] = deque()
         self._counts = metrics is not None or statistics is not None
 
     def report(
@@ -62,14 +59,19 @@ class Observer:
         grant_type: str | None,
         endpoint: str = TOKEN_ENDPOINT,
         duration_s: float,
-    ) -> None:
-        """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises."""
+    ) -> DecidedRequest | None:
+        """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises.
+
+        Returns what it noted, which may get the token's lifetime until it is counted.
+        """
+        record = None
         if self._counts:
             grant = NONE if grant_type is None else self._grant_names.get(grant_type) or self._grant_name(grant_type)
             now_s = decision.now_s or self._clock()
-            self._requests.append(DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s))
             if len(self._requests) >= MAX_NOTED:
                 self.count_noted()
+            record = DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s)
+            self._requests.append(record)
         if spans.IS_AVAILABLE:
             spans.annotate_span(decision, client_id)
         _, on_denied, on_near_limit = self._callbacks
@@ -77,6 +79,7 @@ class Observer:
             on_denied(decision, client_id=client_id, username=username, grant_type=grant_type)
         if on_near_limit is not None and decision.described.is_near_limit:
             on_near_limit(decision, client_id=client_id, username=username, grant_type=grant_type)
+        return record
 
     def _grant_name(self, grant_type: str) -> str:
         """Return a supported grant type itself, else ``other``. Clients cannot make up more names."""
@@ -84,26 +87,14 @@ class Observer:
             return OTHER
         return self._grant_names.setdefault(grant_type, storable_name(grant_type))
 
-    def report_lifetime(self, client_id: str, lifetime_s: int) -> None:
-        """Note the lifetime of a token that was issued, after its request was reported."""
-        if self._statistics is not None:
-            self._lifetimes.append((client_id, lifetime_s))
-
     def count_noted(self) -> None:
         """Count what was noted so far. Several threads may do so at once."""
-        requests = _taken(self._requests)
+        requests: list[DecidedRequest] = []
+        with suppress(IndexError):  # the end
+            while True:
+                requests.append(self._requests.popleft())
         if self._statistics is not None:
             for request in requests:
                 self._statistics.count(request)
-            for client_id, lifetime_s in _taken(self._lifetimes):
-                self._statistics.count_lifetime(client_id, lifetime_s)
         if self._metrics is not None and requests:
             self._metrics.record_decisions(requests)
-
-
-def _taken(noted: deque[Noted]) -> list[Noted]:
-    taken: list[Noted] = []
-    with suppress(IndexError):  # the end
-        while True:
-            taken.append(noted.popleft())
-    return taken

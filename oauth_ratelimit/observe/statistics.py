@@ -92,6 +92,7 @@ class StatisticsRecorder:
             client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)
+                client.count_lifetime(request.lifetime_s)
 
     def count_guard_denial(self, decision: Decision, client_id: str, *, kind: str, now_s: float) -> None:
         """Count an attempt that the guard denies, or would deny. Nobody has proven to be that client.
@@ -103,13 +104,6 @@ class StatisticsRecorder:
         with self._lock:
             client = self._client(client_id, self._settings().clients_per_minute // 2, now_s)
             client.count(decision, "client", GUARD + kind, now_s=now_s, policy_prefix="guard/", has_peak=False)
-
-    def count_lifetime(self, client_id: str, lifetime_s: int) -> None:
-        """Count the lifetime of a token, unless the minute of its request is over."""
-        with self._lock:
-            client = self._clients.get(client_id)
-            if client is not None:
-                client.count_lifetime(lifetime_s)
 
     def _client(self, client_id: str, room: int, now_s: float) -> OpenMinute:
         if not self._minute_s <= now_s < self._end_s:

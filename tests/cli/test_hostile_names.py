@@ -18,7 +18,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.cli.conftest import run_command
-from tests.support.apps import protected_app
+from tests.support.apps import decide, protected_app
 from tests.support.helpers import with_database
 from tests.support.hostile_names import CONTROLS, NAMES
 
@@ -32,8 +32,8 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         for name in filter(None, NAMES.values()):
             person = SimpleNamespace(username=name, get_client_id=lambda name=name: name)
             for _ in range(3):
-                app.extensions["oauth_ratelimit"].check(person, name, grant_type="password")
-                app.extensions["oauth_ratelimit"].check(person, None, grant_type="client_credentials")
+                decide(app, person, name, "password")
+                decide(app, person, None, "client_credentials")
     with closing(Connection(uri)) as connection:
         store = OverrideStore(connection)
         for name in filter(is_writable, NAMES.values()):

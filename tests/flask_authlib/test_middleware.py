@@ -15,7 +15,16 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.grant_type import JWT_BEARER
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
-from tests.support.apps import CLIENT, ClientCredentialsGrant, app_limiter_of, ask, make_app, make_server, protected_app
+from tests.support.apps import (
+    CLIENT,
+    ClientCredentialsGrant,
+    app_limiter_of,
+    ask,
+    decide,
+    make_app,
+    make_server,
+    protected_app,
+)
 from tests.support.helpers import QUOTA_HEADERS
 from tests.support.sites import config
 
@@ -137,11 +146,11 @@ def test_partition_key_names_the_user_whose_limit_it_is(
     monkeypatch.setenv("NAME_KEY", "p" * 32)
     limits = {"user": [{"limit": 2, "window": 60}], "client_total": [{"limit": 3, "window": 60}]}
     with protected_app(OAUTH_RATELIMIT_CONFIG=config() | {"limits": limits} | settings) as app:
-        limiter = app_limiter_of(app)
-        answers = [limiter.check(CLIENT, user) for user in ("alice", "alice", "alice", "bob", "bob")]
-        pseudonym = limiter.limiter.pseudonym_of("alice")
+        states = [decide(app, CLIENT, user) for user in ("alice", "alice", "alice", "bob", "bob")]
+        pseudonym = app_limiter_of(app).limiter.pseudonym_of("alice")
 
-    headers = [dict(error.get_headers() if error else quota)["RateLimit"] for quota, error, _ in answers]
+    answers = [each.denial.get_headers() if each.denial else each.response.quota_headers for each in states]
+    headers = [dict(answer)["RateLimit"] for answer in answers]
     assert ['"user"'] * 3 + ['"client_total"'] * 2 == [header.partition(";")[0] for header in headers]
     key = secret and PseudonymKey.of(secret.encode()).partition(CLIENT.client_id, pseudonym or "")
     assert not key or f"pk=:{key}:" == headers[0].rpartition(";")[2]

@@ -73,12 +73,14 @@ class Instance:
         grant: str | None = None,
         endpoint: str = "token",
         pause_s: float = 0.0,
+        lifetime_s: object = None,
     ) -> None:
         """Have requests decided and counted, and let time pass."""
         grant = grant or (CREDENTIALS if username is None else PASSWORD)
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
-            self.recorder.count(DecidedRequest(decision, client_id, username, grant, endpoint, self.clock(), 3e-6))
+            more = grant, endpoint, self.clock(), 3e-6, lifetime_s
+            self.recorder.count(DecidedRequest(decision, client_id, username, *more))
         self.clock.advance(pause_s)
 
     def run(self, after_s: float = 10.0) -> None:
@@ -203,14 +205,13 @@ def test_heaviest_users_are_reported_when_the_minute_is_over(clock: Clock, max_u
 
 
 def test_lifetimes_of_a_minute_are_counted_up_to_a_bound(instance: Instance) -> None:
-    """That of a token whose minute is over is left out."""
-    instance.recorder.count_lifetime("shop", 60)
-    instance.ask()
-    for lifetime_s in (3600, 600, 3600, *range(1, 100)):
-        instance.recorder.count_lifetime("shop", lifetime_s)
+    """What is no number of seconds is left out."""
+    for lifetime_s in (None, "3600", True, 0, -1, 1.5, 10**11, 3600, 600, 3600, *range(1, 100)):
+        instance.ask(lifetime_s=lifetime_s)
     (minute,) = instance.end_minute()
 
     assert (2, 1, MAX_LIFETIMES) == (minute.lifetimes[3600], minute.lifetimes[600], len(minute.lifetimes))
+    assert [3600, 600] == list(minute.lifetimes)[:2]
 
 
 def test_counts_are_written_every_ten_seconds(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from werkzeug.test import TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.middleware import ResponseState
+from oauth_ratelimit.flask_authlib.request_state import RequestState
 from testbed.clock import Clock
 from testbed.oauth_server.models import Client, User
 
@@ -58,6 +60,13 @@ def add_route(app: Flask, server: Any) -> None:
 def app_limiter_of(app: Flask) -> AppLimiter:
     app_limiter: AppLimiter = app.extensions["oauth_ratelimit"]
     return app_limiter
+
+
+def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
+    """Return the state of a request after its decision."""
+    state = RequestState(app_limiter_of(app), ResponseState(is_awaited=True), False, None)
+    state.app_limiter.check(state, client, username, grant_type)
+    return state
 
 
 def known_clients(app: Flask) -> set[Any]:
