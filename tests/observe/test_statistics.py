@@ -79,8 +79,8 @@ class Instance:
         grant = grant or (CREDENTIALS if username is None else PASSWORD)
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
-            more = grant, endpoint, self.clock(), 3e-6, lifetime_s
-            self.recorder.count(DecidedRequest(decision, client_id, username, *more))
+            more = username, grant, endpoint, self.clock(), 3e-6, lifetime_s
+            self.recorder.count(DecidedRequest(decision, client_id, *more))
         self.clock.advance(pause_s)
 
     def run(self, after_s: float = 10.0) -> None:

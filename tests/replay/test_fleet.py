@@ -62,7 +62,7 @@ def test_cycles_go_on_at_intervals_that_are_no_exact_floats() -> None:
         fleet = a_fleet(3, limit=50, interval=interval)
         decisions_of(fleet, [BEGIN_S + n / 2 for n in range(80)])
         trips.append(fleet.store.trips)
-    assert trips[0] >= trips[1]
+    assert trips[0] > 0.9 * trips[1]
 
 
 def test_instances_together_admit_little_more_than_one() -> None:

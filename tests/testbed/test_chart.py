@@ -1,15 +1,11 @@
 """Chart of recorded traffic."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from xml.etree import ElementTree
-
-import pytest
 
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.formats import Row
 from testbed.comparison.algorithms import COMMON
-from testbed.comparison.chart import SEGMENT_WINDOWS, ChartData, Segment, chart_data, draw
+from testbed.comparison.chart import SEGMENT_WINDOWS, ChartData, Segment, chart_data
 from testbed.comparison.run import Contender, Rate
 
 SECOND = 1_000_000
@@ -28,17 +24,13 @@ def rows_of(client: str, *times_s: float) -> list[Row]:
 EXAMPLE = rows_of("a", *(105 + n for n in range(12)), *(120 + 3 * n for n in range(5)))
 
 
-def example_data() -> ChartData:
-    segment = Segment(("a", None), BEGIN_S * SECOND, (BEGIN_S + SEGMENT_S) * SECOND)
-    return chart_data([EXAMPLE], segment, RATE, contenders=CONTENDERS)
-
-
 def value(data: ChartData, line: Sequence[float], second: float) -> float:
     return line[data.times_us.index(round((BEGIN_S + second) * SECOND))]
 
 
 def test_lines_of_the_worked_example() -> None:
-    data = example_data()
+    segment = Segment(("a", None), BEGIN_S * SECOND, (BEGIN_S + SEGMENT_S) * SECOND)
+    data = chart_data([EXAMPLE], segment, RATE, contenders=CONTENDERS)
     for second, line, expected in (
         (135, data.estimates["sliding, k = 1"], 14.0),
         (135, data.estimates["proportional, k = 1"], 10.25),
@@ -52,15 +44,3 @@ def test_lines_of_the_worked_example() -> None:
     ):
         assert expected == value(data, line, second)
     assert ["sliding, k = 1", "sliding, k = 10", "proportional, k = 1", "strict, k = 1"] == list(data.estimates)
-
-
-@pytest.mark.slow  # matplotlib takes seconds to load
-def test_svg_names_axes_lines_and_limit(tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        draw(example_data(), tmp_path / name)
-    text = (tmp_path / "one.svg").read_text()
-    words = {word.strip() for node in ElementTree.fromstring(text).iter() for word in (node.text or "",)}
-    assert {"requests per 60 s", "limit 10", "exact", "fixed window", "sliding, k = 10", "proportional, k = 1"} <= words
-    assert any(word.startswith("minutes since 2023-11-14") for word in words)
-    assert len(text) < 200_000
-    assert text == (tmp_path / "two.svg").read_text()
