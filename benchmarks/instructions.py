@@ -238,7 +238,7 @@ CASES: Mapping[str, Callable[[], Repeated]] = {
 }
 """Compared cases by name."""
 
-REQUESTS = {subject: partial(token_requests, subject) for subject in (BASE, OURS)}
+REQUESTS = {f"token request, {subject}": partial(token_requests, subject) for subject in (BASE, OURS)}
 
 if __name__ == "__main__":
     sys.exit(main())
