@@ -97,13 +97,13 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
     if (policy := described.policy) is None:
         return ()
     tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)  # the guard's policies are no tiers
-    policies, name, limit = _constants(tiers, policy.name, policy.limit)
+    policies, beginning, limit = _constants(tiers, policy.name, policy.limit)
     remaining, at_least = described.remaining, 0 if decision.denial is None or decision.allowed else 1  # of seconds
     headers: QuotaHeaders = ()
     if "ietf" in families:
         pk = f";pk=:{partition}:" if partition and not described.is_total else ""
         left = min(remaining, MAX_FIELD_INTEGER)
-        headers = (policies, ("RateLimit", f"{name}{left};t={whole_seconds(more_after_s, at_least)}{pk}"))
+        headers = (policies, ("RateLimit", f"{beginning}{left};t={whole_seconds(more_after_s, at_least)}{pk}"))
     if "x-ratelimit" in families:
         reset = ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least)}")
         headers += (limit, ("X-RateLimit-Remaining", f"{remaining}"), reset)
