@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from oauth_ratelimit.config.settings import ReuseSettings
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
@@ -162,8 +163,8 @@ class TokenCache:
             return False
 
     def follows(self, client_id: str) -> bool:
-        """Return True if anything of a client is kept."""
-        return client_id in self._clients
+        """Return True if anything of a client is kept. Its id may be in any form."""
+        return bool(self._clients) and storable_name(client_id) in self._clients
 
     def revoke(self, client_id: str) -> None:
         """Drop the tokens of a client here at once, and in all other processes within two sync cycles."""

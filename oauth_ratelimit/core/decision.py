@@ -33,19 +33,6 @@ class Answer(enum.StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Described:
-    """The policy that a decision describes, its mode, and the hits left; no policy if none applies."""
-
-    policy: Policy | None
-    mode: Mode
-    remaining: int
-    is_total: bool = False  # True if all users of the client share the policy
-    place: int = 0  # among those that were checked
-    used: float = 0.0  # hits in its window
-    is_near_limit: bool = False  # True if the request was admitted with less than a fifth of its quota left
-
-
-@dataclass(slots=True, eq=False)
 class LimitDenial:
     """Denial by a limit. Requests that repeat a denial share it."""
 
@@ -74,7 +61,7 @@ class Decision:
     trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say
-    _described: Described | None = field(default=None, init=False)  # once it was looked at
+    _tightest: tuple[int, float] | None = field(default=None, init=False)  # once it was looked at
 
     @property
     def allowed(self) -> bool:
@@ -96,50 +83,55 @@ class Decision:
         """True if the request is over a limit. In a dry run it is ``allowed`` all the same."""
         return self.denial is not None
 
-    @property
-    def described(self) -> Described:
-        """Policy that the decision describes. Computed at the first look: many decisions are never looked at."""
-        if self._described is None:
-            self._described = self._describe()
-        return self._described
+    def described(self) -> tuple[Policy | None, Mode, int, bool]:
+        """Return the policy that the decision describes, its mode, and the hits left; no policy if none applies.
 
-    def _describe(self) -> Described:
-        denial = self.denial
-        if denial is not None:
-            is_total = any(tier.is_total for tier in self.tiers if tier.policy is denial.policy)
-            return Described(denial.policy, denial.mode, denial.remaining, is_total)
+        The last is True if the request was admitted with less than a fifth of its quota left.
+        """
+        if self.denial is not None:
+            return self.denial.policy, self.denial.mode, self.denial.remaining, False
         if not self.tiers:
-            return Described(None, self.client_mode, 0)
-        place, used, room = 0, 0.0, inf
-        for index, tier in enumerate(self.tiers):
-            hits = tier.estimate(self.counted[index], self.now_s)
-            if tier.limit - hits < room:
-                place, used, room = index, hits, tier.limit - hits
-        tier, remaining = self.tiers[place], int(room)
-        is_near_limit = remaining * NEAR_LIMIT_SHARE < tier.limit
-        return Described(tier.policy, tier.mode, remaining, tier.is_total, place, used, is_near_limit)
+            return None, self.client_mode, 0, False
+        place, used = self.tightest()
+        tier = self.tiers[place]
+        remaining = int(tier.limit - used)
+        return tier.policy, tier.mode, remaining, remaining * NEAR_LIMIT_SHARE < tier.limit
+
+    def tightest(self) -> tuple[int, float]:
+        """Return the place of the tier with least left, and the hits in its window. There is a tier, and no denial.
+
+        Computed at the first look: many decisions are never looked at.
+        """
+        if self._tightest is None:
+            place, used = 0, self.tiers[0].estimate(self.counted[0], self.now_s)
+            for index in range(1, len(self.tiers)):
+                hits = self.tiers[index].estimate(self.counted[index], self.now_s)
+                if self.tiers[index].limit - hits < self.tiers[place].limit - used:
+                    place, used = index, hits
+            self._tightest = place, used
+        return self._tightest
 
     @property
     def mode(self) -> Mode:
         """Mode that the decision was made under."""
-        return self.described.mode
+        return self.described()[1]
 
     @property
     def policy(self) -> str | None:
         """Name of the policy, None if no policy applies."""
-        policy = self.described.policy
+        policy = self.described()[0]
         return None if policy is None else policy.name
 
     @property
     def limit(self) -> int | None:
         """Hits per window, None if no policy applies."""
-        policy = self.described.policy
+        policy = self.described()[0]
         return None if policy is None else policy.limit
 
     @property
     def window_s(self) -> int | None:
         """Length of the window in seconds, None if no policy applies."""
-        policy = self.described.policy
+        policy = self.described()[0]
         return None if policy is None else policy.window.window_s
 
     @property
@@ -148,7 +140,7 @@ class Decision:
 
         After a denial, the smallest number left in the policies that deny.
         """
-        return self.described.remaining
+        return self.described()[2]
 
     @property
     def reset_after_s(self) -> float:
@@ -157,7 +149,7 @@ class Decision:
             return self.denial.reset_after_s + self.denial.at_s - self.now_s
         if not self.tiers:
             return 0.0
-        place = self.described.place
+        place, _ = self.tightest()
         return self.tiers[place].reset_after_s(self.counted[place], self.counted_s)
 
     @property
@@ -181,26 +173,28 @@ class Decision:
         if self.denial is not None:
             self.denial.decision_id = decision_id
 
-    def enforced_quota(self) -> tuple[Described, float, float] | None:
-        """Return the quota of the enforced policy that denies, else of the one with least left.
+    def enforced_quota(self) -> tuple[Policy, bool, int, float, float] | None:
+        """Return the enforced policy that denies, else the one with least left, and its quota.
 
-        It comes with the seconds until one more is left if nothing else happens, and until the whole quota is back;
-        after a denial both are ``retry_after_s``. None if no policy is enforced for this request: a dry run tells
-        clients nothing.
+        The quota is whether all users of the client share it, the hits left, the seconds until one more is left if
+        nothing else happens, and those until all of it is back; after a denial both are ``retry_after_s``. None if no
+        policy is enforced for this request: a dry run tells clients nothing.
         """
         denial, tiers = self.denial, self.tiers
         if denial is not None and denial.is_enforced:
-            return self.described, self.retry_after_s, self.retry_after_s
+            is_total = any(tier.is_total for tier in tiers if tier.policy is denial.policy)
+            return denial.policy, is_total, denial.remaining, self.retry_after_s, self.retry_after_s
         if not tiers:
             return None
-        described = self.described
-        tier = tiers[described.place]
-        if denial is not None or not tier.is_enforced:
-            enforced = [each.is_enforced for each in tiers]
-            own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
-            return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
-        more_after_s, reset_after_s = tier.delays(self.counted[described.place], self.now_s, described.used)
-        return described, more_after_s, reset_after_s
+        if denial is None:
+            place, used = self.tightest()
+            tier = tiers[place]
+            if tier.is_enforced:
+                more_after_s, reset_after_s = tier.delays(self.counted[place], self.now_s, used)
+                return tier.policy, tier.is_total, int(tier.limit - used), more_after_s, reset_after_s
+        enforced = [each.is_enforced for each in tiers]
+        own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
+        return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""

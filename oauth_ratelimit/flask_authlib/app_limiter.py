@@ -166,7 +166,8 @@ class AppLimiter:
         """
         if self.is_switched_off:
             return
-        settings, headers = self.live.current, QuotaHeaders()
+        settings = self.live.current
+        headers: QuotaHeaders = ()
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
@@ -183,17 +184,10 @@ class AppLimiter:
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:
-                state.record = worker.observer.report(
-                    decision,
-                    client_id,
-                    username=username,
-                    grant_type=grant_type,
-                    endpoint=endpoint,
-                    duration_s=duration_s,
-                )
+                state.record = worker.observer.report(decision, client_id, username, grant_type, duration_s, endpoint)
             except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
                 self.log_failure("observer_failed", exc)
-            if decision.allowed or reuse is not None:
+            if decision.denial is None or decision.allowed or reuse is not None:
                 headers = quota_headers(decision, settings.denial.headers, partition)
                 state.reuse = reuse
             else:

@@ -123,8 +123,9 @@ class RateLimitMixin:
             client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
                 reserve_password(client, request)
-        is_other = endpoint != TOKEN_ENDPOINT and getattr(request, "auth_method", None) != NO_SECRET
-        if is_other and app_limiter is not None:
+        if endpoint == TOKEN_ENDPOINT or app_limiter is None:
+            return client
+        if getattr(request, "auth_method", None) != NO_SECRET:
             if endpoint == REVOCATION:
                 app_limiter.forget_tokens(client)
             limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)

@@ -26,9 +26,7 @@ class ResponseState:
     reuses: "tuple[TokenReuse, ...]" = ()
     # By application and endpoint
     states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})
-
-    def __init__(self, *, is_awaited: bool) -> None:
-        self.is_awaited = is_awaited  # True if the middleware sees the response
+    is_awaited: bool = False  # True while the middleware waits for the response
 
     def close(self) -> None:
         """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
@@ -44,7 +42,8 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
 
     def respond(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         outer = environ.get(RESPONSE_KEY)
-        state = environ[RESPONSE_KEY] = ResponseState(is_awaited=True)  # an application inside another has its own
+        state = environ[RESPONSE_KEY] = ResponseState()  # an application inside another has its own
+        state.is_awaited = True
 
         def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
             for reuse in state.reuses:

@@ -84,7 +84,7 @@ def current_response() -> ResponseState:
     """Return the state of the response to the current request. A context without the middleware has one of its own."""
     environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
     state: ResponseState | None = environ.get(RESPONSE_KEY)
-    return state or environ.setdefault(RESPONSE_KEY, ResponseState(is_awaited=False))
+    return state or environ.setdefault(RESPONSE_KEY, ResponseState())
 
 
 def current_state() -> RequestState | None:

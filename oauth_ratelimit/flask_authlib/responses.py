@@ -93,15 +93,13 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
     quota = decision.enforced_quota() if families else None
     if quota is None:
         return ()
-    described, more_after_s, reset_after_s = quota
-    if (policy := described.policy) is None:
-        return ()
+    policy, is_total, remaining, more_after_s, reset_after_s = quota
     tiers = decision.tiers or tiers_of((policy,), Mode.ENFORCE)  # the guard's policies are no tiers
     policies, beginning, limit = _constants(tiers, policy.name, policy.limit)
-    remaining, at_least = described.remaining, 0 if decision.denial is None or decision.allowed else 1  # of seconds
+    at_least = 0 if decision.denial is None or decision.allowed else 1  # second
     headers: QuotaHeaders = ()
     if "ietf" in families:
-        pk = f";pk=:{partition}:" if partition and not described.is_total else ""
+        pk = f";pk=:{partition}:" if partition and not is_total else ""
         left = min(remaining, MAX_FIELD_INTEGER)
         headers = (policies, ("RateLimit", f"{beginning}{left};t={whole_seconds(more_after_s, at_least)}{pk}"))
     if "x-ratelimit" in families:

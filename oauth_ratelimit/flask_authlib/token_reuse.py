@@ -188,10 +188,11 @@ class Reuser(NamedTuple):
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
-        is_over, keeps = decision.denial is not None, decision.allowed and _keeps(decision.tiers)
-        client_id = storable_name(client_id)
+        is_over = decision.denial is not None
+        keeps = _keeps(decision.tiers) and (not is_over or decision.allowed)
         if not (is_over or keeps or cache.follows(client_id)):
             return None  # most requests
+        client_id = storable_name(client_id)
         asked, reuses = ask(), decision.action == "reuse"
         try:
             allowed = client.get_allowed_scope(asked.scope)

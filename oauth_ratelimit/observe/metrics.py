@@ -98,12 +98,12 @@ class Metrics:
         counts: dict[tuple[str, Kind, str, Outcome, Mode, str], tuple[int, Policy | None]] = {}
         near_limit_count = 0
         for request in decided:
-            described = request.decision.described
-            near_limit_count += described.is_near_limit
-            policy, outcome = described.policy, outcome_of(request.decision)
+            policy, mode, _, is_near_limit = request.decision.described()
+            near_limit_count += is_near_limit
+            outcome = outcome_of(request.decision)
             kind: Kind = "client" if request.username is None else "user"
             name = NONE if policy is None else policy.name
-            key = request.client_id, kind, request.grant, outcome, described.mode, name
+            key = request.client_id, kind, request.grant, outcome, mode, name
             counts[key] = counts.get(key, (0, None))[0] + 1, policy
         for (client_id, kind, grant, outcome, mode, name), (count, policy) in counts.items():
             client = self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted"))

@@ -26,7 +26,7 @@ class OpenMinute:
         self.is_newly_denied = False  # for the first time in the minute with this outcome, and not written since
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
-        self._tallies: defaultdict[Source, Counter[str]] = defaultdict(Counter)
+        self._tallies: defaultdict[tuple[Kind, str], Counter[str]] = defaultdict(Counter)  # by kind and grant
         self._peaks: dict[str, Peak] = {}
         self._denials: dict[tuple[str, str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
@@ -36,11 +36,18 @@ class OpenMinute:
         self._lifetimes: Counter[int] = Counter()
 
     def count(
-        self, decision: Decision, kind: Kind, grant: str, *, now_s: float, policy_prefix: str, has_peak: bool = True
+        self,
+        decision: Decision,
+        kind: Kind,
+        grant: str,
+        now_s: float,
+        policy_prefix: str = "",
+        *,
+        has_peak: bool = True,
     ) -> None:
         """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1
-        tally = self._tallies[Source(kind, grant)]
+        tally = self._tallies[kind, grant]
         outcome: str = outcome_of(decision)
         if decision.answer is Answer.REUSABLE:
             outcome = "would_deny" if decision.allowed else "denied"
@@ -65,7 +72,7 @@ class OpenMinute:
         if username is not None:
             user = self.users.get(username) or self._track(storable_name(username))
             user[0] += 1
-            if decision.would_deny:
+            if decision.denial is not None:
                 user[2 if decision.allowed else 1] += 1
         second = int(now_s)
         self._second_count = self._second_count + 1 if second == self._second else 1
@@ -92,7 +99,7 @@ class OpenMinute:
         return ClientMinute(
             client_id=self.client_id,
             minute_s=minute_s,
-            tallies={source: Tally(**tally) for source, tally in self._tallies.items()},
+            tallies={Source(*source): Tally(**tally) for source, tally in self._tallies.items()},
             peaks=dict(self._peaks),
             denials=dict(self._denials),
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),

@@ -54,11 +54,10 @@ class Observer:
         self,
         decision: Decision,
         client_id: str,
-        *,
         username: str | None,
         grant_type: str | None,
-        endpoint: str = TOKEN_ENDPOINT,
         duration_s: float,
+        endpoint: str = TOKEN_ENDPOINT,
     ) -> DecidedRequest | None:
         """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises.
 
@@ -77,7 +76,7 @@ class Observer:
         _, on_denied, on_near_limit = self._callbacks
         if on_denied is not None and outcome_of(decision) == "denied":
             on_denied(decision, client_id=client_id, username=username, grant_type=grant_type)
-        if on_near_limit is not None and decision.described.is_near_limit:
+        if on_near_limit is not None and decision.described()[-1]:
             on_near_limit(decision, client_id=client_id, username=username, grant_type=grant_type)
         return record
 
@@ -94,7 +93,6 @@ class Observer:
             while True:
                 requests.append(self._requests.popleft())
         if self._statistics is not None:
-            for request in requests:
-                self._statistics.count(request)
+            self._statistics.count(requests)
         if self._metrics is not None and requests:
             self._metrics.record_decisions(requests)

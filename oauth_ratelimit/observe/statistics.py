@@ -7,7 +7,7 @@ client, and what waits while the store is unreachable; ``statistics_unrecorded``
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest, Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, OTHER_CLIENTS, ClientMinute
+from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
@@ -74,38 +74,36 @@ class StatisticsRecorder:
         self._growing: deque[_Entry] = deque()
 
     @property
-    def _is_on(self) -> bool:
-        return self._settings().keep_s > 0
-
-    @property
     def _writer_name(self) -> str:
         return f"{self._process}-{self._restart_count}"
 
-    def count(self, request: DecidedRequest) -> None:
-        if not self._is_on:
-            return
-        decision, username, now_s = request.decision, request.username, request.now_s
-        is_token = request.endpoint == TOKEN_ENDPOINT
-        prefix, grant = ("", request.grant) if is_token else (f"{request.endpoint}/", ENDPOINT + request.endpoint)
-        with self._lock:
-            client = self._client(request.client_id, self._settings().clients_per_minute, now_s)
-            client.count(decision, "client" if username is None else "user", grant, now_s=now_s, policy_prefix=prefix)
-            if is_token:
-                client.count_token_request(decision, username, now_s)
-                client.count_lifetime(request.lifetime_s)
+    def count(self, requests: Iterable[DecidedRequest]) -> None:
+        settings = self._settings()
+        for request in requests if settings.keep_s else ():
+            decision, username, now_s = request.decision, request.username, request.now_s
+            kind: Kind = "client" if username is None else "user"
+            with self._lock:  # for one request at a time
+                client = self._client(request.client_id, settings.clients_per_minute, settings.users_per_client, now_s)
+                if request.endpoint == TOKEN_ENDPOINT:
+                    client.count(decision, kind, request.grant, now_s)
+                    client.count_token_request(decision, username, now_s)
+                    client.count_lifetime(request.lifetime_s)
+                else:
+                    client.count(decision, kind, ENDPOINT + request.endpoint, now_s, f"{request.endpoint}/")
 
     def count_guard_denial(self, decision: Decision, client_id: str, *, kind: str, now_s: float) -> None:
         """Count an attempt that the guard denies, or would deny. Nobody has proven to be that client.
 
         So clients of such attempts get half of the places of a minute: made-up ids must not push out real ones.
         """
-        if not self._is_on:
+        settings = self._settings()
+        if not settings.keep_s:
             return
         with self._lock:
-            client = self._client(client_id, self._settings().clients_per_minute // 2, now_s)
-            client.count(decision, "client", GUARD + kind, now_s=now_s, policy_prefix="guard/", has_peak=False)
+            client = self._client(client_id, settings.clients_per_minute // 2, settings.users_per_client, now_s)
+            client.count(decision, "client", GUARD + kind, now_s, "guard/", has_peak=False)
 
-    def _client(self, client_id: str, room: int, now_s: float) -> OpenMinute:
+    def _client(self, client_id: str, room: int, max_users: int, now_s: float) -> OpenMinute:
         if not self._minute_s <= now_s < self._end_s:
             self._start_minute(now_s)
         client = self._clients.get(client_id)
@@ -114,7 +112,7 @@ class StatisticsRecorder:
         name = client_id if len(self._clients) < room else OTHER_CLIENTS
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = OpenMinute(storable_name(name), self._settings().users_per_client)
+            client = self._clients[name] = OpenMinute(storable_name(name), max_users)
         return client
 
     def _start_minute(self, now_s: float) -> None:
@@ -140,7 +138,7 @@ class StatisticsRecorder:
 
     def run(self) -> None:
         """Write one bulk at most, because the next sync cycle waits for it."""
-        if not self._is_on:
+        if not self._settings().keep_s:
             with self._lock:
                 self._clients, self._ended, self._ended_size = {}, deque(), 0
             return

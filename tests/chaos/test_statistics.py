@@ -34,7 +34,7 @@ class Process:
 
     def ask(self) -> Tally:
         decision = self.limiter.check("shop", "alice")
-        self.recorder.count(DecidedRequest(decision, "shop", "alice", "password", "token", self.clock(), 3e-6))
+        self.recorder.count([DecidedRequest(decision, "shop", "alice", "password", "token", self.clock(), 3e-6)])
         return Tally(allowed=1) if decision.allowed else Tally(denied=1)
 
     def run(self) -> None:

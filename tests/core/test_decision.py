@@ -25,9 +25,8 @@ def content(full: int, policy: Policy = POLICY, *, edge: int = 0) -> Content:
 def quota_of(decision: Decision) -> tuple[Policy, bool, int, float]:
     quota = decision.enforced_quota()
     assert quota is not None
-    described, _, reset_after_s = quota
-    assert described.policy is not None
-    return described.policy, described.is_total, described.remaining, reset_after_s
+    policy, is_total, remaining, _, reset_after_s = quota
+    return policy, is_total, remaining, reset_after_s
 
 
 def figures(decision: Decision) -> tuple[str | None, int, float]:
@@ -41,7 +40,7 @@ def test_admission_describes_its_policy_as_of_the_request() -> None:
     assert (10, 60) == (decision.limit, decision.window_s)
     assert ("user", 4, 64.5) == figures(decision)
     assert (POLICY, False, 4, 64.5) == quota_of(decision)
-    assert 5.5 == decision.described.used
+    assert (0, 5.5) == decision.tightest()
     assert "policy='user' remaining=4" in repr(decision)
 
 
@@ -52,7 +51,7 @@ def test_admission_by_several_tiers_describes_the_one_with_least_left(tiers: tup
     decision = Decision(Mode.ENFORCE, NOW_S, tiers, tuple(content(used[tier.policy], tier.policy) for tier in tiers))
     assert ("wide", 5, 660.0) == figures(decision)
     assert (WIDE, False, 5, 660.0) == quota_of(decision)
-    assert 7 == decision.described.used
+    assert 7 == decision.tightest()[1]
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,14 @@ def test_callback_of_a_decision(decision: Decision, denied_count: int, near_coun
 
     assert [(decision, ids)] * denied_count == on_denied
     assert [(decision, ids)] * near_count == on_near_limit
-    assert decision.described.is_near_limit is bool(near_count)
+    assert decision.described()[-1] is bool(near_count)
 
 
 def test_requests_are_counted_in_groups_with_the_time_at_which_they_came_and_the_name_of_their_grant_type() -> None:
     """Standard and supported grant types have names of their own; a client cannot make up more."""
     counted: list[tuple[str, str, float]] = []
     statistics, clock = Mock(), Clock(1000.0)
-    statistics.count = lambda request: counted.append((request.client_id, request.grant, request.now_s))
+    statistics.count = lambda requests: counted.extend((each.client_id, each.grant, each.now_s) for each in requests)
     observer = Observer(Callbacks(has_grant="urn:own".__eq__), statistics=statistics, clock=clock)
     names = {"password": "password", "urn:own": "urn:own", "made up": "other", "": "other", None: "none"}
     grant_types = [*names] * (MAX_NOTED // len(names))

@@ -80,7 +80,7 @@ class Instance:
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
             more = username, grant, endpoint, self.clock(), 3e-6, lifetime_s
-            self.recorder.count(DecidedRequest(decision, client_id, *more))
+            self.recorder.count([DecidedRequest(decision, client_id, *more)])
         self.clock.advance(pause_s)
 
     def run(self, after_s: float = 10.0) -> None:

@@ -26,7 +26,7 @@ class Expected:
     answers: Sequence[tuple[Mapping[Policy | None, int], Fraction | float]]
 
     def agrees(self, decision: Decision) -> bool:
-        policy = decision.described.policy
+        policy, *_ = decision.described()
         return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
             remaining.get(policy) == decision.remaining and _is_rounded(decision.retry_after_s, delay_s)
             for remaining, delay_s in self.answers
