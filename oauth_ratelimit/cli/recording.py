@@ -27,7 +27,7 @@ ADDRESSES = (
     "{requests} without a client: the address is taken for the client. Log the client, or find it in the line: "
     "--client-pattern 'client_id=(?P<client>[^& ]+)'"
 )
-NO_TOKEN_PATH = "None of these is a usual path of a token endpoint: {paths}. Name yours with --path."
+NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
 MAX_NAMED = 5  # paths and reasons
 MIN_BAR_BYTES = 4 << 20  # a smaller file takes a second or two
 
@@ -75,7 +75,7 @@ def recording_options(command: Function) -> Function:
             type=column,
             help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
         ),
-        click.option("--format", "form", type=click.Choice(list(Format)), help="Default: detected."),
+        click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."),
     ):
         command = option(command)
     return command

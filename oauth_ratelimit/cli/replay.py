@@ -93,8 +93,8 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
         facts.print_problems()
         trusted = [("trusted", f"{count:,} of them")] if (count := outcomes[0].trusted) else []
         over, clients = data["replays"][0]["over"], counted(data["replays"][0]["client_count"], "client")
-        answer = f"denies {data['replays'][0]['denied']:,} of {counted(over, 'request')} over a limit, of {clients}"
-        print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), ("answer", answer)])
+        denied = f"{data['replays'][0]['denied']:,} of {counted(over, 'request')} over a limit, of {clients}"
+        print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), ("denied", denied)])
         for title, columns, records in (
             ("By instances", INSTANCE_COLUMNS, data["replays"]),
             ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),

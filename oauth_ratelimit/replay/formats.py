@@ -76,7 +76,8 @@ class ColumnNames(NamedTuple):
         for what, names in (("time", self.time), ("client", self.client)):
             if not any(name in found for name in names):
                 listed = ", ".join(map(visible_name, found[:MAX_COLUMNS_NAMED]))
-                example = f"--column {what}={visible_name(found[0])}" if found else f"--column {what}=NAME"
+                unused = next((name for name in found if not any(name in names for names in self)), "NAME")
+                example = f"--column {what}={visible_name(unused)}"
                 return f"no column for the {what}; found: {listed or 'nothing'}. Name it, as in {example}"
         return None
 

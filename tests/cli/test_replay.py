@@ -45,7 +45,7 @@ def test_answer_names_clients_users_limits_and_the_minute(recording: Path, tmp_p
     assert [{"client_id": "busy", "requests": 30, "over": 20, "user_count": 1}] == found["clients"]
     assert [{"client_id": "busy", "username": "ann", "over": 20}] == found["users"]
     assert [{"policy": "user", "limit": 10, "window_s": 60, "over": 20}] == found["by_limit"]
-    assert "denies 0 of 20 requests over a limit, of 1 client" in text
+    assert "denied    0 of 20 requests over a limit, of 1 client" in text
     assert "user: 10 in 1 min       20" in text
 
 
@@ -67,7 +67,7 @@ def test_missing_users_and_clients_are_announced(tmp_path: Path, line: str, note
 
     assert note in result.stderr
     assert any(note in each for each in terminal.data("replay", str(path))["notes"])
-    assert "denies 2 of 2 requests over a limit" in result.stdout
+    assert "denied    2 of 2 requests over a limit" in result.stdout
 
 
 def test_single_limit_replaces_those_of_the_configuration(recording: Path, tmp_path: Path) -> None:
@@ -102,18 +102,18 @@ def test_failed_and_other_requests_of_an_access_log_are_left_out_and_named(tmp_p
     text = "".join(line.format(n // 60, n % 60, "POST /oauth/token", 401 if n % 3 else 200) for n in range(300))
     path.write_text(text + line.format(0, 0, "GET /logo.png", 200))
     shown = run_command("replay", str(path), "--limit", "30/minute").stdout.splitlines()
-    data = json.loads(run_command("suggest", str(path), "--json").stdout)
+    data = json.loads(run_command("suggest", str(path), "--format", "access-log", "--json").stdout)
 
     assert ["requests  100", "path      /oauth/token"] == shown[1:3]
     assert "left out  200 answered with 401, 1 at another path" == shown[3]
-    assert "denies 0 of 0 requests over a limit, of 0 clients" in shown[7]
+    assert "denied    0 of 0 requests over a limit, of 0 clients" == shown[7]
     assert {"answered with 401": 200, "at another path": 1} == data["recording"]["left_out"]
 
     other = run_command("replay", str(path), *LIMITED, "--path", "/logo.png", "--limit", "30/minute").stdout
     path.write_text(text.replace("/oauth/token", "/own"))
     unknown = run_command("replay", str(path), *LIMITED)
     assert "requests  1\n" in other
-    assert (1, True) == (unknown.exit_code, "usual path of a token endpoint: /own. Name yours" in unknown.stderr)
+    assert (1, True) == (unknown.exit_code, "the path of the token endpoint: /own. Name the right" in unknown.stderr)
 
 
 @pytest.mark.parametrize("config", ["trusted_clients: [busy]\nmode: enforce\n", None])

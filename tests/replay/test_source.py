@@ -106,8 +106,8 @@ def test_file_that_cannot_be_used_is_refused_with_what_was_found(content: str | 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"at": 5, "app": "a"}', "no column for the time; found: at, app."),
-        ('{"time": 5}', "no column for the client; found: time."),
+        ('{"at": 5, "app": "a"}', "no column for the time; found: at, app. Name it, as in --column time=at"),
+        ('{"time": 5}', "no column for the client; found: time. Name it, as in --column client=NAME"),
         ('{"time": null, "client": "a"}', "the time or the client is null"),
         ('{"time": 5, "client": []}', "invalid name"),
         ('"x"', "not a JSON object"),
