@@ -18,6 +18,7 @@ from oauth_ratelimit.cli.options import (
 )
 from oauth_ratelimit.cli.output import Column, print_hint, print_json, print_records, print_unknown_client_hint, visible
 from oauth_ratelimit.core.key import matches_any, visible_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
 from oauth_ratelimit.errors import ConfigError, StoreRejected
@@ -288,7 +289,9 @@ def remove(context: CliContext, targets: Sequence[Target], *, author: str, reaso
 
 def _print_delay(context: CliContext) -> None:
     delay = "two sync intervals" if context.invalid else f"{2 * context.settings.sync.interval_s:g} s"
-    click.echo(f"Takes effect on every instance within {delay}.")
+    is_off = context.settings.policies.mode is Mode.OFF
+    when = "when the configuration no longer has mode: off" if is_off else f"on every instance within {delay}"
+    click.echo(f"Takes effect {when}.")
 
 
 def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:

@@ -188,7 +188,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("reuse would spare", spared_text(day["would_reuse"], day["denied"] + day["would_deny"])),
             ("reused", day["reused"]),
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
-            ("instances", counted(data["instance_count"], "instance")),
+            ("instances", data["instance_count"]),
         ]
         click.echo(STATISTICS_LAG, err=True)
     print_facts([*facts, ("counters", "shared through MongoDB" if rollout.is_shared else "not shared")])
@@ -200,7 +200,8 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
         click.echo(ENFORCED_BY_OVERRIDE if is_override else "All limits are enforced. Keep the alerts.")
     else:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
-    for line in (*_lines(rollout.next_commands), "Back:", *_lines(rollout.back_commands)):
+    back = rollout.back_commands
+    for line in (*_lines(rollout.next_commands), *(["Back:"] if back else []), *_lines(back)):
         click.echo(line)
 
 

@@ -25,10 +25,7 @@ MAX_NAMED = 5  # sections of the configuration in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
-ADD_CANARY = (
-    "Add --canary {percent:g} to enforce for that share of the clients in percent, or --canary 100 to enforce for all "
-    "of them."
-)
+ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 
 

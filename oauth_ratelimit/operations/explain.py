@@ -85,7 +85,10 @@ class LimitExplanation:
     @property
     def canary(self) -> str:
         """The canary, and whether this client is in it."""
-        return canary_text(self.context.policies.canary) + (", with this client" if self.matched.is_canary else "")
+        policies, text = self.context.policies, canary_text(self.context.policies.canary)
+        if policies.canary is None or policies.canary.instances or policies.mode is not Mode.ENFORCE:
+            return text
+        return f"{text}, {'with' if self.matched.is_canary else 'without'} this client"
 
     def data(self) -> Record:
         kind, text = self.forecast()

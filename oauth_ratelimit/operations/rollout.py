@@ -9,7 +9,7 @@ from oauth_ratelimit.core.policy import OnLimit, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import CANARY_PERCENTS
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, mode_text, spared_text
+from oauth_ratelimit.operations.format import counted, mode_text, percent_text, spared_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
 from oauth_ratelimit.operations.status import Status, is_lagging
 
@@ -75,8 +75,10 @@ class Rollout:
 
     @property
     def back_commands(self) -> list[str]:
-        """Commands for going back. From a step that denies, nobody is denied any more."""
-        if self.step in (RolloutStep.OFF, RolloutStep.DRY_RUN):
+        """Commands for going back, none from the first step. From one that denies, nobody is denied any more."""
+        if self.step is RolloutStep.OFF:
+            return []
+        if self.step is RolloutStep.DRY_RUN:
             return [self._set_mode(Mode.OFF, "decide and count nothing")]
         return [self._set_mode(Mode.DRY_RUN, "too many complaints")]
 
@@ -145,8 +147,8 @@ class Rollout:
         elif now_s - self.first_s < ENOUGH_S:
             self.problems.append("Less than a day of statistics: wait for the peaks that you know of.")
         if self.total.over_share > MAX_OVER_RATIO:
-            share = f"{self.total.over_share:.1%} of the requests are over a limit."
-            self.problems.append(f"{share} Are these clients the ones you mean?")
+            share = percent_text(self.total.over_share)
+            self.problems.append(f"{share} of the requests are over a limit. Are these clients the ones you mean?")
 
 
 def step_of(policies: PolicySet) -> RolloutStep:

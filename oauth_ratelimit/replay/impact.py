@@ -82,10 +82,10 @@ def client_impact(forecaster: Forecaster, client_id: str, before: PolicySet, aft
         return Impact([NO_LOAD])
     verb = "would be denied" if forecaster.counts_dry_run else "denied"
     unchanged, changed = forecaster.outlook(before), forecaster.outlook(after)
-    recorded = forecaster.recorded
+    recorded, minutes = forecaster.recorded, counted(forecaster.minute_count, "minute")
     over = recorded.over if forecaster.counts_dry_run else recorded.denied + recorded.reused
     lines = [
-        f"In the last {forecaster.minute_count} min: {_amount(over / forecaster.minute_count)} of "
+        f"In the last {minutes.removeprefix('1 ')}: {_amount(over / forecaster.minute_count)} of "
         f"{_amount(forecaster.offered)} requests per minute {verb}. Unchanged: {_text(unchanged, verb)}.",
         f"{_judgement(unchanged, changed)} With this change: {_text(changed, verb)}.",
     ]
@@ -146,10 +146,9 @@ def _text(outlook: Outlook, verb: str) -> str:
     if not outlook.denied:
         return f"none {verb} {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
     bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
-    by = [f"{name} from {datetime.fromtimestamp(at_s, UTC):%H:%M} UTC" for name, at_s in outlook.first_s.items()]
-    return (
-        f"about {_amount(outlook.denied)} per minute {verb} {within} ({bounds}){', by ' * bool(by)}{' and '.join(by)}"
-    )
+    starts = [(name, datetime.fromtimestamp(at_s, UTC)) for name, at_s in outlook.first_s.items()]
+    over = "".join(f", over the limit {name} from {start:%H:%M} UTC" for name, start in starts)
+    return f"about {_amount(outlook.denied)} per minute {verb} {within} ({bounds}){over}"
 
 
 def _amount(per_minute: float) -> str:

@@ -145,7 +145,8 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
     terminal.ok("mode", "unset", "calm", *WHY)
     terminal.ok("mode", "set", "enforce", "--canary", "40", "--yes", *WHY)
     (override,) = overrides.read()
-    assert (Mode.ENFORCE, 40.0) == (override.mode, override.canary_percent)
+    canaries = [terminal.ok("explain", name).partition("% of the clients, ")[2].split()[0] for name in ("shop", "calm")]
+    assert (Mode.ENFORCE, 40.0, ["without", "with"]) == (override.mode, override.canary_percent, canaries)
     expected = "override by ann: ticket 4711; the configuration has dry-run"
     assert ["enforce for 40 % of the clients", f"From {expected}."] == terminal.ok("mode").splitlines()[:2]
     for command in ("status", "rollout"):
@@ -199,6 +200,7 @@ def test_file_that_switches_off_beats_every_mode(terminal: Terminal) -> None:
     result = terminal.run("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
 
     assert "The configuration has mode: off, which beats every override. Change it there first." in result.stderr
+    assert "Takes effect when the configuration no longer has mode: off." in result.stdout
     assert ("off", "off") == (terminal.data("status")["mode"], terminal.data("explain", "app")["mode"])
     assert ["# in the configuration file: mode: dry-run"] == terminal.data("rollout")["next"]
 

@@ -141,7 +141,7 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     text = terminal.ok("rollout")
 
     assert "dry run > canary > [enforce]" in text
-    assert "instances             1 instance" in text
+    assert "instances             1\n" in text
     assert "Note: No statistics of the last day." in text
     assert "reuse would spare     0 of 0\n" in text
     assert 'flask oauth-ratelimit mode set dry-run --reason "too many complaints"' in text

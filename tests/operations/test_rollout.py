@@ -37,7 +37,7 @@ def test_step_follows_from_modes_and_canary(config: dict[str, Any], step: str, f
     data = rollout.data()
 
     assert (step, following) == (data["step"], next(iter(rollout.next_commands), None))
-    assert all(command.startswith(f"{FILE} mode: ") for command in rollout.back_commands)
+    assert (step != "off") is any(command.startswith(f"{FILE} mode: ") for command in rollout.back_commands)
     assert (False, None) == (data["may_go_on"], data["last_day"])
     assert "Counters are not shared" in rollout.problems[0]
 
@@ -122,7 +122,7 @@ def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(context_of: Con
         "1 instance behind with the synchronisation: see flask oauth-ratelimit status.",
         "1 instance not in mode enforce: see flask oauth-ratelimit status.",
         "Less than a day of statistics: wait for the peaks that you know of.",
-        "47.1% of the requests are over a limit. Are these clients the ones you mean?",
+        "47 % of the requests are over a limit. Are these clients the ones you mean?",
     ] == rollout.problems
     assert ['mode set dry-run --reason "too many complaints"'] == rollout.back_commands
 
