@@ -7,13 +7,12 @@ from oauth_ratelimit.admin.verdict import WRITTEN_S, Case, judge, judge_all, las
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute, ClientTotal
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.status import Status
+from oauth_ratelimit.operations.summary import limits_by_kind
 from oauth_ratelimit.store.mongo.rollups import Present
 
 NOW_TTL_S = 3.0
@@ -148,15 +147,13 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
 
 def instances(cache: ReadCache, params: Params) -> Record:
     now_s, status = read_status(cache)
-    settings = cache.app_limiter.settings
     policies = status.policies
-    limits = {kind.value: list(map(policy_text, getattr(policies.limits, kind.value))) for kind in LimitKind}
     return {
         "now_s": now_s,
         "status": status,
         "beats": status.data()["instances"],
-        "limits": limits,
+        "limits": limits_by_kind(policies),
         "trusted": (*policies.trusted, *policies.trusted_ids),
-        "interval_s": settings.sync.interval_s,
+        "interval_s": cache.app_limiter.settings.sync.interval_s,
         "marks": [mark for mark in reversed(read_marks(cache)) if mark.text][:MAX_MARKS],
     }

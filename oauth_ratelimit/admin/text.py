@@ -23,7 +23,6 @@ class Texts:
     duration = staticmethod(duration)
     name = staticmethod(visible_name)
     rate = staticmethod(rate_text)
-    policy = staticmethod(policy_text)
     origin = staticmethod(origin_text)
     canary = staticmethod(canary_text)
     change = staticmethod(lambda entry: visible_name(change_text(entry)))
@@ -68,7 +67,7 @@ def client_name(client_id: str) -> str:
 def override_text(override: Override) -> str:
     if override.mode is not None:
         percent = override.canary_percent
-        return f"mode {override.mode.value}{'' if percent is None else f', {percent:g} % of the clients'}"
+        return f"mode {override.mode.value}{'' if percent is None else f' with canary {percent:g} %'}"
     limits = ", ".join(map(policy_text, override.policies)) or "none"
     return _target_text(override.target) + (f" {limits}" if override.target.limit_kind else "")
 

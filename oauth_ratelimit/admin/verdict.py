@@ -334,7 +334,7 @@ def judge_all(active_count: int, denied_count: int, over_count: int, worst: Verd
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
-        "ok": f"Nobody is denied, of {clients} with requests in the last minute",
+        "ok": f"Nobody is denied among {clients} with requests in the last minute",
         "idle": "No requests are recorded in the last minute",
     }[kind]
     if worst is None:

@@ -29,6 +29,7 @@ INVALID = (
 )
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
+NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the module that attaches it."
 WITHOUT_APP = "Without the application: flask oauth-ratelimit --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
@@ -111,7 +112,7 @@ class CliContext(OperatorContext):
         except Exception as exc:  # it may raise anything
             raise click.UsageError(f"The application cannot be loaded ({reason_text(exc)}). {WITHOUT_APP}") from exc
         if EXTENSION not in app.extensions:
-            raise click.UsageError("this application has no OAuthRateLimit; name a configuration file with --config")
+            raise click.UsageError(f"{NOT_ATTACHED} {WITHOUT_APP}")
         # Commands are about the instances, so the emergency switch of this environment is ignored.
         settings = configured_settings(app)
         if self._mongo_uri is None:

@@ -16,7 +16,7 @@ from oauth_ratelimit.errors import ConfigError
 MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the stack
 
 NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space after the colon"
-EMPTY = "the file is empty, as one that is being written; for nothing but defaults write {}"
+EMPTY = "the file is empty, like one that is still being written; for the defaults alone write {}"
 
 _SECTION = re.compile(rb"^(\w+):.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next key that is not indented
 

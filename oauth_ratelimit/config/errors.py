@@ -108,7 +108,7 @@ class Problems:
             self.add(at, _not_interpolated(at, variable[1] or variable[2]))
             return
         is_secret = isinstance(value, str) and re.fullmatch(_SECRET_PATH, at)
-        reason = f"got {'another text' if is_secret else show(value)}, allowed: {allowed}"
+        reason = f"got {'text not shown here' if is_secret else show(value)}, allowed: {allowed}"
         self.add(at, reason, example=example)
 
     def give_example(self, name: str, example: str, *, since: int) -> None:

@@ -111,10 +111,11 @@ def _response_types(grants: Iterable[Any]) -> list[str]:
 
 
 def _unknown(names: Iterable[str], known: set[str]) -> Iterator[tuple[str, str]]:
+    named = sorted(name for name in known if not name.startswith("oauth_ratelimit_"))  # without the pages of ours
     for name in names:
         if name not in known:
-            has = ", ".join(names_text(sorted(known))) or "none"
-            yield name, f"its rules never apply; the application has {has}{did_you_mean(name, sorted(known))}"
+            has = ", ".join(names_text(named)) or "none"
+            yield name, f"its rules never apply; the application has {has}{did_you_mean(name, named)}"
 
 
 def _servers_used_by(app: Flask) -> list[Any]:

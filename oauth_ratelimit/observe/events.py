@@ -169,8 +169,8 @@ def _logged(denial: Denial) -> dict[str, Any]:
     """Return the keys of the event: the fields of the denial, with names that cannot forge a line of the log."""
     found = denial._asdict() | denial.trace._asdict()
     found["canary"] = found.pop("is_canary")
-    if not math.isfinite(denial.retry_after_s):
-        found["retry_after_s"] = None  # JSON has no infinity
+    # JSON has no infinity.
+    found["retry_after_s"] = round(denial.retry_after_s, 1) if math.isfinite(denial.retry_after_s) else None
     for name in ("client_id", "username", "trace_id", "request_id"):
         found[name] = None if found[name] is None else logged_name(found[name])
     unset = {name for name in ("decision_id", "trace_id", "request_id") if found[name] is None}

@@ -76,11 +76,9 @@ class Rollout:
     @property
     def back_commands(self) -> list[str]:
         """Commands for going back, none from the first step. From one that denies, nobody is denied any more."""
-        if self.step is RolloutStep.OFF:
-            return []
         if self.step is RolloutStep.DRY_RUN:
             return [self._set_mode(Mode.OFF, "decide and count nothing")]
-        return [self._set_mode(Mode.DRY_RUN, "too many complaints")]
+        return [] if self.step is RolloutStep.OFF else [self._set_mode(Mode.DRY_RUN, "too many complaints")]
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""

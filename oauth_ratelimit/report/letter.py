@@ -59,7 +59,7 @@ def observation(fault: Fault, finding: ClientFinding) -> str:
             return f"{retries} of {denied} were sent before the time in Retry-After was over."
         case Fault.OVER_LIMIT:
             answers = [f"{count:,} {answer}" for name, answer in ANSWERS.items() if (count := getattr(tally, name))]
-            more = f" {ENFORCED}" if tally.would_deny else ""
+            more = f" {ENFORCED}" if tally.would_deny and not tally.denied else ""
             return f"{counted(tally.over, 'request')} over the limit: {', '.join(answers)}.{more}"
 
 

@@ -126,7 +126,7 @@ def test_instances_have_mode_limits_and_changes(page: Page) -> None:
         ),
         "the instance and its start show",
     )
-    assert "client: client: 10/hour" in text
+    assert "client: 10/hour; user: 5/hour; " in text
 
 
 def test_clients_are_sorted_filtered_and_paged_by_the_url(page: Page, mongo_uri: str) -> None:

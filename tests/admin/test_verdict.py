@@ -232,7 +232,7 @@ WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("de
     ("counts", "worst", "kind", "text"),
     [
         ((0, 0, 0), None, "idle", "No requests are recorded in the last minute."),
-        ((9, 0, 0), None, "ok", "Nobody is denied, of 9 clients with requests in the last minute."),
+        ((9, 0, 0), None, "ok", "Nobody is denied among 9 clients with requests in the last minute."),
         ((9, 0, 0), HELPED, "ok", "with requests in the last minute. Last denied, until X:"),
         ((9, 0, 2), DRY_RUN, "dry-run", "Nobody is denied. 2 of 9 clients would be, in a dry run, the worst since X:"),
         ((9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),

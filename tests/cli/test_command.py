@@ -105,7 +105,7 @@ def test_override_is_not_taken_for_configuration_by_an_application_that_has_star
 def test_missing_application_is_a_usage_error_that_names_the_way_without_one(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "has no OAuthRateLimit" in run_flask(lambda: Flask(__name__), "show").stderr
+    assert "has no OAuthRateLimit: with --app name the module" in run_flask(lambda: Flask(__name__), "show").stderr
     monkeypatch.chdir(tmp_path)
     result = run_flask(None, "show")
 

@@ -165,7 +165,7 @@ def refused(rows: list[tuple[str, str, list[object]]]) -> Iterator[tuple[dict[An
 
 # Messages that are of another form.
 SPECIAL: list[tuple[dict[Any, Any], str]] = [
-    *((at(path, value), f"{path}: got another text, allowed: {allowed}") for path, allowed, value in SECRET),
+    *((at(path, value), f"{path}: got text not shown here, allowed: {allowed}") for path, allowed, value in SECRET),
     (at("limits.user[0].name", "n" * 65), f'limits.user[0].name: got "{"n" * 60}…", allowed: {POLICY_NAME}'),
     (at("sync.interval", "9" * 5000 + "s"), f'sync.interval: got "{"9" * 60}…", allowed: 10 ms to 1 h {DURATION}'),
     (at("limits.user[0]", "9" * 400 + "/day"), f'limits.user[0]: got "{"9" * 60}…", allowed: {RATES}'),

