@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_TIMED = 1000  # keys that are urgent from a time on; further ones wait for the next cycle
 MAX_WAITING = 20_000  # keys whose hits wait for a later cycle: an end has seconds to flush them
+SPARE_ENTRIES = 1000  # may be out of date, besides one for each key
+SLOTS_AHEAD = 1000  # so many a key's due time may be ahead; slots that are further ahead are longer
 
 
 class Due(enum.Enum):
@@ -55,12 +57,20 @@ class Slot:
         """Return the keys that are still due with this slot."""
         return [key for key in yield_between(self.keys) if key.due is self]
 
+    def renewed(self) -> "Slot":
+        """Return a slot to replace this one, with one entry for each key that is still due."""
+        slot = Slot()
+        for key in yield_between(self.keys):
+            if key.due is self:
+                slot.put(key)
+        return slot
+
 
 class DueQueue:
     """Keys to be synchronised. Methods for requests need the lock of the key's client; one thread at a time takes.
 
-    Keys that are due later than the next cycle share slots as long as the interval. Without a store no key is due at
-    once.
+    Keys that are due later than the next cycle share slots, mostly as long as the interval. Without a store no key is
+    due at once.
     """
 
     def __init__(self, interval_s: float, *, is_shared: bool, max_interval_s: float = 0.0) -> None:
@@ -74,6 +84,7 @@ class DueQueue:
         self._timed: list[tuple[float, int, Slot]] = []  # heap by time; each slot holds one key
         self._timed_count = 0
         self._later = defaultdict[int, Slot](Slot)  # by time in intervals
+        self._kept_count = self._put_count = 0  # entries there when outdated ones were last dropped, and those since
         self._waiting = defaultdict[int, Slot](Slot)  # the same, of keys with hits
         self._ends_waiting = False
         self._cycle = 0  # time of the last cycle in intervals
@@ -133,6 +144,8 @@ class DueQueue:
         stepped_back, self._cycle = cycle < self._cycle, cycle
         waits = waits and not self._ends_waiting
         self._ends_waiting = False
+        if self._put_count > self._kept_count + SPARE_ENTRIES:  # a busy key leaves one with each cycle
+            self.drop_outdated()
         keys = [key for key in _drained(self._requested) if key.is_dirty]  # else it was synchronised since
         if waits:
             room = MAX_WAITING - self.waiting_count
@@ -206,7 +219,10 @@ class DueQueue:
 
     def put_later(self, key: "KeyState", gap_s: float) -> None:
         """Have a later cycle take a key, the next one at the earliest."""
-        self._later[self._cycle + max(1, int(gap_s / self.interval_s))].put(key)
+        cycles = max(1, int(gap_s / self.interval_s))
+        length = 1 + cycles // SLOTS_AHEAD
+        self._later[math.ceil((self._cycle + cycles) / length) * length].put(key)
+        self._put_count += 1
 
     def __iter__(self) -> Iterator["KeyState"]:
         """Yield all keys that are due at any time, those that were quiet longest first."""
@@ -221,10 +237,13 @@ class DueQueue:
         """Return the keys of the next cycle that the last one has put there."""
         return self._next.valid()
 
-    def drop_forgotten(self) -> None:
-        """Drop keys that were forgotten before they were due, to free their memory."""
-        for slot in self._slots():
+    def drop_outdated(self) -> None:
+        """Drop entries of keys that were forgotten or taken before they were due, to free their memory."""
+        for slot in [*self._waiting.values(), *(slot for _, _, slot in self._timed), self._next]:
             slot.keys = slot.valid()
+        renewed = {time: slot.renewed() for time, slot in self._later.items()}
+        self._later = defaultdict(Slot, {time: slot for time, slot in renewed.items() if slot.keys})
+        self._kept_count, self._put_count = sum(len(slot.keys) for slot in self._later.values()), 0
 
 
 def _drained(queue: "deque[KeyState]") -> Iterator["KeyState"]:

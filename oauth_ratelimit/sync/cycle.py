@@ -279,7 +279,7 @@ class SyncCycle:
         """Drop the keys of erased users everywhere, so that nothing holds their names."""
         with self._lock:
             self._clients.erase(marks)
-            self._queue.drop_forgotten()
+            self._queue.drop_outdated()
 
     def _make_room(self) -> None:
         """Evict keys if there are nearly too many, starting with those that are far below their limits.
@@ -297,7 +297,7 @@ class SyncCycle:
                 excess -= 1
                 if not excess:
                     break
-        self._queue.drop_forgotten()
+        self._queue.drop_outdated()
 
     def end(self, deadline: Deadline) -> None:
         """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.

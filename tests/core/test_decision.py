@@ -2,6 +2,7 @@
 
 import gc
 import math
+from typing import Any
 
 import pytest
 
@@ -22,24 +23,13 @@ def content(full: int, policy: Policy = POLICY, *, edge: int = 0) -> Content:
     return full, edge, bytes([0] * 9 + [edge]), NOW_S + policy.window.frame_s
 
 
-def quota_of(decision: Decision) -> tuple[Policy, bool, int, float]:
-    quota = decision.enforced_quota()
-    assert quota is not None
-    policy, is_total, remaining, _, reset_after_s = quota
-    return policy, is_total, remaining, reset_after_s
-
-
-def figures(decision: Decision) -> tuple[str | None, int, float]:
-    return decision.policy, decision.remaining, decision.reset_after_s
-
-
 def test_admission_describes_its_policy_as_of_the_request() -> None:
     """What is left is rounded in favour of the limit."""
     decision = Decision(Mode.ENFORCE, NOW_S + 1.5, (ENFORCED,), (content(4, edge=2),))
     assert (True, False, Mode.ENFORCE) == (decision.allowed, decision.would_deny, decision.mode)
     assert (10, 60) == (decision.limit, decision.window_s)
-    assert ("user", 4, 64.5) == figures(decision)
-    assert (POLICY, False, 4, 64.5) == quota_of(decision)
+    assert ("user", 4, 64.5) == (decision.policy, decision.remaining, decision.reset_after_s)
+    assert (POLICY, False, 4, 1.5, 64.5) == decision.enforced_quota()
     assert (0, 5.5) == decision.tightest()
     assert "policy='user' remaining=4" in repr(decision)
 
@@ -49,31 +39,31 @@ def test_admission_by_several_tiers_describes_the_one_with_least_left(tiers: tup
     """The order of the tiers does not matter."""
     used = {POLICY: 4, WIDE: 7}
     decision = Decision(Mode.ENFORCE, NOW_S, tiers, tuple(content(used[tier.policy], tier.policy) for tier in tiers))
-    assert ("wide", 5, 660.0) == figures(decision)
-    assert (WIDE, False, 5, 660.0) == quota_of(decision)
+    assert ("wide", 5, 660.0) == (decision.policy, decision.remaining, decision.reset_after_s)
+    assert (WIDE, False, 5, 608.57143, 660.0) == decision.enforced_quota()
     assert 7 == decision.tightest()[1]
 
 
 @pytest.mark.parametrize(
     ("mode", "allowed", "quota"),
-    [(Mode.ENFORCE, False, (WIDE, False, 0, 30.75)), (Mode.DRY_RUN, True, (POLICY, False, 6, 66.0))],
+    [(Mode.ENFORCE, False, (WIDE, False, 0, 30.75, 30.75)), (Mode.DRY_RUN, True, (POLICY, False, 6, 61.500001, 66.0))],
 )
-def test_denial_has_the_figures_of_its_limit(mode: Mode, allowed: bool, quota: tuple[Policy, bool, int, float]) -> None:
+def test_denial_has_the_figures_of_its_limit(mode: Mode, allowed: bool, quota: tuple[Any, ...]) -> None:
     """Its delays count from the first request, and a dry run is admitted all the same."""
     denial = LimitDenial(WIDE, mode, mode is Mode.ENFORCE, 0, NOW_S, retry_after_s=31.25, reset_after_s=61.0)
     counted = content(12, WIDE), content(4)
     decision = Decision(Mode.ENFORCE, NOW_S + 0.5, (Tier(WIDE, mode), ENFORCED), counted, denial)
     assert (allowed, True, mode) == (decision.allowed, decision.would_deny, decision.mode)
     assert 30.75 == decision.retry_after_s
-    assert ("wide", 0, 60.5) == figures(decision)
-    assert quota == quota_of(decision)
+    assert ("wide", 0, 60.5) == (decision.policy, decision.remaining, decision.reset_after_s)
+    assert quota == decision.enforced_quota()
 
 
 def test_decision_is_freed_without_the_garbage_collector() -> None:
     """There is one for each request, and a collection looks at all keys."""
     gc.collect()
     decision = Decision(Mode.ENFORCE, NOW_S, (ENFORCED,), (content(4),))
-    assert ("user", 6, 66.0) == figures(decision)
+    assert ("user", 6, 66.0) == (decision.policy, decision.remaining, decision.reset_after_s)
     del decision
     assert not gc.collect()
 

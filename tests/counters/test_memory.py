@@ -248,6 +248,17 @@ class ForgetfulStore(MemoryStore):
         return WriteResult()
 
 
+def test_busy_keys_do_not_pile_up_until_their_window_is_over(clock: Clock) -> None:
+    """A day has thousands of cycles, and each puts them off."""
+    limiter = limiter_of({"limits": {"user": ["1000000/day"]}}, ForgetfulStore(clock), clock=clock)
+    for number in range(6000):
+        limiter.check(CLIENT, f"user-{number % 200}")
+        if number % 200 == 0:
+            limiter.sync()
+            clock.advance(1)
+    assert entries(limiter) < 3000
+
+
 @pytest.mark.slow
 def test_key_needs_few_bytes(clock: Clock) -> None:
     """With its names, after it was synchronised; benchmarks/memory.py measures it as deployed."""
