@@ -79,7 +79,7 @@ class Demo:
             2,
             "Reuse",
             f"Two lines of {deployment.config_path.name} change while the servers run. Above its limit a client without"
-            " users now gets the token that it has, which costs nobody anything, and each server issues it one more:",
+            " users now gets the token that it has, and at most one new one from each server:",
         )
         self._change(deployment, (DRY_RUN, ENFORCE), (DENY, REUSE))
         self._replay(deployment, over="denied")
@@ -118,7 +118,8 @@ class Demo:
                 if answers[0].outcome is not Outcome.DENIED:
                     time.sleep(PAUSE_S)
                     answers.append(client.request(other, caller))
-                statuses = f", and {PAUSE_S:g} s later ".join(str(each.status) for each in answers)
+                between = f" before it has heard of the others, and {PAUSE_S:g} s later "
+                statuses = between.join(str(each.status) for each in answers)
                 if answers[-1].outcome is Outcome.DENIED:
                     denier, answer = other, answers[-1]
                     statuses += f" with Retry-After: {answer.header('Retry-After')}"

@@ -118,10 +118,10 @@ def reset(
 @json_option
 @pass_context
 def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
-    """Have all instances drop the tokens that they keep of a CLIENT.
+    """Drop the kept tokens of a CLIENT everywhere.
 
     Limits with on_limit: reuse give out a token again. Use this after tokens of the client were revoked otherwise than
-    by the client itself. It asks for nothing: the next requests over a limit get a new token, or are denied.
+    by the client itself. It does not ask: the next requests over a limit get a new token, or are denied.
 
     \b
     Examples:

@@ -105,9 +105,9 @@ def set_mode(
 @operator_and_reason
 @pass_context
 def unset_mode(context: CliContext, /, client: str | None, **options: Any) -> None:
-    """Remove an overridden mode, that of everybody or of a CLIENT: the configuration applies again.
+    """Remove an overridden mode.
 
-    Exits with 1 if there is no such override.
+    That of everybody, or of a CLIENT: the configuration applies again. Exits with 1 if there is no such override.
 
     \b
     Examples:

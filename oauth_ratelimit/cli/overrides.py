@@ -125,9 +125,9 @@ def set_limit(
 @operator_and_reason
 @pass_context
 def unset_limit(context: CliContext, /, client: str | None, kind: str | None, **options: Any) -> None:
-    """Remove overridden limits of a CLIENT: the configuration applies again.
+    """Remove overridden limits of a CLIENT.
 
-    Exits with 1 if there is no such override.
+    The configuration applies again. Exits with 1 if there is no such override.
 
     \b
     Examples:

@@ -64,8 +64,8 @@ SUGGEST_COLUMNS = [
     Column("client", "client_id"),
     Column("proposed", lambda one: f"{one['limit']} in {duration(one['window_s'])}"),
     Number("denied", "denied"),
-    Number("reuse spares", "spared"),
     Number("of well-behaved", "well_behaved_denied"),
+    Number("reuse spares", "spared"),
     Number("needless stopped", lambda one: one["stopped_ratio"] and f"{one['stopped_ratio']:.0%}"),
 ]
 WHAT_IF_COLUMNS = [
