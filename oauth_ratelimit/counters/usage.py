@@ -41,22 +41,21 @@ class UsageReader:
         self._policies = policies
         self._tiers = lru_cache(MAX_CACHED)(self._find_tiers)
 
-    def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
-        """Return the usage of each limit of a key; none if it has no limits or is trusted."""
+    def of(self, key: Key, snapshot: Snapshot | None, now_s: float, grant_type: str | None = None) -> list[LimitUsage]:
+        """Return the usage of each limit of a key, in its mode for a grant type; none for a trusted client."""
         *_, is_total = _meaning_of(key.scope)
         kind = LimitKind.CLIENT_TOTAL if is_total else LimitKind.CLIENT if key.username is None else LimitKind.USER
-        usages = []
-        for tier in self._tiers(key.client_id, key.scope, kind):
-            frames = snapshot.hits.get(tier.series, {}) if snapshot else {}
-            usages.append(_usage_of(key, kind, tier, frames=frames, now_s=now_s))
-        return usages
+        tiers, hits = self._tiers(key.client_id, key.scope, kind, grant_type), snapshot.hits if snapshot else {}
+        return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 
-    def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
-        endpoint, grant_type, _ = _meaning_of(scope)
-        found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
+    def _find_tiers(
+        self, client_id: str, scope: str | None, kind: LimitKind, grant_type: str | None
+    ) -> tuple[Tier, ...]:
+        policies, (endpoint, own_grant_type, _) = self._policies, _meaning_of(scope)
+        found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or grant_type)
         limits = () if found.trusted else getattr(found.limits, kind.value)
-        grants = self._policies.by_grant(client_id).values() if found.scope is None else ()
-        by_grant = tuple((getattr(own.limits, kind.value), own.mode) for own in grants)
+        every = (policies.matching(client_id), *policies.by_grant(client_id).values()) if found.scope is None else ()
+        by_grant = tuple((getattr(each.limits, kind.value), each.mode) for each in every)
         return tiers_of(limits, found.mode, by_grant=by_grant)
 
 

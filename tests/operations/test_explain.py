@@ -28,14 +28,16 @@ def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longe
 ) -> None:
     trial = {"name": "trial", "limit": 3, "window": "1d", "mode": "dry-run"}
     tiers = {"mode": "enforce", "limits": {"user": [{"name": "burst", "limit": 5, "window": "1h"}, trial]}}
+    tiers["grants"] = {"refresh_token": {"mode": "dry-run"}}
     count(mongo_uri, clock, tiers, (6, "app", "alice"), (4, "app", "bob"), (1, "app", "cat"))
 
-    def forecast(username: str) -> str:
-        return LimitExplanation(context_of(tiers), "app", username=username).forecast()[1]
+    def forecast(username: str, grant_type: str | None = None) -> str:
+        return LimitExplanation(context_of(tiers), "app", username=username, grant_type=grant_type).forecast()[1]
 
     assert forecast("alice").startswith("denied: over burst for ")
     assert forecast("bob").startswith("admitted, would be denied: over trial for ")
     assert "admitted" == forecast("cat")
+    assert forecast("alice", "refresh_token").startswith("admitted, would be denied: over trial for ")
 
 
 def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:
@@ -48,16 +50,14 @@ def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, m
 
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:
     context = context_of(LIMITS)
-    limit = Override(Target(OverrideKind.LIMIT, "partner", LimitKind.CLIENT), "ann", "why", clock(), policies=(HOURLY,))
+    hourly = (Policy("client", 1, Window.of(3600)),)
+    limit = Override(Target(OverrideKind.LIMIT, "partner", LimitKind.CLIENT), "ann", "why", clock(), policies=hourly)
     for override in (limit, Override(Target(OverrideKind.MODE, None), "ann", "why", clock(), mode=Mode.DRY_RUN)):
         context.stores.overrides.put(override)
     data: Any = LimitExplanation(context, "partner", username=None).data()
     origin = {"layer": "override", "by": "ann", "reason": "why", "until": None}
 
     assert (origin, "dry-run", origin) == (data["mode_origin"], data["mode"], data["limits"][0]["origin"])
-
-
-HOURLY = Policy("client", 1, Window.of(3600))
 
 
 def test_trusted_client_is_admitted_without_limits() -> None:
