@@ -1,6 +1,5 @@
 """Command about the configuration file. It needs no database, and no application."""
 
-from dataclasses import replace
 from importlib.resources import files
 
 import click
@@ -15,7 +14,7 @@ from oauth_ratelimit.config.loader import permission_warning
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.flask_authlib.app_config import MONGO_URI_KEY
+from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.summary import guard_warnings_of, summary_data, trust_warnings_of, warnings_of
@@ -36,8 +35,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
 
     Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
     A worker logs the same as ratelimit_started when it starts. If flask finds the application, grant types and
-    endpoints that it does not have are warnings, and its OAUTH_RATELIMIT_MONGO_URI comes before store.uri. Exits with
-    1 if the file is not valid.
+    endpoints that it does not have are warnings, and its OAUTH_RATELIMIT_MONGO_URI and OAUTH_RATELIMIT_MODE come before
+    store.uri and mode. Exits with 1 if the file is not valid.
 
     \b
     Examples:
@@ -55,8 +54,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
     try:
         settings = load_config(file)
         app, not_compared = _application(ctx)
-        if app is not None and (uri := app.config.get(MONGO_URI_KEY)):
-            settings = replace(settings, store=replace(settings.store, uri=uri))
+        if app is not None:
+            settings = load_config(file, **overrides_of(app.config))
         warnings = [
             *filter(None, (permission_warning(file),)),
             *settings.warnings,

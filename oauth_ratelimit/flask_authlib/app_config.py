@@ -59,7 +59,7 @@ def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings
     """
     config = app.config
     _warn_of_unknown_keys(config)
-    overrides = _overrides(config)
+    overrides = overrides_of(config)
     source = config_source(app)
     if is_switched_off:  # whatever is in the file, even if it is broken
         return LiveSettings(load_config({"mode": Mode.OFF.value}), lambda: None)
@@ -83,7 +83,7 @@ def _warn_of_unknown_keys(config: Mapping[str, Any]) -> None:
 
 def configured_settings(app: Flask) -> Settings:
     """Return the settings that the application's configuration names now, without the emergency switch."""
-    return load_config(config_source(app), **_overrides(app.config))
+    return load_config(config_source(app), **overrides_of(app.config))
 
 
 def config_source(app: Flask) -> Mapping[str, Any] | str:
@@ -112,5 +112,6 @@ def is_switched_off() -> bool:
     return value == Mode.OFF.value
 
 
-def _overrides(config: Mapping[str, Any]) -> dict[str, str | None]:
+def overrides_of(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return what replaces values of the file: the arguments ``mode`` and ``uri`` of ``load_config``."""
     return {"mode": config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}

@@ -105,11 +105,11 @@ def test_names_that_the_application_does_not_have_are_warnings(check: Check) -> 
     assert [] == check(corrected, partial(protected, OAUTH_RATELIMIT_CONFIG={}))[1]["warnings"]
 
 
-def test_store_that_the_application_names_is_known(check: Check) -> None:
-    app = partial(protected, OAUTH_RATELIMIT_CONFIG={}, OAUTH_RATELIMIT_MONGO_URI="mongodb://db.example/oauth")
-    result, data = check("mode: enforce\n", app)
+def test_store_and_mode_that_the_application_names_apply(check: Check) -> None:
+    named = {"OAUTH_RATELIMIT_MONGO_URI": "mongodb://db.example/oauth", "OAUTH_RATELIMIT_MODE": "enforce"}
+    result, data = check("mode: dry-run\n", partial(protected, OAUTH_RATELIMIT_CONFIG={}, **named))
 
-    assert ([], "db.example/oauth, collection ratelimits") == (data["warnings"], data["summary"]["store"])
+    assert ("db.example/oauth, collection ratelimits", "enforce") == (data["summary"]["store"], data["summary"]["mode"])
     assert "" == result.stderr
 
 
