@@ -48,7 +48,7 @@ class SyncCycle:
         self._queue = queue
         self._interval_s = queue.interval_s
         self._clock = clock
-        self._lock = threading.Lock()  # guards the due times and the flusher: one cycle at a time
+        self._lock = threading.Lock()  # guards the due times, the flusher and the log: one cycle at a time
         self._log = CycleLog(clock)
         self._last_s: float | None = None  # time of the last full cycle
         self._failure: StoreError | None = None  # of the last cycle
@@ -77,7 +77,7 @@ class SyncCycle:
                 report.quarantined_count += state.is_quarantined
             report.key_count = self._clients.key_count
             report.waiting_count = self._queue.waiting_count
-        self._log.note(report, now_s)
+            self._log.note(report, now_s)
         return report
 
     def run_urgent(self) -> CycleReport | None:
@@ -95,7 +95,7 @@ class SyncCycle:
             if not urgent:
                 return None
             now_s = self._synchronise_taken(urgent, [], now_s, report)
-        self._log.note(report, now_s)
+            self._log.note(report, now_s)
         return report
 
     def _synchronise_taken(
