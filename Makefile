@@ -1,16 +1,17 @@
-# make demo         three servers, one MongoDB, real traffic: see it work
-# make serve        the demo server alone, to play with
-# make test         every check and every test
-# make quick        the tests without MongoDB, a browser or other programs, in less than a minute
-# make format       format the code
-# make lint         format, style, types, spelling and layers only
-# make docs         the site, into .venv/docs/index.html
-# make bench        the benchmarks
-# make chaos        the long form of the fault tests, and a million steps of the simulation
-# make breakages    check that the tests notice when the package is broken on purpose: ten minutes
-# make audit        look for withdrawn and vulnerable dependencies
-# make dist         the wheel and the source distribution, checked
-# make clean        remove .venv
+# make demo          three servers, one MongoDB, real traffic: see it work
+# make serve         the demo server alone, to play with
+# make test          every check and every test
+# make quick         the tests without MongoDB, a browser or other programs, in less than a minute
+# make format        format the code
+# make lint          format, style, types, spelling and layers only
+# make docs          the site, into .venv/docs/index.html
+# make bench         the benchmarks
+# make instructions  instruction counts against the committed ones; needs valgrind
+# make chaos         the long form of the fault tests, and a million steps of the simulation
+# make breakages     check that the tests notice when the package is broken on purpose: ten minutes
+# make audit         look for withdrawn and vulnerable dependencies
+# make dist          the wheel and the source distribution, checked
+# make clean         remove .venv
 #
 # CONTRIBUTING.md names what is rarely run: coverage, fuzzing, other versions of Python and of dependencies.
 # Everything runs in .venv, which is made on first use and updated when setup.cfg or requirements/ change.
@@ -30,7 +31,7 @@ MISSING := $(foreach program,chromium promtool redis-server,$(if $(shell command
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test quick format lint docs bench chaos breakages audit dist clean
+.PHONY: demo serve test quick format lint docs bench instructions chaos breakages audit dist clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -67,6 +68,9 @@ audit: .venv/installed-test
 
 bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
+
+instructions: .venv/installed-bench
+	@$(PYTHON) -m benchmarks.instructions
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos

@@ -15,7 +15,7 @@
     soak.py           ten minutes of load (python -m benchmarks.soak), with soak_server.py
     sequence.py       small limits on real workers (python -m benchmarks.sequence)
     admin_page.py     CPU time of an open admin page (python -m benchmarks.admin_page)
-    instructions.py   instruction counts against the committed ones (python -m benchmarks.instructions)
+    instructions.py   instruction counts against the committed ones (make instructions)
 
     measuring.py      interleaved runs, processes, servers
     subjects.py       the limiter that is measured
