@@ -32,7 +32,6 @@ STATISTICS_LAG = (
     "missing."
 )
 
-
 Value = str | float | None
 """Value to print: an integer gets separators of thousands, another number one digit, None becomes a dash."""
 

@@ -47,7 +47,6 @@ REJECTED = (
 DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 
-
 INSTANCE_COLUMNS = [
     Column("instance", "instance"),
     Column("mode", "mode"),

@@ -25,7 +25,6 @@ BUILT_IN_LIMITS = {
     "client_total": [],
 }
 
-
 COUNTED = "count_denied counts what reuse counts nowhere"
 NO_TOKEN = "only the token endpoint answers with a token, and only a client_credentials request gets it again"
 OF_A_USER = "a user's token is never given out again; reuse is for the kinds client and client_total"

@@ -13,7 +13,6 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, OnLimit, OwnLimi
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
-
 INSTANCE = or_null(text("text of 1 to 255 characters", shortest=1, longest=255))
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 NAME = text(

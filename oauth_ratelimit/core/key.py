@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 MAX_NAME_LENGTH = 512  # characters; every flush sends the key, and Authlib accepts names of megabytes
 
-
 _FIELD_SYNTAX = frozenset('"=\\')
 
 

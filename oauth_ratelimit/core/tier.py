@@ -11,7 +11,6 @@ from oauth_ratelimit.core.window import Estimator, estimate_hits, reset_after_s,
 
 URGENT_RATIO = 1 / 200  # of a limit; docs/accuracy.md compares other values
 
-
 Content = tuple[int, int, Sequence[int], float]
 """Content of a window: ``full`` and ``edge`` of ``core.window``, the hits of past frames, the end of the frame."""
 

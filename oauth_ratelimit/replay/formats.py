@@ -36,7 +36,6 @@ MAX_PATHS = 100  # that are counted by name
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-
 ClientUser = tuple[str, str | None]
 """Client and user, None for a request without a user."""
 

@@ -21,7 +21,6 @@ VERSION_JUMP = 2**20
 UNUSABLE_VERSION = -1
 """Version of a document that is in quarantine: nothing is written to it until somebody repairs or removes it."""
 
-
 TOO_LARGE = "size"
 """Damage of a document that is too large to be read."""
 
