@@ -53,7 +53,7 @@ def _moment(value: str, latest: datetime) -> datetime:
             found = datetime.fromisoformat(text)
             found = found if found.tzinfo else found.replace(tzinfo=UTC)
             return found if text is value else latest - (latest - found) % DAY
-    raise invalid(value, "is neither 14:05 nor such as 2026-12-01T14:05:00Z")
+    raise invalid(value, "is no time such as 14:05 or 2026-12-01T14:05:00Z")
 
 
 @click.command("denials")

@@ -21,7 +21,7 @@ MAX_NAMED = 5
 CLEARLY = 0.9  # times as many, or fewer, is a difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
-NO_LOAD = "No requests of the last ten minutes are recorded, so nobody knows what this does."
+NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
 NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are too low."
 TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
 NOBODY = "In the last hour this would have hit nobody: no request was over a limit."

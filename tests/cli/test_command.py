@@ -162,7 +162,7 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("status", "--colour"), "No such option '--colour'"),
         (("report", "--format", "pdf"), "'pdf' is not one of 'table', 'json', 'jsonl', 'csv', 'text'"),
         (("overrides", "--format", "csv", "--json"), "name either --json or --format"),
-        (("denials", "--from", "soon"), "'soon' is neither 14:05 nor such as 2026-12-01T14:05:00Z"),
+        (("denials", "--from", "soon"), "'soon' is no time such as 14:05 or 2026-12-01T14:05:00Z"),
         (("denials", "--from", "2026-12-01", "--to", "2026-11-01"), "--from is not before --to"),
         (("check-config",), "name either a FILE or --schema"),
         (("explain",), "name either a CLIENT or a denial"),
