@@ -22,7 +22,7 @@ OPTIONS = {"frames": 2, "mode": "enforce", "count_denied": True}
     ("changed", "expected"),
     [
         ({}, []),
-        ({"mode": "enforce"}, ["mode: dry-run -> enforce"]),
+        ({"mode": "enforce", "guard": {"mode": "dry-run"}}, ["mode: dry-run -> enforce", "guard.mode: off -> dry-run"]),
         ({"sync": {"interval": "500ms", "preload": 0}}, ["sync.interval: 1.0 -> 0.5", "sync.preload: 1000 -> 0"]),
         ({"store": {"uri": "mongodb://u:hunter2@h"}}, ["store.uri: changed"]),
         ({"denial": {"headers": ["ietf"]}}, ["denial.headers[x-ratelimit]: removed"]),
