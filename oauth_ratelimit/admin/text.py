@@ -68,8 +68,8 @@ def override_text(override: Override) -> str:
     if override.mode is not None:
         percent = override.canary_percent
         return f"mode {override.mode.value}{'' if percent is None else f' with canary {percent:g} %'}"
-    limits = ", ".join(map(policy_text, override.policies)) or "none"
-    return _target_text(override.target) + (f" {limits}" if override.target.limit_kind else "")
+    kind, limits = override.target.limit_kind, ", ".join(map(policy_text, override.policies)) or "none"
+    return _target_text(override.target) + (f" {limits.removeprefix(f'{kind}: ')}" if kind else "")
 
 
 def _target_text(target: Target) -> str:

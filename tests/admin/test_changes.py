@@ -59,7 +59,7 @@ def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Pag
 
     assert [expected] == page.send("preview", REUSE).json["lines"]
     page.send("apply", REUSE)
-    assert "client limit client: 10/hour reuse" in page.part("panel", id="app")
+    assert "client limit 10/hour reuse" in page.part("panel", id="app")
     assert ["This applies already, so nothing changes."] == page.send("preview", REUSE).json["lines"]
 
 
@@ -135,7 +135,7 @@ def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (LIMIT, "user limit user: 2/hour"),
+        (LIMIT, "user limit 2/hour"),
         ({"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}, "mode dry-run"),
         ({"kind": "trusted", "client_id": "mobile-*", "reason": "x"}, "trusted"),
     ],

@@ -67,7 +67,7 @@ def test_changes_by_operators_are_marked_in_time(page: Page, mongo_uri: str) -> 
     )
 
     assert [
-        "user limit user: 2/hour for app (ann)",
+        "user limit 2/hour for app (ann)",
         "mode dry-run for everybody (ann)",
         "override removed, user limit for app (ann)",
     ] == [text for text in marks if "started" not in text]
