@@ -30,10 +30,12 @@ class CachedDenial:
     def repeat(self, now_s: float, counted: tuple[Content, ...], can_reuse: bool) -> Decision | None:
         """Return the decision about another request, None if this denial does not hold for it.
 
-        It holds as long as the windows have the same content, ``counted``.
+        It holds as long as the windows have the same content, ``counted``, for requests that may reuse a token alike.
         """
         first, period, denial = self.first, self.suppression, self.first.denial
         if denial is None or counted != first.counted or not first.now_s <= now_s < self.until_s:
+            return None
+        if can_reuse is not first.can_reuse:
             return None
         if can_reuse and denial.reuses:  # no repeat: each may get a token again, or is logged by itself
             own = replace(denial, decision_id=None)

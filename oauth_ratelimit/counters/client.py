@@ -187,7 +187,8 @@ class ClientState:
         decision = Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
         decision.can_reuse = can_reuse
         holder = key or self.total
-        if holder is not None and cost == 1 and rules is self.rules and not counting and not admitting:
+        is_lasting = not can_reuse or len({tier.reuses for tier in tiers}) == 1  # with time, other limits may deny
+        if holder is not None and cost == 1 and rules is self.rules and is_lasting and not counting and not admitting:
             until_s = now_s + denial.retry_after_s - ROUNDING_S
             self.denials[holder] = CachedDenial(decision, until_s)
         return decision

@@ -110,6 +110,15 @@ def test_denial_is_not_repeated_after_others_have_used_what_a_total_has_left(clo
         assert expected_s == limiter.check(CLIENT, username).retry_after_s
 
 
+def test_denial_with_and_without_reuse_are_not_repeated_for_each_other(clock: Clock) -> None:
+    """With time a limit that is never answered with reuse denies no more; a password grant never is."""
+    daily, burst = {"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 2, "window": 20}
+    limiter = limiter_of({"limits": {"client": [daily, burst]}}, clock=clock)
+    actions = [limiter.check(CLIENT, grant_type=grant).action for grant in (None, None, "password", None)]
+    clock.advance(40)
+    assert ["allow", "allow", "deny", "deny", "reuse"] == [*actions, limiter.check(CLIENT).action]
+
+
 def calls_of(action: Callable[[], object]) -> int:
     count = 0
 
