@@ -13,11 +13,13 @@ from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES, NAMING_SCOPES, fold
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import date_of, fits, well_formed
+from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, date_of, fits, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 MAX_BYTES = 2**14  # of a record
 AS_THEY_ARE = ("username", "scope", "policy", "limit")  # fields with the name and the value that a denial has
+TEXTS = {"clientId", "username", "scope", "policy", "grant", "mode", "traceId", "requestId", "instance"}
+NUMBERS = {"limit", "window", "suppressed"}
 PERIOD_S = 60.0  # from the first denial of a record to its last, at most
 GUARD = {"scope": {"$in": sorted(FAILURE_SCOPES)}}
 TOKEN: Document = {"$or": [{"scope": None}, {"scope": {"$regex": f"^{GRANT_SCOPE}"}}]}
@@ -103,21 +105,26 @@ def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
 
 def parse(document: Mapping[str, Any]) -> DenialRecord:
     """Return the record in a document, or raise one of ``MALFORMED``."""
-    first_at_s = document["first"].timestamp()
+    given = {name: value for name, value in document.items() if value is not None}
+    texts = {name: checked_text(given[name]) for name in TEXTS & given.keys()}
+    numbers = {name: checked_number(given[name]) for name in NUMBERS & given.keys()}
     return DenialRecord(
         Denial(
             decision_id=str(document["_id"]["denial"]),
-            at_s=first_at_s,
-            client_id=str(document["clientId"]),
-            **{name: document.get(name) for name in AS_THEY_ARE},
-            grant_type=document.get("grant"),
-            window_s=document.get("window"),
-            mode=str(document["mode"]),
+            at_s=document["first"].timestamp(),
+            client_id=texts["clientId"],
+            username=texts.get("username"),
+            scope=texts.get("scope"),
+            grant_type=texts.get("grant"),
+            policy=texts.get("policy"),
+            limit=numbers.get("limit"),
+            window_s=numbers.get("window"),
+            mode=texts["mode"],
             is_canary=bool(document["canary"]),
             retry_after_s=float(document.get("retryAfter", math.inf)),
-            trace=Trace(document.get("traceId"), document.get("requestId")),
+            trace=Trace(texts.get("traceId"), texts.get("requestId")),
         ),
-        instance=str(document["instance"]),
+        instance=texts["instance"],
         last_at_s=document["last"].timestamp(),
-        suppressed_count=int(document["suppressed"]),
+        suppressed_count=numbers["suppressed"],
     )

@@ -23,6 +23,7 @@ from oauth_ratelimit.store.mongo.client import (
     Document,
     translated_errors,
 )
+from oauth_ratelimit.store.mongo.fields import well_formed
 
 log = get_logger(__name__)
 
@@ -49,8 +50,8 @@ class Migrations:
     def states(self) -> list[MigrationState]:
         """Return all migrations in the order in which they are applied."""
         with translated_errors():
-            records = self._collections()[MIGRATIONS].find({"applied": {"$type": "date"}})
-            applied = {record["_id"]: record["applied"].timestamp() for record in records}
+            records = self._collections()[MIGRATIONS].find({"_id": {"$type": "string"}})
+            applied = dict(well_formed(lambda record: (record["_id"], record["applied"].timestamp()), records))
         return [
             MigrationState(
                 name,
