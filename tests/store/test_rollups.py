@@ -234,7 +234,8 @@ def test_damaged_documents_do_not_hide_others(connection: Connection, is_derived
     for number, value in enumerate(damaged):
         identity: dict[str, Any] = {"clientId": f"damaged-{number}", "minute": Int64(minute_s)}
         fleet.collection.insert_one({"_id": identity, "by": value, "peaks": value, "denials": value})
-    for identity in ({"clientId": 7, "minute": Int64(minute_s)}, {"clientId": "odd", "minute": minute_s + 0.5}):
+    for client_id, at_s in ((7, minute_s), (["x"], minute_s), ("odd", minute_s + 0.5), ("list", [minute_s])):
+        identity = {"clientId": client_id, "minute": at_s}
         fleet.collection.insert_one({"_id": identity, "by": {"a": {"user": {"password": {"allowed": 3}}}}})
     peaks = {"user": ["x"], "b": [0.5, 1, 2, 60], "c": [float("inf"), 1, 1, 1]}
     fleet.collection.insert_one({"_id": {"clientId": "peak", "minute": Int64(minute_s)}, "peaks": peaks})

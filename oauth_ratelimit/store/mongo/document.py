@@ -19,11 +19,10 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import MAX_HORIZON_S, TOO_LARGE, UNUSABLE_VERSION, VERSION_JUMP, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
-from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, checked_number, date_of, is_text
+from oauth_ratelimit.store.mongo.fields import LATEST_S, MALFORMED, MAX_EXACT, NO_LIST, checked_number, date_of, is_text
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 SIZE = "size"  # computed by the server, never stored
-NO_LIST = {"$not": {"$type": "array"}}  # the server would take the length of frames for a position in a list
 NO_ID = {"_id": None}
 EXPIRE = "expire"
 USERNAME_PATH = "_id.username"

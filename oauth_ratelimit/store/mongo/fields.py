@@ -19,6 +19,7 @@ MAX_LOGGED = 300  # characters of what is wrong with a document
 MAX_NAMED = 20  # documents with something wrong
 LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
+NO_LIST = {"$not": {"$type": "array"}}  # a condition is met by a list if one of its values, or its position, meets it
 
 
 def fits(max_bytes: int, path: str = "$$ROOT") -> dict[str, Any]:

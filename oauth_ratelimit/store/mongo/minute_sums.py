@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from oauth_ratelimit.core.statistics import COUNTS, ENDPOINT, GUARD, MINUTE_S, NO_REQUESTS, NOT_TOKEN, OVER, Kind, Tally
 from oauth_ratelimit.store.mongo.client import Document
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, fits
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, fits
 
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
@@ -55,7 +55,8 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
     peak: Document = {"$cond": [is_share, [share, "$$this.k"], None]}
     return [
         {"$match": selected},
-        {"$match": {"_id.clientId": {"$type": "string"}, "_id.minute": {"$type": ["int", "long", "double"]}}},
+        {"$match": {"_id.clientId": {"$type": "string", **NO_LIST}}},
+        {"$match": {"_id.minute": {"$type": ["int", "long", "double"], **NO_LIST}}},
         {"$match": fits(MAX_BYTES)},
         {"$match": fits(MAX_NAME_BYTES, "$_id")},
         {

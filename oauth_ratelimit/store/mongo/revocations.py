@@ -9,7 +9,7 @@ from pymongo import DESCENDING, UpdateOne
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, server_time, translated_errors
-from oauth_ratelimit.store.mongo.fields import fits
+from oauth_ratelimit.store.mongo.fields import NO_LIST, fits
 
 REVOCATION = "revocation"  # in the id; in the statistics, because MongoDB removes what has expired there
 KEPT = timedelta(hours=2)  # more than the longest ``reuse.max_age``
@@ -42,7 +42,7 @@ class RevocationNotices:
         selected: Document = {
             "_id": {"$gte": {REVOCATION: ""}, "$lt": {REVOCATION: {}}},
             f"_id.{REVOCATION}": {"$type": "string"},
-            "at": {"$gte": self._since, "$not": {"$type": "array"}},
+            "at": {"$gte": self._since, **NO_LIST},
             "$and": [NOT_AHEAD, fits(MAX_BYTES)],
         }
         with translated_errors():
