@@ -73,12 +73,6 @@ def test_one_token_per_max_age_is_issued_above_the_limit(site: ReuseSite) -> Non
     assert site.statuses(2, foo="first") == [429] * 2
 
 
-def test_another_limit_that_denies_wins() -> None:
-    limits = [{"limit": 2, "window": "1d", "on_limit": "reuse"}, {"limit": 2, "window": "1h", "name": "hard"}]
-    with reuse_site({"mode": "enforce", "limits": {"client": limits}}) as site:
-        assert site.statuses(3) == [200, 200, 429]
-
-
 @pytest.mark.parametrize(
     "difference",
     [

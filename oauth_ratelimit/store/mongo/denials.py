@@ -17,9 +17,8 @@ from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, dat
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 MAX_BYTES = 2**14  # of a record
-AS_THEY_ARE = ("username", "scope", "policy", "limit")  # fields with the name and the value that a denial has
-TEXTS = {"clientId", "username", "scope", "policy", "grant", "mode", "traceId", "requestId", "instance"}
-NUMBERS = {"limit", "window", "suppressed"}
+TEXTS = {"username": "username", "scope": "scope", "policy": "policy", "grant": "grant_type"}  # attributes by field
+NUMBERS = {"limit": "limit", "window": "window_s"}
 PERIOD_S = 60.0  # from the first denial of a record to its last, at most
 GUARD = {"scope": {"$in": sorted(FAILURE_SCOPES)}}
 TOKEN: Document = {"$or": [{"scope": None}, {"scope": {"$regex": f"^{GRANT_SCOPE}"}}]}
@@ -80,10 +79,8 @@ class DenialStore(StatisticsCollection):
 def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
     denial = record.denial
     fixed = {
-        **{name: getattr(denial, name) for name in AS_THEY_ARE},
+        **{name: getattr(denial, attribute) for name, attribute in (TEXTS | NUMBERS).items()},
         "clientId": denial.client_id,
-        "grant": denial.grant_type,
-        "window": denial.window_s,
         "mode": denial.mode,
         "canary": denial.is_canary,
         "retryAfter": denial.retry_after_s,
@@ -105,26 +102,23 @@ def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
 
 def parse(document: Mapping[str, Any]) -> DenialRecord:
     """Return the record in a document, or raise one of ``MALFORMED``."""
-    given = {name: value for name, value in document.items() if value is not None}
-    texts = {name: checked_text(given[name]) for name in TEXTS & given.keys()}
-    numbers = {name: checked_number(given[name]) for name in NUMBERS & given.keys()}
+
+    def read(name: str) -> Any:
+        check = checked_number if name in NUMBERS else checked_text
+        return None if document.get(name) is None else check(document[name])
+
     return DenialRecord(
         Denial(
             decision_id=str(document["_id"]["denial"]),
             at_s=document["first"].timestamp(),
-            client_id=texts["clientId"],
-            username=texts.get("username"),
-            scope=texts.get("scope"),
-            grant_type=texts.get("grant"),
-            policy=texts.get("policy"),
-            limit=numbers.get("limit"),
-            window_s=numbers.get("window"),
-            mode=texts["mode"],
+            client_id=checked_text(document["clientId"]),
+            **{attribute: read(name) for name, attribute in (TEXTS | NUMBERS).items()},
+            mode=checked_text(document["mode"]),
             is_canary=bool(document["canary"]),
             retry_after_s=float(document.get("retryAfter", math.inf)),
-            trace=Trace(texts.get("traceId"), texts.get("requestId")),
+            trace=Trace(read("traceId"), read("requestId")),
         ),
-        instance=texts["instance"],
+        instance=checked_text(document["instance"]),
         last_at_s=document["last"].timestamp(),
-        suppressed_count=numbers["suppressed"],
+        suppressed_count=checked_number(document["suppressed"]),
     )
