@@ -28,9 +28,7 @@ ROWS = {
     "start of a worker, pymongo included": "start/worker, more",
     "sync cycle, 10,000 keys, against one bulk write": "flush/10,000 keys/against one bulk_write",
     "the same, 100,000 keys": "flush/100,000 keys/against one bulk_write",
-    "on a replica set, against bulk writes in the same batches": (
-        "flush/replica set, 10,000 keys/against bulk_writes of 400"
-    ),
+    "on a replica set, against the same batches": "flush/replica set, 10,000 keys/against bulk_writes of 400",
     "longest run of a cycle without a pause": "flush/10,000 keys/longest run without a pause",
     "requests' p99.9 during a flush of 100,000 keys": "flush/stall, batches of 400/p99.9",
     "instructions added to a client_credentials request": "endpoint/instructions of client_credentials, added",
