@@ -52,7 +52,7 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield from _flatten(value.instances, f"{path}.instances")  # the percentage has no effect
     elif is_dataclass(value) or hasattr(value, "_fields"):  # or a named tuple
         for name in [each.name for each in fields(value)] if is_dataclass(value) else value._fields:
-            if name not in ("warnings", "is_rejected", "is_guarded"):  # logged apart, or follows from others
+            if name not in ("warnings", "is_rejected"):  # logged apart
                 below = path if name == "policies" else dotted(path, _NAMES.get(name, name))
                 yield from _flatten(getattr(value, name), below)
     elif isinstance(value, Mapping):

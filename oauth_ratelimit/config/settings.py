@@ -328,11 +328,11 @@ class Settings:
     )
     warnings: tuple[str, ...] = ()  # one line for each key that is ignored
     is_rejected: bool = False  # limits are off because the file is not valid; the guard goes on
-    is_guarded: bool = field(init=False)  # True if failed authentications are counted
 
-    def __post_init__(self) -> None:
-        is_on = self.policies.mode is not Mode.OFF or self.is_rejected
-        object.__setattr__(self, "is_guarded", is_on and self.guard.mode is not Mode.OFF)
+    @property
+    def is_guarded(self) -> bool:
+        """True if failed authentications are counted."""
+        return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
 
 
 def _settings(**values: Any) -> Settings:
