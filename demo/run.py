@@ -41,7 +41,7 @@ class Demo:
     def run(self) -> bool:
         """Run it, and return whether every check passed."""
         self._display.title("oauth_ratelimit: one limit for three OAuth servers, shared through MongoDB")
-        clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
+        clients = {*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))}
         users = {caller.user for caller in self._callers.values() if caller.user}
         with deploy(instance_count=SERVER_COUNT, clients=clients, users=users, marks=True) as deployment:
             self._introduce(deployment)

@@ -51,7 +51,7 @@ def test_demo_reuses_then_denies_passes_its_checks_and_cleans_up(tmp_path: Path,
     _, dry_run, reuse, enforced, *_ = re.split(r"\n\d  ", output)
     assert "1,000 requests got 1,000 new tokens" in dry_run
     assert "1,000 requests got 1,000 new tokens" not in reuse + enforced
-    assert re.search(r"batch-jobs +client_credentials +\d+ +\d+ +[1-9]\d* +0 ", reuse)
+    assert re.search(r"batch-jobs +client_credentials +\d+ +\d+ +[1-9]\d* +\d+ ", reuse)
     assert re.search(r"batch-jobs +client_credentials +\d+ +\d+ +0 +[1-9]\d* ", enforced)
     assert "HTTP/1.1 429" in output
     assert "MongoDB holds what was counted, for every client and user" in output
