@@ -32,10 +32,15 @@ class Failed(Exception):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the rows, print the table, and return 1 if a row failed."""
+    """Run the rows, print the table, and return 1 if a row failed, 2 if a word is in no row's name."""
     FOLDER.mkdir(exist_ok=True)
+    table = dict(rows())
+    unknown = [word for word in words if not any(word in name for name in table)]
+    if unknown:
+        print(f"no row is named {', '.join(unknown)}; the rows are {', '.join(table)}", file=sys.stderr)
+        return 2
     has_failed = False
-    for name, attempt in rows():
+    for name, attempt in table.items():
         if words and not any(word in name for word in words):
             continue
         begun_s = time.monotonic()
