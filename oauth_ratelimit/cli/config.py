@@ -17,7 +17,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.summary import guard_warnings_of, summary_data, trust_warnings_of, warnings_of
+from oauth_ratelimit.operations.summary import summary_data, warnings_of
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (
@@ -58,10 +58,7 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
             settings = load_config(file, **overrides_of(app.config))
         warnings = [
             *filter(None, (permission_warning(file),)),
-            *settings.warnings,
-            *warnings_of(settings),
-            *trust_warnings_of(settings),
-            *guard_warnings_of(settings),
+            *(text for _, text in warnings_of(settings)),
             *not_compared,
             *(_unknown_names(app, settings.policies) if app is not None else ()),
         ]

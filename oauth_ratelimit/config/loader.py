@@ -150,7 +150,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
     try:
         return _read(path)
     except (OSError, ValueError) as exc:
-        reason = getattr(exc, "strerror", None) or type(exc).__name__
+        reason = getattr(exc, "strerror", None) or str(exc)
     name = without_address(os.fspath(path))  # an address may be given in place of a path
     where = "" if Path(name).is_absolute() else f"; the path is relative to {Path.cwd()}, {ABSOLUTE}"
     raise ConfigError([f"cannot be read: {reason}{where}"], source=name)

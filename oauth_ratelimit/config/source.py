@@ -83,7 +83,7 @@ class ConfigFile:
             return self._read(expected=None)
         try:
             stamp = stamp_of(Path(self.path).stat())
-        except OSError:
+        except (OSError, ValueError):  # a path may hold a NUL
             stamp = None
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
         if settled and stamp != self._read_stamp:

@@ -14,7 +14,7 @@ from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, trust_warnings_of, warnings_of
+from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -65,12 +65,8 @@ class StartReport:
                 log.warning(event, **facts)
 
     def _warnings(self, settings: Settings) -> Iterator[tuple[str, dict[str, str]]]:
-        for hint in warnings_of(settings):
-            yield "counters_not_shared", {"hint": hint}
-        for hint in trust_warnings_of(settings):
-            yield "everybody_trusted", {"hint": hint}
-        for hint in settings.warnings:
-            yield "config_key_ignored", {"hint": hint}
+        for event, hint in warnings_of(settings):
+            yield event, {"hint": hint}
         for name, hint in self.unknown_grants(settings.policies):
             yield "grant_unknown", {"grant_type": name, "hint": hint}
         for name, hint in self.unknown_endpoints(settings.policies):

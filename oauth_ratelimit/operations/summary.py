@@ -49,19 +49,16 @@ def names_text(names: Sequence[str], *, at_most: int = MAX_NAMES) -> list[str]:
     return [*names[:at_most], f"and {more} more"] if more > 0 else list(names)
 
 
-def warnings_of(settings: Settings) -> list[str]:
-    """Return what an operator should know about a valid configuration."""
-    return [NOT_SHARED_WARNING] if settings.store.uri is None and enforces(settings.policies) else []
-
-
-def trust_warnings_of(settings: Settings) -> list[str]:
-    """Return that every client is trusted, if that is so."""
-    return [EVERYBODY_TRUSTED] if "*" in settings.policies.trusted else []
-
-
-def guard_warnings_of(settings: Settings) -> list[str]:
-    """Return what an operator should know about the limits of a valid guard."""
-    return [NO_CEILING_WARNING] if settings.is_guarded and not settings.guard.limits.passed_on_total else []
+def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield what an operator should know about a valid configuration: the event that logs it, and a sentence."""
+    if settings.store.uri is None and enforces(settings.policies):
+        yield "counters_not_shared", NOT_SHARED_WARNING
+    if "*" in settings.policies.trusted:
+        yield "everybody_trusted", EVERYBODY_TRUSTED
+    if settings.is_guarded and not settings.guard.limits.passed_on_total:
+        yield "guard_without_ceiling", NO_CEILING_WARNING
+    for text in settings.warnings:
+        yield "config_key_ignored", text
 
 
 def enforces(policies: PolicySet) -> bool:

@@ -155,6 +155,12 @@ def test_file_that_anybody_may_change_is_logged_with_each_load(
     assert (0, True) == (result.exit_code, "any user of this machine may change this file" in result.stderr)
 
 
+def test_path_with_a_nul_is_a_named_problem_however_often_it_is_polled(events: list[Any]) -> None:
+    source = ConfigFile("/etc/limits\0.yaml")
+    assert ([Mode.OFF], None) == (modes(source.load()), polled(source))
+    assert [["cannot be read: embedded null byte"]] == [each["problems"] for each in events]
+
+
 def test_same_settings_are_not_news(source: ConfigFile, path: Path, events: list[Any]) -> None:
     assert polled(source) is None
     for text in (DRY_RUN, f"# a comment\n{DRY_RUN}"):

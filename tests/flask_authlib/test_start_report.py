@@ -87,12 +87,15 @@ def test_reload_warns_as_a_start_does_of_what_is_new(tmp_path: Path) -> None:
     path.write_text("mode: dry-run\ngrants: {client_cred: {}}\nsync: {interval: 50ms}\n")
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
         token_status(app)
-        path.write_text(f"{path.read_text()}endpoints: {{tokens: {{}}}}\ntrusted_clients: ['*']\ngc_interval: 5s\n")
+        guard = "guard: {mode: dry-run, limits: {client: [20/minute]}}"
+        more = f"endpoints: {{tokens: {{}}}}\ntrusted_clients: ['*']\ngc_interval: 5s\n{guard}\n"
+        path.write_text(path.read_text() + more)
         wait_until(lambda: of("config_reloaded", logs), "the file is read")
         wait_until(lambda: of("endpoint_unknown", logs), "a new warning")
 
     assert ["client_cred"] == [entry["grant_type"] for entry in of("grant_unknown", logs)]
-    assert (1, 1) == (len(of("everybody_trusted", logs)), len(of("config_key_ignored", logs)))
+    for event in ("everybody_trusted", "config_key_ignored", "guard_without_ceiling"):
+        assert 1 == len(of(event, logs))
 
 
 def test_second_server_without_limits_is_named() -> None:
