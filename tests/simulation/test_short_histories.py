@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
 
-from oauth_ratelimit.counters import key
+from oauth_ratelimit.sync import protocol
 from tests.simulation.configs import PLAIN, WIDE, WITH_TOTAL, Config, Limit
 from tests.simulation.fleet import Fleet
 from tests.simulation.instance import Instance, key_of
@@ -346,8 +345,8 @@ def test_key_whose_flush_was_interrupted_is_not_evicted(fleet: ScriptedFleet, mo
     """Its hits are back in their frame, and still to be sent."""
     instance = fleet.start(PLAIN, max_keys=4)
     instance.ask("shop", None, 4)
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(key, "merged", Mock(side_effect=KeyboardInterrupt))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(protocol, "_newest", Mock(side_effect=KeyboardInterrupt))  # right after they were moved
         instance.limiter.sync()
     for username in ("ann", "bob", None):
         instance.ask("app", username, 25)  # nearer to its limit, so evicted later
