@@ -7,9 +7,7 @@ Failures are counted by a limiter of their own, in documents of their own. So no
 tokens, and a flood of failures takes no memory from the keys of tokens.
 """
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -34,12 +32,11 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
 RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repeated
-WAITING_PART = 4  # one of so many threads may wait, at least one; for the same key half of those
-MAX_THREADS = 1000  # that are remembered; with gevent each request has one of its own
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
@@ -86,9 +83,7 @@ class Guard:
         self._events = events
         self.limiter: Limiter | None = None
         self._guesses: dict[FailureKey, set[Guess]] = {}
-        self._waiting: Counter[FailureKey] = Counter()  # attempts, by the key they wait for
-        self._threads: set[int] = set()  # that have asked: the server's
-        self._settled = threading.Condition()  # guards those three; held while a guess is reserved or counted
+        self._settled = Waiters()  # guards the guesses; held while one is reserved or counted
         self.reconfigure(settings)
 
     def is_watching(self, remote_addr: str) -> bool:
@@ -105,8 +100,7 @@ class Guard:
         A denial of an exempt attempt, of a trusted client that has proven itself, is reported as a dry run does.
         """
         with self._settled:
-            if len(self._threads) < MAX_THREADS:
-                self._threads.add(threading.get_ident())
+            self._settled.note_thread()
             lockout = self._look(keys)
             if not is_exempt:
                 lockout = self._wait_for_room(keys, lockout, wait_s=WAIT_S if waits else 0.0)
@@ -196,21 +190,12 @@ class Guard:
             crowded = self._crowded(keys, one_at_a_time=left_s > 0, has_waited=has_waited)
             if crowded is None or left_s <= 0:
                 return crowded or lockout
-            if not has_waited and not self._has_place_for(crowded.key):
+            if not has_waited and not self._settled.has_place_for(crowded.key):
                 return crowded
-            self._waiting[crowded.key] += 1
-            try:
-                self._settled.wait(left_s)
-            finally:
-                self._waiting[crowded.key] -= 1
-                self._waiting += Counter()  # drops zeros
+            self._settled.wait_for_key(crowded.key, left_s)
             has_waited = True
             lockout = self._look(keys)
         return lockout
-
-    def _has_place_for(self, key: FailureKey) -> bool:
-        place_count = max(1, len(self._threads) // WAITING_PART)
-        return self._waiting.total() < place_count and self._waiting[key] < max(1, place_count // 2)
 
     def _crowded(self, keys: Sequence[FailureKey], *, one_at_a_time: bool, has_waited: bool) -> Lockout | None:
         """Return a lockout if a key would be over its limit if all guesses that are being checked were wrong.
@@ -220,7 +205,7 @@ class Guard:
         for key in keys:
             policy, guesses = self._enforced.get(key.scope), self._guesses.get(key, set())
             is_alone = one_at_a_time and key.scope in NAMING_SCOPES
-            if policy is not None and is_alone and not has_waited and self._waiting[key]:
+            if policy is not None and is_alone and not has_waited and self._settled.waiting[key]:
                 return _busy(key, policy)
             if policy is None or not guesses or self._forget_lost(key, guesses):
                 continue

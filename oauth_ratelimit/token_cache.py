@@ -5,7 +5,6 @@ client can cause, such as an eviction, a revocation or a failed request, gives t
 """
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -14,11 +13,10 @@ from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 
 WAIT_S = 5.0  # longest time that a request waits for a token that is being issued
-WAITING_PART = 4  # one of so many threads may wait, at least one; for the same client half of those
-MAX_THREADS = 1000  # that are remembered; with gevent each request has one of its own
 MAX_VARIANTS = 10  # tokens of one client
 MAX_TOKEN_BYTES = 16_384
 ENTRY_BYTES = 1000  # of a token without its text, or of a client without its name
@@ -57,7 +55,6 @@ class _Client:
     issues: set[Issue] = field(default_factory=set)
     issued_s: float | None = None  # time of the last one that was issued above a limit
     noted_s: float | None = None  # the same in a dry run
-    waiting_count: int = 0
 
 
 class TokenCache:
@@ -79,11 +76,9 @@ class TokenCache:
         self._settings = settings
         self._notices = notices
         self._clock = clock
-        self._changed = threading.Condition()  # guards the attributes below
+        self._changed = Waiters()  # guards the attributes below
         self._clients: dict[str, _Client] = {}
         self._size = 0
-        self._threads: set[int] = set()  # that have asked: the server's
-        self._waiting_count = 0
         self._revoked: set[str] = set()  # clients to announce
 
     def find(self, client_id: str, request: bytes) -> KeptToken | Issue | None:
@@ -94,8 +89,7 @@ class TokenCache:
         end_s = time.monotonic() + WAIT_S
         has_waited = False
         with self._changed:
-            if len(self._threads) < MAX_THREADS:
-                self._threads.add(threading.get_ident())
+            self._changed.note_thread()
             while (client := self._client(client_id)) is not None:
                 token = self._fresh(client, request)
                 if token is not None and token.text:
@@ -106,9 +100,9 @@ class TokenCache:
                     client.issued_s = self._clock()
                     return self.begin(client_id, request)
                 left_s = end_s - time.monotonic()
-                if left_s <= 0 or not (has_waited or self._has_place_for(client)):
+                if left_s <= 0 or not (has_waited or self._changed.has_place_for(client_id)):
                     return None
-                self._wait(client, left_s)
+                self._changed.wait_for_key(client_id, left_s)
                 has_waited = True
         return None
 
@@ -195,7 +189,7 @@ class TokenCache:
                 client = self._clients[client_id]
                 for request in list(client.tokens):
                     self._fresh(client, request)
-                is_used = client.tokens or client.issues or client.waiting_count
+                is_used = client.tokens or client.issues or self._changed.waiting[client_id]
                 if not is_used and self._is_past(client.issued_s) and self._is_past(client.noted_s):
                     del self._clients[client_id]
                     self._size -= client.size
@@ -231,19 +225,6 @@ class TokenCache:
             client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id))
             self._size += client.size
         return client
-
-    def _has_place_for(self, client: _Client) -> bool:
-        place_count = max(1, len(self._threads) // WAITING_PART)
-        return self._waiting_count < place_count and client.waiting_count < max(1, place_count // 2)
-
-    def _wait(self, client: _Client, left_s: float) -> None:
-        self._waiting_count += 1
-        client.waiting_count += 1
-        try:
-            self._changed.wait(left_s)
-        finally:
-            self._waiting_count -= 1
-            client.waiting_count -= 1
 
     def _is_past(self, at_s: float | None) -> bool:
         """Return True if a time is none, or so long ago that no token of then is given out again."""

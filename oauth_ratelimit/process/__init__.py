@@ -1,1 +1,1 @@
-"""Building blocks of every background part: yielding, forks, logs, deadlines."""
+"""Building blocks of every background part: yielding, forks, waiting, logs, deadlines."""
