@@ -51,8 +51,11 @@ class RequestState:
 
     def note_lifetime(self, token: object) -> None:
         """Note the lifetime of the token that was issued, to be counted with the request."""
-        if self.record is not None and isinstance(token, dict):
-            self.record.lifetime_s = dict.get(token, "expires_in")  # a subclass may have another ``get``
+        if self.record is not None:
+            try:
+                self.record.lifetime_s = dict.get(token, "expires_in")  # type: ignore[call-overload]
+            except Exception:  # noqa: BLE001  # any object of the application
+                self.record.lifetime_s = None
 
     def settle_guess(self, error: Any = None) -> None:
         """Count the user's password as wrong if this is the error of one; else release it. Only the first call does."""

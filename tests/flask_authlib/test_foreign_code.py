@@ -131,12 +131,8 @@ def test_request_of_nobody_is_counted_nowhere_and_named(source: str) -> None:
     settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1, endpoints={"view": {**ENDPOINTS["view"]}})}
     with capture_logs() as logs, protected_app(**settings, grants=[PasswordGrant], options={source: nobody}) as app:
         add_view(app)
-        send = (
-            (lambda: ask(app, path="/view"))
-            if source == "caller_of"
-            else lambda: ask(app, "password", username="a", password="x")
-        )
-        assert [200] * 12 == statuses(send, 12)
+        form = {"path": "/view"} if source == "caller_of" else {"username": "a", "password": "x"}
+        assert [200] * 12 == statuses(lambda: ask(app, "password", **form), 12)
         assert 1 == app.extensions["oauth_ratelimit"].limiter.peek(CLIENT.client_id).remaining
 
     [entry] = [entry for entry in logs if entry["event"] == "caller_unknown"]
@@ -156,15 +152,8 @@ def test_request_that_hangs_in_foreign_code_holds_no_other(place: str, monkeypat
         if is_first:
             begun.set()
             assert ends.wait(60)
-        return (
-            args[-1]
-            if place == "structlog's processors"
-            else {}
-            if "context" in place
-            else "alice"
-            if is_first
-            else "bob"
-        )
+        name = "alice" if is_first else "bob"
+        return args[-1] if "processors" in place else {} if "context" in place else name
 
     put, _ = PLACES[place]
     with (

@@ -18,6 +18,7 @@ from flask import request
 from joserfc import jwt
 from joserfc.jwk import OctKey
 from structlog.testing import capture_logs
+from werkzeug.local import LocalProxy
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.config.settings import ReuseSettings
@@ -141,6 +142,15 @@ def test_a_second_token_in_one_request_is_not_the_one_that_was_given_out_again(
 
     monkeypatch.setattr(ClientCredentialsGrant, "create_token_response", create_two)
     assert site.ask().status_code == 429
+
+
+@pytest.mark.parametrize("saved", [None, "text", LocalProxy(Mock(side_effect=RuntimeError))], ids=range(3))
+def test_any_object_may_be_saved_in_place_of_a_token(site: ReuseSite, saved: Any) -> None:
+    server, hook = site.servers[0], site.servers[0].save_token
+    site.use_up()
+    server._save_token = lambda *_: None
+    server.save_token = lambda _token, request: hook(saved, request)
+    assert [site.ask(name).status_code for name in "ab"] == [429, 200]
 
 
 def test_no_certificate_is_no_binding(site: ReuseSite) -> None:
