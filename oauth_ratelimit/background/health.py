@@ -139,7 +139,7 @@ class HealthMonitor:
                     clock_offset_s=self._limiter.clock_offset_s,
                     revision=revision,
                     config_digest=digest,
-                    config_invalid_since_s=rejection.since_s if rejection else None,
+                    config_rejected_at_s=rejection.since_s if rejection else None,
                     **self._totals,
                 )
             )

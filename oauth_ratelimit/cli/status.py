@@ -109,7 +109,7 @@ def status_command(context: CliContext, form: str) -> None:
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     for beat in status.rejecting[:MAX_REJECTING]:
-        since = utc_time(beat.config_invalid_since_s or 0.0)
+        since = utc_time(beat.config_rejected_at_s or 0.0)
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
     if len(status.files) > 1:
         found = status.files.items()

@@ -48,7 +48,7 @@ class Status:
     @property
     def rejecting(self) -> list[Heartbeat]:
         """Instances whose configuration file is not valid."""
-        return [beat for beat in self.heartbeats if beat.config_invalid_since_s is not None]
+        return [beat for beat in self.heartbeats if beat.config_rejected_at_s is not None]
 
     @property
     def files(self) -> Counter[str]:

@@ -82,7 +82,7 @@ def test_health_of_a_running_process(mongo_uri: str) -> None:
         "version": package_version(),
         "mode": "enforce",
         "config_valid": True,
-        "config_invalid_since_s": None,
+        "config_rejected_at_s": None,
         "is_shared": True,
         "max_sync_lag_s": None,
         "in_flight_hits": 0,

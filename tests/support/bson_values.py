@@ -68,7 +68,7 @@ identities = st.one_of(
 )
 FIELDS = (
     *("active", "by", "reason", "at", "until", "mode", "limits", "history", "version"),
-    *("beat_at_s", "started_at_s", "interval_s", "config_invalid_since_s", "lag_s", "revision"),
+    *("beat_at_s", "started_at_s", "interval_s", "config_rejected_at_s", "lag_s", "revision"),
     *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "marks"),
     *("clients", "total", "due"),
 )

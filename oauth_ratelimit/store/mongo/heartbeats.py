@@ -46,7 +46,7 @@ class Heartbeat(NamedTuple):
     revision: str | None = None
     # The start of the SHA-256 of its configuration file; None if its code configures it
     config_digest: str | None = None
-    config_invalid_since_s: float | None = None  # when it began to reject its file; None while the file is valid
+    config_rejected_at_s: float | None = None  # when it began to reject its file; None while the file is valid
 
 
 class InstanceEvent(NamedTuple):

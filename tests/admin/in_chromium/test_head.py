@@ -110,7 +110,7 @@ def test_file_that_an_instance_rejects_shows_on_every_page(
     valid = Heartbeat("node-1:7:aa", now_s, now_s - 60, "1.0", "enforce", 1.0, config_digest="c0ffee")
     store = HeartbeatStore(connection)
     store.put(valid)
-    store.put(valid._replace(instance="node-2:8:bb", mode="off", config_digest="bad", config_invalid_since_s=now_s - 5))
+    store.put(valid._replace(instance="node-2:8:bb", mode="off", config_digest="bad", config_rejected_at_s=now_s - 5))
     with serving(open_page(store={"uri": mongo_uri}).app) as url:
         for page in PAGES:
             browser.open(f"{url}/ratelimit/{page}")
