@@ -13,6 +13,7 @@ from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.store.base import Snapshot
 
+_STRICTNESS = list(Mode)
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
 
 
@@ -42,7 +43,10 @@ class UsageReader:
         self._tiers = lru_cache(MAX_CACHED)(self._find_tiers)
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float, grant_type: str | None = None) -> list[LimitUsage]:
-        """Return the usage of each limit of a key, in its mode for a grant type; none for a trusted client."""
+        """Return the usage of each limit of a key, in its mode for a grant type; none for a trusted client.
+
+        Without a grant type the mode is that of the strictest one; ``""`` is for one without a mode of its own.
+        """
         *_, is_total = _meaning_of(key.scope)
         kind = LimitKind.CLIENT_TOTAL if is_total else LimitKind.CLIENT if key.username is None else LimitKind.USER
         tiers, hits = self._tiers(key.client_id, key.scope, kind, grant_type), snapshot.hits if snapshot else {}
@@ -53,8 +57,10 @@ class UsageReader:
     ) -> tuple[Tier, ...]:
         policies, (endpoint, own_grant_type, _) = self._policies, _meaning_of(scope)
         found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or grant_type)
-        limits = () if found.trusted else getattr(found.limits, kind.value)
         every = (policies.matching(client_id), *policies.by_grant(client_id).values()) if found.scope is None else ()
+        if grant_type is None:
+            found = max((found, *every), key=lambda each: _STRICTNESS.index(each.mode))
+        limits = () if found.trusted else getattr(found.limits, kind.value)
         by_grant = tuple((getattr(each.limits, kind.value), each.mode) for each in every)
         return tiers_of(limits, found.mode, by_grant=by_grant)
 

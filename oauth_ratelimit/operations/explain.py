@@ -54,7 +54,7 @@ class LimitExplanation:
         return [
             (usage, origins.of_limits(self.client_id, kind, **self._request))
             for kind, key in self.keys.items()
-            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s, self._request["grant_type"])
+            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s, self._request["grant_type"] or "")
         ]
 
     def forecast(self) -> tuple[str, str]:
