@@ -72,7 +72,7 @@ def _spared(context: OperatorContext, client_id: str | None) -> list[str]:
 
 
 def _forecaster(context: OperatorContext, client_id: str, after: PolicySet) -> Forecaster:
-    is_enforced = _denies(context.policies, client_id) or _denies(after, client_id)
+    is_enforced = _denied_grants(context.policies, client_id) or _denied_grants(after, client_id)
     return forecaster_of(context, client_id, counts_dry_run=not is_enforced)
 
 
@@ -185,16 +185,19 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     offered = sum(tally.offered for tally in tallies.values())
     if not offered:
         return [NO_RECORD, *notes]
-    names = [name for name in tallies if _denies(before, client_id or name) is not _denies(after, client_id or name)]
-    hit = sorted((name for name in names if tallies[name].over), key=lambda name: (-tallies[name].over, name))
+    pairs = {name: [_denied_grants(each, client_id or name) for each in (before, after)] for name in tallies}
+    begins = any(new - old for old, new in pairs.values())
+    grants = {name: new - old if begins else old - new for name, (old, new) in pairs.items()}
+    changed = {name: _of_grants(context, name, grants[name], tally) for name, tally in tallies.items() if tally.over}
+    hit = sorted((name for name in changed if changed[name].over), key=lambda name: (-changed[name].over, name))
     if not hit:
         return [NOBODY, *notes]
-    verb = "denied" if _denies(after, client_id or hit[0]) else "spared"
-    over, clients = sum(tallies[name].over for name in hit), counted(len(tallies), "client")
+    over, clients = sum(changed[name].over for name in hit), counted(len(tallies), "client")
+    verb = "denied" if begins else "spared"
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
-    lines = [f"{name}: {tallies[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
+    lines = [f"{name}: {changed[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
     named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
-    spared = sum(tallies[name].would_reuse + tallies[name].reused for name in hit if _reuses(after, client_id or name))
+    spared = sum(changed[name].would_reuse + changed[name].reused for name in hit if _reuses(after, client_id or name))
     if spared:
         named.append(f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had.")
     return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
@@ -205,6 +208,18 @@ def _reuses(policies: PolicySet, client_id: str) -> bool:
     return any(policy.on_limit is OnLimit.REUSE for policy in (*limits.client, *limits.client_total))
 
 
-def _denies(policies: PolicySet, client_id: str) -> bool:
-    matched = policies.matching(client_id)
-    return matched.mode is Mode.ENFORCE and not matched.trusted
+def _denied_grants(policies: PolicySet, client_id: str) -> set[str | None]:
+    """Return the grant types whose requests are denied over a limit; None is for all without rules of their own."""
+    found = {name: policies.matching(client_id, grant_type=name) for name in (None, *policies.grants)}
+    return {name for name, matched in found.items() if matched.mode is Mode.ENFORCE and not matched.trusted}
+
+
+def _of_grants(context: OperatorContext, stored_id: str, grants: set[str | None], tally: Tally) -> Tally:
+    """Return the requests of some grant types, of a client with this tally in the last hour."""
+    known = context.policies.grants
+    if not grants or len(grants) > len(known):
+        return tally if grants else NO_REQUESTS
+    minutes = context.minutes(context.now_s - HOUR_S, stored_id, parts=("by",))
+    parts = [part for minute in minutes for part in minute.tallies.items() if part[0].is_token]
+    found = (part for source, part in parts if (source.grant if source.grant in known else None) in grants)
+    return sum(found, NO_REQUESTS)

@@ -88,10 +88,12 @@ def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal,
     assert () == overrides.read()
 
 
-def record(connection: Connection, *, minutes_ago: int = 2, reuse: int = 0, **over: int) -> None:
+def record(
+    connection: Connection, *, minutes_ago: int = 2, reuse: int = 0, grant: str = "password", **over: int
+) -> None:
     """Record 100 requests of each client in one minute, so many of them over a limit in a dry run."""
     minute_s = int(time.time() // 60 - minutes_ago) * 60
-    source = Source("user", "password")
+    source = Source("user", grant)
     tallies = {name: Tally(100 - count, would_deny=count, would_reuse=reuse) for name, count in over.items()}
     users = (UserLoad("alice", 100),)
     shares = [ClientMinute(name, minute_s, {source: tally}, users=users) for name, tally in tallies.items()]
@@ -152,6 +154,19 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
     for command in ("status", "rollout"):
         assert expected in terminal.ok(command)
         assert "dry-run" == terminal.data(command)["file_mode"]
+
+
+def test_enforcing_counts_only_grant_types_that_it_concerns(terminal: Terminal, connection: Connection) -> None:
+    grants = {"grants": {"password": {"mode": "dry-run"}, "implicit": {"mode": "enforce"}}}
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run", **grants}))
+    command = ("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
+    record(connection, shop=40)
+    record(connection, grant="implicit", shop=7)
+    assert "would have hit nobody" in terminal.run(*command).stderr
+    terminal.ok("mode", "unset", *WHY)
+    record(connection, grant="refresh_token", shop=5)
+
+    assert "this would have denied 5 of 300 requests, of 1 of 1 client" in terminal.run(*command).stderr
 
 
 def test_enforcing_shows_how_many_denials_reuse_spares(terminal: Terminal, connection: Connection) -> None:
