@@ -30,25 +30,11 @@ MODE_WITHOUT_MONGODB = (
     "Without MongoDB: mode: off in the file of each instance takes effect within seconds, whatever overrides say; "
     "OAUTH_RATELIMIT_MODE=off in its environment does with a restart."
 )
-REMOVED = {
-    "db": "init-db applies migrations, and init-db --check lists those that are pending",
-    "export": "commands that list have --format json, jsonl and csv",
-    "schema": "check-config --schema prints it",
-    "top": "show without a CLIENT lists who is nearest to a limit",
-    "--compare": "docs/accuracy.md compares the algorithms",
-    "--near-limit": "keys near a limit are synchronised at once, so leave it out",
-    "--picture": "draw the JSON of replay, or see the admin page",
-}
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri before the command it works all the same."
 
 
 class Commands(click.Group):
     """Group that turns errors of this package into messages and exit codes."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in REMOVED:
-            raise click.UsageError(f"{cmd_name} was removed: {REMOVED[cmd_name]}.", ctx)
-        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,8 +46,6 @@ class Commands(click.Group):
             click.secho(advice.format(command=ctx.invoked_subcommand), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
-            if exc.option_name in REMOVED:
-                raise click.UsageError(f"{exc.option_name} was removed: {REMOVED[exc.option_name]}.", exc.ctx) from None
             option = next((each for each in self.params if exc.option_name in each.opts), None)
             if option is None or exc.ctx is None:
                 raise

@@ -17,7 +17,6 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.process.log import leaving_out
 from oauth_ratelimit.store.factory import Stores, open_stores
 from oauth_ratelimit.store.mongo.client import end_without_waiting
 
@@ -105,8 +104,7 @@ class CliContext(OperatorContext):
         if self._script is None:
             raise click.UsageError("name a configuration file with --config")
         try:
-            with leaving_out("config_rejected"):  # the command reports the problems
-                app = self._script.load_app()
+            app = self._script.load_app()
         except NoAppException as exc:
             raise click.UsageError(f"{exc.message} {WITHOUT_APP}") from None
         except ConfigError:

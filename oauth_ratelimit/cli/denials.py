@@ -15,6 +15,7 @@ from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+YEARS = range(1970, 9999)  # without those at whose ends dates overflow
 NO_DENIALS = (
     "No denial is recorded in that time. A dry run denies nobody (see what-if), events.keep_denials: 0 records none, "
     "and instances send records every ten seconds."
@@ -52,7 +53,8 @@ def _moment(value: str, latest: datetime) -> datetime:
         with suppress(ValueError):
             found = datetime.fromisoformat(text)
             found = found if found.tzinfo else found.replace(tzinfo=UTC)
-            return found if text is value else latest - (latest - found) % DAY
+            if found.year in YEARS:
+                return found if text is value else latest - (latest - found) % DAY
     raise invalid(value, "is no time such as 14:05 or 2026-12-01T14:05:00Z")
 
 

@@ -3,16 +3,12 @@
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
-
-
-_left_out: ContextVar[str | None] = ContextVar("left_out", default=None)
 
 
 class _Log:
@@ -22,8 +18,6 @@ class _Log:
 
     def __getattr__(self, level: str) -> Callable[..., None]:
         def write(event: str, **facts: Any) -> None:
-            if event == _left_out.get():
-                return
             with suppress(Exception):  # processors and handlers are the application's; an entry may be lost, no request
                 structlog = _used_structlog()
                 if structlog is not None and structlog.is_configured():
@@ -42,16 +36,6 @@ def get_logger(name: str) -> "FilteringBoundLogger":
     A record of the standard library has the event and its values as text, and as a mapping ``record.oauth_ratelimit``.
     """
     return cast("FilteringBoundLogger", _Log(name))
-
-
-@contextmanager
-def leaving_out(event: str) -> Iterator[None]:
-    """Do not log an event here: its caller reports it."""
-    token = _left_out.set(event)
-    try:
-        yield
-    finally:
-        _left_out.reset(token)
 
 
 def bound_values() -> Mapping[str, Any]:

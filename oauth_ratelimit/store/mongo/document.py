@@ -79,9 +79,9 @@ def reset_of(selected: Document) -> tuple[Document, Document]:
     """Return the filter and the update that set the selected documents to zero.
 
     A versioned write: an instance that is counting loses the race, reads the document again and sees zero. The writer
-    marks stay, so that a write of unknown outcome is still found.
+    marks stay, so that a write of unknown outcome is still found. A document whose version is none is left alone.
     """
-    has_hits = {"requestCounters": {"$exists": True}}
+    has_hits = {"requestCounters": {"$exists": True}, "version": {"$gte": 0, "$lte": MAX_VERSION, **NO_LIST}}
     return {**selected, **has_hits}, {"$inc": {"version": VERSION_JUMP}, "$unset": {"requestCounters": ""}}
 
 

@@ -25,6 +25,7 @@ from oauth_ratelimit.store.mongo.client import (
 )
 from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
 from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
+from oauth_ratelimit.store.mongo.fields import is_text
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.mongo.minute_sums import fields_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
@@ -162,7 +163,7 @@ def _blanked(document: Mapping[str, Any], field: str, sub: Callable[[str, str], 
     """
     history = document["history"] if isinstance(document["history"], list) else []
     entries = [entry for entry in history if isinstance(entry, dict)]
-    texts = {entry[field]: entry for entry in (*entries, document) if isinstance(entry.get(field), str)}
+    texts = {entry[field]: entry for entry in (*entries, document) if is_text(entry.get(field))}
     for old, entry in texts.items():
         new = sub(ERASED, old)
         if new != old and entry is document:

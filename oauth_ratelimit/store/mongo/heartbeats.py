@@ -16,6 +16,7 @@ FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
 HISTORY_KEPT_S = 30 * 86_400.0  # after the last entry
 MAX_INSTANCES = 2000  # heartbeats that are read
 MAX_BYTES = 2**13  # of a heartbeat
+EARLIEST_S = 10**10  # before 1970, in the year 1653
 MAX_HISTORY_BYTES = 2**20
 MAX_EVENTS = 500  # of instances
 MAX_CONFIGURATIONS = 50
@@ -166,7 +167,7 @@ def _adding(entry: Document, at_s: float, *, at_most: int) -> Document:
 
 def _number(value: Any) -> float:
     number = float(value)
-    if not abs(number) <= LATEST_S:  # false for NaN, too
+    if not -EARLIEST_S <= number <= LATEST_S:  # false for NaN, too
         raise ValueError("out of range")
     return number
 

@@ -92,20 +92,18 @@ class OverrideStore:
     def put(self, override: Override) -> None:
         """Apply an override in place of the one that its target had."""
         content = _compose_override(override)
-        update = {"$set": {"active": True, **content}, "$push": _appended({"action": "set", **content})}
-        self._change(override.target, update)
+        self._change(override.target, _noting({"action": "set", **content}, active=True, **content))
 
     def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
         """Remove an override. Return True if there was one."""
         entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
-        update = {"$set": {"active": False}, "$push": _appended(entry)}
-        return self._change(target, update, only_active=True)
+        return self._change(target, _noting(entry, active=False), only_active=True)
 
     def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
         entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s), "username": counters.username}
         with translated_errors():
             self._collection().update_one(
-                {"_id": {"kind": RESETS, "clientId": counters.client_id}}, {"$push": _appended(entry)}, upsert=True
+                {"_id": {"kind": RESETS, "clientId": counters.client_id}}, _noting(entry), upsert=True
             )
 
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
@@ -158,7 +156,7 @@ class OverrideStore:
             self._collection().replace_one({"_id": REVISION_ID}, {"value": revision}, upsert=True)
         return str(revision)
 
-    def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
+    def _change(self, target: Target, update: list[Document], *, only_active: bool = False) -> bool:
         selected: Document = {"_id": _compose_target(target)}
         if only_active:
             selected["active"] = True
@@ -174,8 +172,11 @@ class OverrideStore:
         return self._connection.collection(OVERRIDES)
 
 
-def _appended(entry: Document) -> Document:
-    return {"history": {"$each": [entry], "$slice": -MAX_HISTORY}}
+def _noting(entry: Document, **fields: Any) -> list[Document]:
+    """Return the update that sets fields and adds an entry to the history, which begins anew if it is no list."""
+    entries: Document = {"$cond": [{"$isArray": "$history"}, "$history", []]}
+    history = {"$slice": [{"$concatArrays": [entries, [{"$literal": entry}]]}, -MAX_HISTORY]}
+    return [{"$set": {"history": history, **{name: {"$literal": value} for name, value in fields.items()}}}]
 
 
 def _compose_target(target: Target) -> Document:
