@@ -20,6 +20,7 @@ ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", PAGE.r
 KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
 LOGS = ("log", "_log")
 LOGGING = ("info", "warning", "error")
+YIELDING = ("start_report.py", "summary.py")  # events, with a mapping of their keys or the hint alone
 LEVELS = {event: level for event, level, _ in ROWS}
 
 
@@ -33,10 +34,9 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
                     names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
                     keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
                     yield from ((name, method, keys) for name in names)
-    for node in ast.walk(ast.parse((PACKAGE / "flask_authlib" / "start_report.py").read_text())):
-        match node:
-            case ast.Yield(ast.Tuple([ast.Constant(str(name)), ast.Dict(keys)])):
-                yield name, "warning", {ast.literal_eval(key) for key in keys if key}
+            match node:
+                case ast.Yield(ast.Tuple([ast.Constant(str(name)), facts])) if path.name in YIELDING:
+                    yield name, "warning", {ast.literal_eval(key) for key in getattr(facts, "keys", ())} or {"hint"}
     yield from ((index.missing, "warning", {"collection", "reason"}) for index in (EXPIRY, MINUTE, DENIAL))
     yield from ((f"{kind}_ignored", "error", {"id", "reason", "count"}) for kind in ("heartbeat", "override"))
     yield from ((f"{records}_unrecorded", "warning", {"count", "reason"}) for records in ("denials", "statistics"))
