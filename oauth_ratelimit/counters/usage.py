@@ -13,7 +13,6 @@ from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
 from oauth_ratelimit.store.base import Snapshot
 
-_STRICTNESS = list(Mode)
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
 
 
@@ -59,7 +58,7 @@ class UsageReader:
         found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or grant_type)
         every = (policies.matching(client_id), *policies.by_grant(client_id).values()) if found.scope is None else ()
         if grant_type is None:
-            found = max((found, *every), key=lambda each: _STRICTNESS.index(each.mode))
+            found = max((found, *every), key=lambda each: list(Mode).index(each.mode))
         limits = () if found.trusted else getattr(found.limits, kind.value)
         by_grant = tuple((getattr(each.limits, kind.value), each.mode) for each in every)
         return tiers_of(limits, found.mode, by_grant=by_grant)

@@ -48,6 +48,7 @@ class CycleReport:
     conflict_count: int = 0  # writes that lost a race
     round_count: int = 0  # rounds of writing that the most contested key needed
     dropped_hits: int = 0  # too many frames waited for the store, or it can no longer show whether it has them
+    rejected_count: int = 0  # writes that the store refused, not as a lost race
     error: StoreError | None = None  # the last one
     is_cut_short: bool = False  # the store was not called, or not called again, because it does not answer
     # Hits written above a limit, by policy. Their sum over instances counts each hit once, but those of writes whose
@@ -215,6 +216,7 @@ class Flusher:
         for index, reason in result.rejected.items():
             self._log.error("document_rejected", **_names_of(states[index].key), reason=reason)
         report.flushed_count += len(states) - len(failed)
+        report.rejected_count += len(result.rejected)
         report.conflict_count += len(result.lost)
         lost = [states[index] for index in result.lost]
         rest = [state for state in was_sent_before if state.attempt is None and state.unsent]
