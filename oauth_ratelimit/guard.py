@@ -278,8 +278,7 @@ def _busy(key: FailureKey, policy: Policy) -> Lockout:
         retry_after_s=RETRY_S,
         reset_after_s=RETRY_S,
     )
-    decision = Decision(Mode.ENFORCE, denial=denial)
-    return Lockout(key, decision)
+    return Lockout(key, Decision(Mode.ENFORCE, denial=denial))
 
 
 def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:

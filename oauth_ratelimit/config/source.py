@@ -98,7 +98,7 @@ class ConfigFile:
 
     def _read(self, *, expected: Stamp | None) -> Settings | None:
         """Return what applies if the file still has the expected stamp and changes anything."""
-        digest = ""
+        digest, was_valid = "", self.rejection is None
         self._read_stamp = expected
         try:
             content, stamp = read_file(self.path)
@@ -108,14 +108,13 @@ class ConfigFile:
             digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
             settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
-            settings = self._without(exc, is_news=self.rejection is None or digest != self.digest)
-            is_repaired = False
+            settings = self._without(exc, is_news=was_valid or digest != self.digest)
         else:
-            is_repaired = self.rejection is not None
             warning = permission_warning(self.path)
             if warning:
                 log.warning("config_not_protected", path=self.path, hint=warning)
             self._valid, self.rejection = settings, None
+        is_repaired = self.rejection is None and not was_valid
         is_new = is_repaired or settings != self._settings
         self._settings, self.digest = settings, digest
         return settings if is_new else None

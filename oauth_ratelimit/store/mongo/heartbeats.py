@@ -111,8 +111,7 @@ class HeartbeatStore(StatisticsCollection):
             update = _adding(entry, at_s, at_most=MAX_CONFIGURATIONS)
             kept = list(map(list, values.items())) if len(values) <= MAX_VALUES else []
             update["$set"] = {"fingerprint": fingerprint, "values": kept}
-            selected = {"_id": CONFIGURATIONS_ID, "fingerprint": known}
-            result = collection.update_one(selected, update, upsert=not last)
+            result = collection.update_one({"_id": CONFIGURATIONS_ID, "fingerprint": known}, update, upsert=not last)
             return result.matched_count > 0 or result.upserted_id is not None
 
     def events(self) -> list[InstanceEvent]:
@@ -126,8 +125,7 @@ class HeartbeatStore(StatisticsCollection):
     def _entries(self, identity: Document, at_most: int, parse: Callable[[Document], T]) -> list[T]:
         fields = {"entries": {"$slice": -at_most}, "values": False}
         with translated_errors():
-            selected = {"_id": identity, **fits(MAX_HISTORY_BYTES)}
-            found = self._collection.find_one(selected, fields)
+            found = self._collection.find_one({"_id": identity, **fits(MAX_HISTORY_BYTES)}, fields)
         entries = mapping(found).get("entries")
         return list(well_formed(parse, entries if isinstance(entries, list) else ()))
 
