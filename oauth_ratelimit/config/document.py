@@ -18,7 +18,7 @@ MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the st
 NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space after the colon"
 EMPTY = "the file is empty, like one that is still being written; for the defaults alone write {}"
 
-_SECTION = re.compile(rb"^(\w+):.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next key that is not indented
+_SECTION = re.compile(rb"^[\"']?(\w+)[\"']? *:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next one
 
 
 def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:

@@ -76,7 +76,7 @@ def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = No
     sections = top_level(content, ("mode", "instance", "store", "privacy", "guard"))
     unknown_key = PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES))
     instance = INSTANCE.parse(sections.get("instance"), "instance", Problems())
-    is_off = f"{mode or sections.get('mode')}".lower() == Mode.OFF.value
+    is_off = f"{mode or sections.get('mode')}".lower() in (Mode.OFF.value, "false")
     return Settings(
         build_policies(limits=OwnLimits(), mode=Mode.OFF, instance=instance),
         store=_valid_store(sections.get("store"), uri),

@@ -236,7 +236,7 @@ def test_rejected_file_is_logged_each_minute_until_it_is_repaired(path: Path, ev
     "content",
     [
         "mode: 'off'\nbroken:\n",
-        "mode: off\nlimits: [\n",
+        "'mode' : false\nlimits: [\n",
         f"{BROKEN}mode: off\n",  # appended: the key is there twice
         "limits: {user: [\nmode: off  # for now\n",
     ],
