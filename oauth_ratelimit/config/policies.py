@@ -70,21 +70,25 @@ def _folded(name: str) -> str:
     return name.lower().replace("-", "_").rstrip("s")
 
 
+_GRANT = text("a grant type, such as refresh_token", pattern=r"^[!-~]+$", longest=255)
+_KNOWN_GRANTS = {_folded(name): name for name in (*STANDARD_GRANTS, *COMMON_NAMES)}
+
+
+def _parse_grant(value: object, at: str, problems: Problems) -> Any:
+    name = _GRANT.parse(value, at, problems)
+    if name and name != (meant := _KNOWN_GRANTS.get(_folded(name), name)):
+        problems.add(at, f"can never match; did you mean {meant}?")
+    return name
+
+
 def _by_full_name(rules: dict[str, Rules]) -> dict[str, Rules]:
-    known = {_folded(name): name for name in (*STANDARD_GRANTS, *COMMON_NAMES)}
-    for name in rules:
-        meant = known.get(_folded(name), name)
-        if name != meant:
-            raise ValueError(f"{name} can never match; did you mean {meant}?")
     for short, full in COMMON_NAMES.items():
         if short in rules and full in rules:
             raise ValueError(f"{short} and {full} are the same grant type")
     return {full_grant_type(name): own for name, own in rules.items()}
 
 
-_GRANTS = map_of(
-    text("a grant type, such as refresh_token", pattern=r"^[!-~]+$", longest=255), RULES, build=_by_full_name
-)
+_GRANTS = map_of(_GRANT._replace(parse=_parse_grant), RULES, build=_by_full_name)
 
 _PLAN_KEYS = (
     *SWITCH,

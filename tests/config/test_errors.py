@@ -80,7 +80,7 @@ def test_example_in_an_error_can_be_pasted(section: Section, name: str, monkeypa
         ("store: {uri: 'mongodb://app:${PASSWORD}@db/x'}\n", 'os.environ["PASSWORD"]'),
         ("mode: $MODE\n", 'app.config["OAUTH_RATELIMIT_MODE"] = os.environ["MODE"] (line 1)'),
         ("denial: {error_uri: '${DOCS}'}\n", "denial.error_uri: got ${DOCS}, but nothing is interpolated in this file"),
-        ("grants: {Client-Credential: {}}\n", "Client-Credential can never match; did you mean client_credentials?"),
+        ("grants: {Client-Credential: {mode: on}}\n", "Client-Credential: can never match; did you mean client_cred"),
         ("grants: {'urn:ietf:params:oauth:grant-type:device-code': {}}\n", "grant-type:device_code?"),
         ("endpoints: {introspection: {}}\nplans: {a: {endpoints: {introspect: {}}}}\n", "mean introspection? (line 2)"),
         ("mode:dry-run\n", "for example mode: dry-run, with a space after the colon"),
