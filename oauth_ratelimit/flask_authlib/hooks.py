@@ -119,7 +119,7 @@ class RateLimitMixin:
         if app_limiter is None or not app_limiter.live.current.is_guarded:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:
-            methods = tuple(methods)  # what yields them once is read twice
+            methods = list(methods)  # what yields them once is read twice
             authenticate = partial(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
             client = authenticate_guarded(app_limiter, authenticate, methods)
             if endpoint == TOKEN_ENDPOINT:
