@@ -145,7 +145,7 @@ class AppLimiter:
         username = self.username_of(user)
         if not isinstance(username, str):
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
-        return username
+        return str(username)  # a proxy ends with its request
 
     def check(
         self,

@@ -62,7 +62,7 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
     if state is None:
         try:
             caller = find_caller(app_limiter)
-            username = None if caller is None else caller.username
+            username = None if caller is None or caller.username is None else caller.username + ""  # it may be a proxy
         except Exception as exc:  # noqa: BLE001  # an error in a callback does not keep a request from its answer
             app_limiter.log_uncounted("caller_of" if authlib_name is None else "get_client_id", exc)
             return

@@ -13,6 +13,7 @@ import requests
 from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
 from authlib.oauth2.rfc6750 import BearerTokenValidator
 from flask import Flask, Response, jsonify, request
+from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_limiter import username_of
 from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token
@@ -52,7 +53,7 @@ def protect_with_views(database: str | PathLike[str], settings: Any, extension: 
 
     @app.get("/partner")
     def partner() -> Response:
-        OAuthRateLimit.limit(request.headers["X-Partner"], request.headers.get("X-User"))
+        OAuthRateLimit.limit(request.headers["X-Partner"], LocalProxy(lambda: request.headers["X-User"]))
         return jsonify(ok=True)
 
     return app
@@ -176,6 +177,8 @@ def test_application_can_limit_a_request_itself(open_site: Callable[..., Site]) 
     site = open_site({"partner": LIMITS})
     assert [200, 429] == statuses(lambda: ask(site), 2)
     denied = ask(site)
+    peek = site.app.extensions["oauth_ratelimit"].limiter.peek
+    assert 0 == peek("partner-bank", "alice", endpoint="partner").remaining
     assert "temporarily_unavailable" == denied.json()["error"]
     assert int(denied.headers["Retry-After"]) >= 1
     unlimited = open_site({"userinfo": LIMITS})
