@@ -25,7 +25,6 @@ from tests.support.apps import (
     make_app,
     make_server,
     protected_app,
-    token_status,
 )
 from tests.support.helpers import statuses
 from tests.support.sites import config
