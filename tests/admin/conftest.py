@@ -85,8 +85,8 @@ class Page:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the time, so that no minute ends between what a test writes and reads."""
-    now_s = time.time()
+    """Stop the time in the middle of a minute, so that none ends between what a test writes and reads."""
+    now_s = time.time() // 60 * 60 + 30
     monkeypatch.setattr(time, "time", lambda: now_s)
 
 

@@ -100,7 +100,7 @@ def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: di
 
 
 def test_numbers_after_a_change_say_whether_it_worked(
-    page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+    still: None, page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(mongo_uri, [storm(2), storm(1)])
     before = page.part("panel", id="app", since=str(storm(2).minute_s - 300))

@@ -88,7 +88,7 @@ def test_end_of_an_override_is_marked_unless_it_was_removed_before(page: Page, m
     assert "override ended: trusted for removed" not in texts
 
 
-def test_long_spans_have_hourly_averages(page: Page, mongo_uri: str) -> None:
+def test_long_spans_have_hourly_averages(still: None, page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [*(minute(ago, allowed=60) for ago in range(120, 240)), minute(0, denied=60)])
     data = page.traffic(span="1d")
 
