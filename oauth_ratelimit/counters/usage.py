@@ -35,29 +35,28 @@ class LimitUsage(NamedTuple):
 
 
 class UsageReader:
-    """Computes the usage of limits from counter documents, under policies with overrides."""
+    """Computes the usage of limits from counter documents, under policies with overrides.
 
-    def __init__(self, policies: PolicySet) -> None:
+    Their mode is that of a grant type, None for one without rules; with ``is_strictest`` that of the strictest one.
+    """
+
+    def __init__(self, policies: PolicySet, *, grant_type: str | None = None, is_strictest: bool = False) -> None:
         self._policies = policies
+        self._grant_type, self._is_strictest = grant_type, is_strictest
         self._tiers = lru_cache(MAX_CACHED)(self._find_tiers)
 
-    def of(self, key: Key, snapshot: Snapshot | None, now_s: float, grant_type: str | None = None) -> list[LimitUsage]:
-        """Return the usage of each limit of a key, in its mode for a grant type; none for a trusted client.
-
-        Without a grant type the mode is that of the strictest one; ``""`` is for one without a mode of its own.
-        """
+    def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
+        """Return the usage of each limit of a key; none for a trusted client."""
         *_, is_total = _meaning_of(key.scope)
         kind = LimitKind.CLIENT_TOTAL if is_total else LimitKind.CLIENT if key.username is None else LimitKind.USER
-        tiers, hits = self._tiers(key.client_id, key.scope, kind, grant_type), snapshot.hits if snapshot else {}
+        tiers, hits = self._tiers(key.client_id, key.scope, kind), snapshot.hits if snapshot else {}
         return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 
-    def _find_tiers(
-        self, client_id: str, scope: str | None, kind: LimitKind, grant_type: str | None
-    ) -> tuple[Tier, ...]:
+    def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
         policies, (endpoint, own_grant_type, _) = self._policies, _meaning_of(scope)
-        found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or grant_type)
+        found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or self._grant_type)
         every = (policies.matching(client_id), *policies.by_grant(client_id).values()) if found.scope is None else ()
-        if grant_type is None:
+        if self._is_strictest:
             found = max((found, *every), key=lambda each: list(Mode).index(each.mode))
         limits = () if found.trusted else getattr(found.limits, kind.value)
         by_grant = tuple((getattr(each.limits, kind.value), each.mode) for each in every)

@@ -50,11 +50,11 @@ class LimitExplanation:
 
     @cached_property
     def usages(self) -> list[tuple[LimitUsage, Origin]]:
-        reader, origins = UsageReader(self.context.policies), self.context.origins
+        reader = UsageReader(self.context.policies, grant_type=self._request["grant_type"])
         return [
-            (usage, origins.of_limits(self.client_id, kind, **self._request))
+            (usage, self.context.origins.of_limits(self.client_id, kind, **self._request))
             for kind, key in self.keys.items()
-            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s, self._request["grant_type"] or "")
+            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s)
         ]
 
     def forecast(self) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Usage of limits, read from a document, beside the decisions of a limiter."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def usage_of(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
-    return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
+def usage_of(
+    store: MemoryStore, key: Key, now_s: float, config: Mapping[str, Any] = CONFIG, **options: bool
+) -> list[LimitUsage]:
+    return UsageReader(load_config(config).policies, **options).of(key, store.read([key]).get(key), now_s)
 
 
 @pytest.mark.parametrize("estimator", Estimator)
@@ -83,5 +86,8 @@ def test_key_without_limits_has_no_usage(key: Key) -> None:
 
 def test_mode_is_that_of_the_strictest_grant_type() -> None:
     clients = {"app": {"mode": "off", "grants": {"password": {"mode": "enforce"}}}}
-    usages = usage_of(MemoryStore(), Key("app", "alice"), 0.0, {**CONFIG, "mode": "dry-run", "clients": clients})
-    assert ["enforce"] == [usage.mode for usage in usages]
+    config = {**CONFIG, "mode": "dry-run", "clients": clients}
+    listed, other = (
+        usage_of(MemoryStore(), Key("app", "alice"), 0.0, config, is_strictest=each) for each in (True, False)
+    )
+    assert (["enforce"], []) == ([usage.mode for usage in listed], other)
