@@ -17,6 +17,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.process.log import left_out
 from oauth_ratelimit.store.factory import Stores, open_stores
 from oauth_ratelimit.store.mongo.client import end_without_waiting
 
@@ -103,6 +104,7 @@ class CliContext(OperatorContext):
             return load_config(self.config_path, uri=self._mongo_uri)
         if self._script is None:
             raise click.UsageError("name a configuration file with --config")
+        token = left_out.set("config_rejected")  # the command prints the problems
         try:
             app = self._script.load_app()
         except NoAppException as exc:
@@ -111,6 +113,8 @@ class CliContext(OperatorContext):
             raise
         except Exception as exc:  # it may raise anything
             raise click.UsageError(f"The application cannot be loaded ({reason_text(exc)}). {WITHOUT_APP}") from exc
+        finally:
+            left_out.reset(token)
         if EXTENSION not in app.extensions:
             raise click.UsageError(f"{NOT_ATTACHED} {WITHOUT_APP}")
         # Commands are about the instances, so the emergency switch of this environment is ignored.

@@ -226,12 +226,9 @@ class DueQueue:
 
     def __iter__(self) -> Iterator["KeyState"]:
         """Yield all keys that are due at any time, those that were quiet longest first."""
-        for slot in self._slots():
-            yield from slot.valid()
-
-    def _slots(self) -> list[Slot]:
         later = [self._later[cycle] for cycle in sorted(self._later)]
-        return [*later, *self._waiting.values(), *(slot for _, _, slot in self._timed), self._next]
+        for slot in (*later, *self._waiting.values(), *(slot for _, _, slot in self._timed), self._next):
+            yield from slot.valid()
 
     def next_keys(self) -> list["KeyState"]:
         """Return the keys of the next cycle that the last one has put there."""

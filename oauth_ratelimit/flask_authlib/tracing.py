@@ -27,9 +27,10 @@ def trace_of_request(request_id_header: str | None) -> Trace:
     """
     bound = bound_values()
     headers = request.headers if has_request_context() else Headers()
+    request_id = _REQUEST_ID.fullmatch(headers.get(request_id_header or "", ""))
     return Trace(
         _bound(bound.get("trace_id")) or current_trace_id() or trace_id_of(headers.get("traceparent", "")),
-        _bound(bound.get("request_id")) or _request_id(headers.get(request_id_header or "", "")),
+        _bound(bound.get("request_id")) or (request_id and request_id[0]),
     )
 
 
@@ -37,10 +38,6 @@ def trace_id_of(traceparent: str) -> str | None:
     """Return the trace id in a ``traceparent`` header, 32 hexadecimal digits; None if the header is not well formed."""
     found = _TRACEPARENT.fullmatch(traceparent)
     return found[1] if found else None
-
-
-def _request_id(value: str) -> str | None:
-    return value if _REQUEST_ID.fullmatch(value) else None
 
 
 def _bound(value: object) -> str | None:

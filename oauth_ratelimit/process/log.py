@@ -5,10 +5,13 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
+
+left_out: ContextVar[str | None] = ContextVar("left_out", default=None)  # an event that is reported in another way
 
 
 class _Log:
@@ -18,6 +21,8 @@ class _Log:
 
     def __getattr__(self, level: str) -> Callable[..., None]:
         def write(event: str, **facts: Any) -> None:
+            if event == left_out.get():
+                return
             with suppress(Exception):  # processors and handlers are the application's; an entry may be lost, no request
                 structlog = _used_structlog()
                 if structlog is not None and structlog.is_configured():

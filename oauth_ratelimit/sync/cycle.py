@@ -73,7 +73,8 @@ class SyncCycle:
             waiting = self._queue.next_keys()
             for state in yield_between(waiting):
                 if not state.is_total:  # a request is in the hits of its key and in those of the total
-                    report.in_flight_hits += _in_flight_count(state)
+                    with state.client.lock:
+                        report.in_flight_hits += state.request_count(state.in_flight())
                 report.quarantined_count += state.is_quarantined
             report.key_count = self._clients.key_count
             report.waiting_count = self._queue.waiting_count
@@ -343,11 +344,6 @@ class SyncCycle:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks((*states, *self._queue), part)
-
-
-def _in_flight_count(state: KeyState) -> int:
-    with state.client.lock:
-        return state.request_count(state.in_flight())
 
 
 def _reported(exc: Exception) -> StoreError:

@@ -1,6 +1,7 @@
 """Commands when something is broken or missing: the configuration, the store, or a sure hand."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from oauth_ratelimit.cli import command, options
 from oauth_ratelimit.core.overrides import OverrideKind
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from tests.cli.conftest import ARGUMENTS, WHY, Terminal
+from tests.cli.conftest import ARGUMENTS, WHY, Terminal, protected, run_flask
 
 INVALID = {
     "bad value": "mode: enforce\nstore:\n  uri: {uri}\nlimits: {{user: 10/second}}\n",
@@ -47,6 +48,12 @@ def test_command_works_with_a_broken_file_or_says_what_to_do_about_it(broken: Te
     else:
         assert result.stderr.startswith(f"Invalid: {broken.config_path}: ")
         assert (words[-1] in ("unset", "remove")) == result.exit_code, result.output
+
+
+def test_problems_of_the_file_of_an_application_are_shown_once(broken: Terminal, events: list[Any]) -> None:
+    result = run_flask(partial(protected, OAUTH_RATELIMIT_CONFIG=str(broken.config_path)), "limit", "list")
+
+    assert (1, []) == (result.stderr.count("limits.user: got"), events)
 
 
 def test_mode_is_unknown_until_it_is_set(broken: Terminal, overrides: OverrideStore) -> None:

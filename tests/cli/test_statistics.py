@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,7 +22,7 @@ OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
 
 @pytest.fixture
-def recorded(mongo_uri: str) -> Iterator[None]:
+def recorded(mongo_uri: str) -> None:
     """An hour of requests by a client with two users, a trusted one, one whose name is a formula, and the rest."""
     now_s = int(time.time() // 60) * 60
     with closing(Connection(mongo_uri)) as connection:
@@ -42,7 +41,6 @@ def recorded(mongo_uri: str) -> Iterator[None]:
                 registers = dict(register_of(user.username) for user in users)
                 shares.append(ClientMinute(client_id, start_s, tallies, {}, users, registers, 3, {864_000: 9}))
         StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
-    yield
 
 
 @pytest.mark.usefixtures("recorded")
