@@ -47,11 +47,7 @@ SWITCH = (
 
 def switched(build: Callable[..., Any]) -> Callable[..., Any]:
     """Return a builder that also takes ``enabled``: if it is false, the mode is off."""
-
-    def build_switched(*, enabled: bool, **values: Any) -> Any:
-        return build(**values) if enabled else build(**{**values, "mode": Mode.OFF})
-
-    return build_switched
+    return lambda *, enabled, **values: build(**values if enabled else {**values, "mode": Mode.OFF})
 
 
 def _check_frames(values: Mapping[str, Any], at: str, problems: Problems) -> None:

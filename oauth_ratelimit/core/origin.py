@@ -6,7 +6,7 @@ from typing import NamedTuple
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, OwnLimits, PolicySet, Rules
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, PolicySet, Rules
 
 DEFAULTS = "limits"
 OVERRIDE = "override"
@@ -34,7 +34,8 @@ class Origins(NamedTuple):
         if endpoint == TOKEN_ENDPOINT and not any(rules.limits for rules in sections):
             own, for_all = (self._find(OverrideKind.LIMIT, name, kind) for name in (client_id, None))
             layers = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
-        named = next((Origin(name) for name, rules in reversed(layers) if _has_limits(rules.limits, kind)), None)
+        own_limits = [name for name, rules in layers if getattr(rules.limits, kind, None) is not None]
+        named = Origin(own_limits[-1]) if own_limits else None
         override = own or (None if named else for_all)
         return Origin(OVERRIDE, override) if override else named or Origin(DEFAULTS)
 
@@ -82,7 +83,3 @@ class Origins(NamedTuple):
         """Return the paths of the sections that ``PolicySet.rules_at`` returns."""
         section = f"grants.{grant_type}" if endpoint == TOKEN_ENDPOINT else f"endpoints.{endpoint}"
         return section, f"plans.{client.plan}.{section}", f"clients.{client_id}.{section}"
-
-
-def _has_limits(limits: OwnLimits | None, kind: LimitKind) -> bool:
-    return limits is not None and getattr(limits, kind.value) is not None

@@ -46,8 +46,4 @@ class Alone(OperatorContext):
 
 
 def alone(config: Mapping[str, Any]) -> OperatorContext:
-
-    def no_stores() -> Stores:
-        raise AssertionError
-
-    return Alone(lambda: load_config(config), no_stores, clock=lambda: 1_700_000_000.0)
+    return Alone(lambda: load_config(config), lambda: pytest.fail("there is no store"), clock=lambda: 1_700_000_000.0)

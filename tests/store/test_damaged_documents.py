@@ -221,17 +221,14 @@ def test_text_that_is_not_utf8_and_dates_after_9999_leave_a_batch_readable(
     documents.insert_one(
         a_document(_id=document_id(Key("app", "dated")), expire=DatetimeMS(2**60), writers=DatetimeMS(2**60))
     )
-    documents.insert_one(RawBSONDocument(_with_broken_text(a_document(writers={"somebody": "XXXX"}))))
+    text = encode(a_document(writers={"somebody": "XXXX"}))
+    documents.insert_one(RawBSONDocument(text.replace(b"XXXX", b"\xff\xfeX\xc3")))
     for username in ("victim", "dated", "good"):
         limiter.check("app", username)
 
     assert limiter.sync().error is None
     assert 3 == limiter.preload()
     assert (1, 1) == (used_hits(limiter, "app", "victim"), in_flight_hits(limiter, VICTIM))
-
-
-def _with_broken_text(document: dict[str, Any]) -> bytes:
-    return encode(document).replace(b"XXXX", b"\xff\xfeX\xc3")
 
 
 def test_hits_of_the_far_future_and_past_deny_nobody(documents: Documents, limiter: Limiter) -> None:
