@@ -90,9 +90,8 @@ def admin_blueprint(
         g.ratelimit_operator = operator = authorized_operator(authorize)
         if isinstance(operator, AnyResponse):
             return operator
-        g.ratelimit_read_only = (
-            READ_ONLY if not may_change(operator) else None if current_app.secret_key else NO_SECRET_KEY
-        )
+        without_key = None if current_app.secret_key else NO_SECRET_KEY
+        g.ratelimit_read_only = without_key if may_change(operator) else READ_ONLY
         return None
 
     @pages.after_request

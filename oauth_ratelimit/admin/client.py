@@ -125,7 +125,7 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
     minutes = list(context.minutes(since_s, client_id))
     total = ClientSum.of(client_id, minutes)
     finding = next(iter(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)), None)
-    has_faults = finding is not None and finding.faults
+    letter = finding and letter_to(finding, period_text(since_s, until_s, zone), error_uri=settings.denial.error_uri)
     return {
         "now_s": context.now_s,
         "fresh_s": DAY_TTL_S,
@@ -133,9 +133,7 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
         "finding": finding,
         "total": total,
         "faults": [observation(fault, finding) for fault in finding.faults] if finding else [],
-        "letter": letter_to(finding, period_text(since_s, until_s, zone), error_uri=settings.denial.error_uri)
-        if finding and has_faults
-        else None,
+        "letter": letter if finding and finding.faults else None,
         "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
         "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),
         "source_text": source_text,

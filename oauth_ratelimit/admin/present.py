@@ -104,13 +104,11 @@ def read_usual(cache: ReadCache, client_id: str) -> float | None:
     """Return the requests per minute of a client at this hour of the last days; None if no such day is recorded."""
 
     def read(context: OperatorContext) -> float | None:
-        hour_s = context.now_s // HOUR_S * HOUR_S
+        hour_s, stored = context.now_s // HOUR_S * HOUR_S, storable_name(client_id)
         days = []
         for back in range(1, USUAL_DAYS + 1):
             since_s = hour_s - back * DAY_S
-            found = context.stores.statistics.minutes(
-                since_s, since_s + HOUR_S, storable_name(client_id), parts=("by",)
-            )
+            found = context.stores.statistics.minutes(since_s, since_s + HOUR_S, stored, parts=("by",))
             offered = [minute.tally().offered for minute in found]
             days += [sum(offered)] if offered else []
         return sum(days) * MINUTE_S / HOUR_S / len(days) if days else None

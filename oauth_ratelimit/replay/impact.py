@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
@@ -24,7 +25,8 @@ NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom thi
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
 NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are too low."
 TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
-NOBODY = "In the last hour this would have hit nobody: no request was over a limit."
+NOBODY = "In the last hour this would have hit nobody: no request that it concerns was over a limit."
+TRIALS = "Some may only be over a limit that stays in a dry run of its own: {names}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,9 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     spared = sum(changed[name].would_reuse + changed[name].reused for name in hit if _reuses(after, client_id or name))
     if spared:
         named.append(f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had.")
+    limits = chain.from_iterable(chain(*after.limits_at(client_id or name)[1]) for name in hit)
+    if trials := sorted({policy.name for policy in limits if policy.mode is Mode.DRY_RUN}):
+        named.append(TRIALS.format(names=", ".join(names_text(trials, at_most=MAX_NAMED))))
     return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
 
 

@@ -36,17 +36,15 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 decide(app, person, None, "client_credentials")
     with closing(Connection(uri)) as connection:
         store = OverrideStore(connection)
-        for name in filter(is_writable, NAMES.values()):
+        for name in NAMES.values():
+            if re.search("[\ud800-\udfff]", name):  # no store takes it
+                continue
             target = Target(OverrideKind.MODE, name[:500])
             store.put(Override(target, name[:500], name[:500], time.time(), mode=Mode.DRY_RUN))
         path = tmp_path_factory.mktemp("names") / "limits.yaml"
         path.write_text(json.dumps(settings))
         yield path
         connection.client.drop_database(connection.database)
-
-
-def is_writable(name: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def check_text(output: str) -> None:

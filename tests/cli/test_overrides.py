@@ -157,14 +157,17 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
 
 
 def test_enforcing_counts_only_grant_types_that_it_concerns(terminal: Terminal, connection: Connection) -> None:
+    limits = {"limits": {"user": ["5/hour", {"limit": 3, "window": 60, "mode": "dry-run", "name": "trial"}]}}
     grants = {"grants": {"password": {"mode": "dry-run"}, "implicit": {"mode": "enforce"}}}
-    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run", **grants}))
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run", **grants, **limits}))
     command = ("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
     record(connection, shop=40)
-    assert "would have hit nobody" in terminal.run(*command).stderr
+    assert "would have hit nobody: no request that it concerns was over" in terminal.run(*command).stderr
     terminal.ok("mode", "unset", *WHY)
     record(connection, grant="refresh_token", shop=5)
-    assert "this would have denied 5 of 200 requests, of 1 of 1 client" in terminal.run(*command).stderr
+    error = terminal.run(*command).stderr
+    assert "this would have denied 5 of 200 requests, of 1 of 1 client" in error
+    assert "only be over a limit that stays in a dry run of its own: trial." in error
 
 
 def test_enforcing_shows_how_many_denials_reuse_spares(terminal: Terminal, connection: Connection) -> None:

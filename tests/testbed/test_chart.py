@@ -16,12 +16,8 @@ OURS = ((Estimator.SLIDING, 1), (Estimator.SLIDING, 10), (Estimator.PROPORTIONAL
 CONTENDERS = [Contender(name) for name in COMMON] + [Contender(one.value, k) for one, k in OURS]
 
 
-def rows_of(client: str, *times_s: float) -> list[Row]:
-    return [Row(round((BEGIN_S + at_s) * SECOND), client) for at_s in times_s]
-
-
 # Twelve in the last quarter of a minute, five in the first quarter of the next: the worked example.
-EXAMPLE = rows_of("a", *(105 + n for n in range(12)), *(120 + 3 * n for n in range(5)))
+EXAMPLE = [Row(round((BEGIN_S + at_s) * SECOND), "a") for at_s in (*range(105, 117), *range(120, 135, 3))]
 
 
 def value(data: ChartData, line: Sequence[float], second: float) -> float:
