@@ -118,4 +118,5 @@ def test_file_that_an_instance_rejects_shows_on_every_page(
         rows = browser.cells("#instances")
         browser.open("about:blank")
 
-    assert ("c0ffee", "invalid") == (rows["node-1:7:aa"]["file"], rows["node-2:8:bb"]["file"])
+    valid_row, rejecting = rows["node-1:7:aa"], rows["node-2:8:bb"]
+    assert ("c0ffee", "invalid", "off") == (valid_row["file"], rejecting["file"], rejecting["mode"])
