@@ -73,10 +73,10 @@ def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = No
     """
     from oauth_ratelimit.config.document import top_level
 
-    sections = top_level(content, ("mode", "instance", "store", "privacy", "guard"))
+    sections = top_level(content, ("mode", "enabled", "instance", "store", "privacy", "guard"))
     unknown_key = PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES))
     instance = INSTANCE.parse(sections.get("instance"), "instance", Problems())
-    is_off = f"{mode or sections.get('mode')}".lower() in (Mode.OFF.value, "false")
+    is_off = f"{mode or (sections.get('enabled') is not False and sections.get('mode'))}".lower() in ("off", "false")
     return Settings(
         build_policies(limits=OwnLimits(), mode=Mode.OFF, instance=instance),
         store=_valid_store(sections.get("store"), uri),

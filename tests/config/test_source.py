@@ -239,6 +239,7 @@ def test_rejected_file_is_logged_each_minute_until_it_is_repaired(path: Path, ev
         "'mode' : false\nlimits: [\n",
         f"{BROKEN}mode: off\n",  # appended: the key is there twice
         "limits: {user: [\nmode: off  # for now\n",
+        "enabled: false\nbroken:\n",
     ],
 )
 def test_mode_off_applies_in_a_file_that_is_invalid_elsewhere(path: Path, events: list[Any], content: str) -> None:
