@@ -240,10 +240,8 @@ class AppLimiter:
 
     def at_exit(self) -> None:
         """Close when the process ends. A fork inherits this handler, but has no worker of its own to close."""
-        try:
+        with self.fail_open("last_flush_failed"):
             self.close()
-        except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
-            log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def _stop(self, worker: Worker) -> None:
         with self.fail_open("last_flush_failed"):

@@ -62,10 +62,8 @@ def open_stores(settings: StoreSettings) -> Stores | None:
 
 def open_counters(settings: StoreSettings) -> CounterStore | None:
     """Return counters with a connection of their own, None without ``store.uri``. Does not connect yet."""
-    connection = _connection(settings)
-    if connection is None:
-        return None
-    return MongoStore(connection, collection=settings.collection, closes_connection=True)
+    own = _connection(settings)
+    return None if own is None else MongoStore(own, collection=settings.collection, closes_connection=True)
 
 
 def _connection(settings: StoreSettings) -> Connection | None:

@@ -111,13 +111,12 @@ class SyncLoop:
 
     def start(self) -> None:
         """Start the threads."""
-        # It runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
-        executor = DebugExecutor()
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
         logger.setLevel(logging.WARNING)
+        # The executor runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
         self._scheduler = BackgroundScheduler(
-            daemon=True, executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC"
+            daemon=True, executors={LOGGER_NAME: DebugExecutor()}, logger=logger, timezone="UTC"
         )
         # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
         self._scheduler.add_job(self.run_once, args=[False], executor=LOGGER_NAME, misfire_grace_time=None)

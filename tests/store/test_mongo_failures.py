@@ -24,8 +24,6 @@ from tests.support.helpers import with_database
 from tests.support.limiters import CLIENT, KEY, a_limiter
 from tests.support.stores import a_change, mongo_store
 
-Documents = Collection[dict[str, Any]]
-
 
 @pytest.fixture
 def store(mongo_uri: str) -> Iterator[MongoStore]:
@@ -86,21 +84,23 @@ def test_error_of_the_server_is_an_unknown_outcome(failing: tuple[MongoStore, Ca
         store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
 
 
-def test_rejected_change_stops_no_other(store: MongoStore, documents: Documents) -> None:
+def test_rejected_change_stops_no_other(store: MongoStore, documents: Collection[dict[str, Any]]) -> None:
     """It is told apart from a lost race."""
+    documents.database.create_collection(documents.name, collation={"locale": "en", "strength": 1})
+    documents.create_index("_id.username", unique=True, collation={"locale": "simple"})
     documents.insert_one({"_id": {"clientId": "bad", "username": None}, "version": Int64(5), "requestCounters": "text"})
     changes = [
         a_change(Key("moved on", None), version=1, next_version=2),
         a_change(Key("bad", None), version=5, next_version=6),
-        a_change(Key("good", None), version=None, next_version=1),
+        a_change(Key("good", "kim"), version=None, next_version=1),
+        a_change(Key("no second one without a user", None), version=None, next_version=1),
+        a_change(Key("Good", "Kim"), version=None, next_version=1),
     ]
-    result = store.compare_and_set("here", changes)
-    assert ([0], [1]) == (list(result.lost), list(result.rejected))
-    assert {1: "error (28)"} == result.rejected
-    assert 1 == store.read([Key("good", None)])[Key("good", None)].version
+    assert ([0], {1: "error (28)", 3: "error (11000)", 4: "error (11000)"}) == store.compare_and_set("here", changes)
+    assert 1 == store.read([Key("good", "kim")])[Key("good", "kim")].version
 
 
-def test_index_with_other_options_is_logged_once(mongo_uri: str, documents: Documents) -> None:
+def test_index_with_other_options_is_logged_once(mongo_uri: str, documents: Collection[dict[str, Any]]) -> None:
     documents.create_index("expire", name="expire")
     with capture_logs() as events, closing(mongo_store(mongo_uri)) as opened:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])

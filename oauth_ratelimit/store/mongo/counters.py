@@ -116,7 +116,12 @@ def _result_of(error: BulkWriteError) -> WriteResult:
     """Return the result of a bulk that was applied in part. Raises if no majority has confirmed it."""
     if error.details["writeConcernErrors"]:
         raise StoreUnavailable("a majority did not confirm the write") from None
-    errors = {each["index"]: each for each in error.details["writeErrors"]}
-    lost = [index for index, each in errors.items() if each["code"] in LOST_RACE_CODES]
-    others = {index: code_of(each) for index, each in errors.items() if each["code"] not in LOST_RACE_CODES}
-    return WriteResult(lost, rejected=others)
+    errors = error.details["writeErrors"]
+    lost = [each["index"] for each in errors if _is_lost_race(each)]
+    return WriteResult(lost, rejected={each["index"]: code_of(each) for each in errors if not _is_lost_race(each)})
+
+
+def _is_lost_race(error: Document) -> bool:
+    """Return whether another writer was faster. Another unique index, or a collation, may refuse a key that is new."""
+    is_of_key = error.get("keyPattern", {"_id": 1}) == {"_id": 1} and "collation" not in error
+    return error["code"] in LOST_RACE_CODES and is_of_key
