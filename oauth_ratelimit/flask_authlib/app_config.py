@@ -57,9 +57,8 @@ def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings
     A file that is not valid is logged, and limits are off until it is. Raises ``ConfigError`` if the application's code
     names what cannot be used: a mapping, the mode or the address of MongoDB.
     """
-    config = app.config
-    _warn_of_unknown_keys(config)
-    overrides = overrides_of(config)
+    _warn_of_unknown_keys(app.config)
+    overrides = overrides_of(app.config)
     source = config_source(app)
     if is_switched_off:  # whatever is in the file, even if it is broken
         return LiveSettings(load_config({"mode": Mode.OFF.value}), lambda: None)
@@ -68,7 +67,7 @@ def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings
     load_config({}, **overrides)  # raises
     file = ConfigFile(source, mode=overrides["mode"], uri=overrides["uri"])
     settings = file.load()
-    if config.get(SIGHUP_KEY) and not reload_on_sighup(file):
+    if app.config.get(SIGHUP_KEY) and not reload_on_sighup(file):
         log.warning("sighup_not_available", hint="a changed file is read within seconds all the same")
     return LiveSettings(settings, file.poll, file=file, warn=warn)
 
@@ -114,4 +113,5 @@ def is_switched_off() -> bool:
 
 def overrides_of(config: Mapping[str, Any]) -> dict[str, str | None]:
     """Return what replaces values of the file: the arguments ``mode`` and ``uri`` of ``load_config``."""
-    return {"mode": config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}
+    mode = config.get(MODE_KEY)  # False, if it was a bare off in a YAML file
+    return {"mode": Mode.OFF.value if mode is False else mode or None, "uri": config.get(MONGO_URI_KEY) or None}
