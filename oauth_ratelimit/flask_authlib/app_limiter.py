@@ -15,12 +15,13 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import Ask, Reuser
+from oauth_ratelimit.flask_authlib.token_reuse import Asked, Reuser
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -154,7 +155,7 @@ class AppLimiter:
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        ask: Ask | None = None,
+        asked: Asked | None = None,
     ) -> None:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
@@ -162,7 +163,7 @@ class AppLimiter:
         The middleware gets the quota headers of the last decision, none if that is a denial.
 
         Args:
-            ask: Returns the token that the server is asked to generate; None if there is none to give out again.
+            asked: What the server is asked to generate; None if it generates no token.
         """
         if self.is_switched_off:
             return
@@ -179,8 +180,8 @@ class AppLimiter:
             if username is not None:
                 key = settings.denial.partition_key or settings.privacy.key
                 partition = None if key is None else key.partition(client_id, username)
-            elif ask is not None:
-                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, ask, settings.denial)
+            elif asked is not None and grant_type == CLIENT_CREDENTIALS:
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, state, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import after_this_request
 
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
+from oauth_ratelimit.core.grant_type import JWT_BEARER
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
@@ -30,7 +30,6 @@ from oauth_ratelimit.flask_authlib.request_state import (
     new_state,
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import TokenRequest
 
 REVOCATION = "revocation"
 WITHOUT_SERVER = "it neither generates nor saves its token through the server: call self.save_token(token)"
@@ -84,10 +83,7 @@ class RateLimitMixin:
         """Decide before a token is generated, or give out one again."""
         state = current_state()
         if state is not None:
-            ask = None
-            if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
-                ask = partial(TokenRequest, self, state.grant, state.response, args, kwargs)
-            state.limit(client, user, grant_type, ask)
+            state.limit(client, user, grant_type, (self, args, kwargs))
             if state.reuse is not None:
                 generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
                 return state.reuse.generate(generate)

@@ -13,7 +13,7 @@ from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import Ask, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import Asked, TokenReuse
 from oauth_ratelimit.guard import Guess
 
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
@@ -35,7 +35,7 @@ class RequestState:
         self.is_authorize = is_authorize  # at the authorization endpoint, where a denial goes to the redirect URI
         self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
-    def limit(self, client: Any, user: Any, grant_type: str | None, ask: Ask | None = None) -> None:
+    def limit(self, client: Any, user: Any, grant_type: str | None, asked: Asked | None = None) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied."""
         if not self.is_decided:
             self.client = client
@@ -45,7 +45,7 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.app_limiter.check(self, client, username, grant_type, ask=ask)
+                self.app_limiter.check(self, client, username, grant_type, asked=asked)
         if self.denial is not None:
             raise self.denial
 

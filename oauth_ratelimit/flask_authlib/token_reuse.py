@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from flask import request
@@ -23,9 +23,12 @@ from oauth_ratelimit.core.decision import Answer, Decision
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
+from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.flask_authlib.request_state import RequestState
 
 ASSERTION = "client_assertion"
 CREDENTIALS = {  # parameters that may differ, by the method that has checked them; None: the header ``Authorization``
@@ -57,21 +60,8 @@ _server_ids: dict[int, tuple[ref[Any], bytes]] = {}  # by ``id``, because differ
 _is_binding = lru_cache(maxsize=1000)(BINDING.search)
 
 
-class TokenRequest(NamedTuple):
-    """A request for a token of a client without a user, as the server is asked to generate it."""
-
-    server: Any
-    grant: Any
-    response: ResponseState
-    options: tuple[Any, ...]  # arguments of ``generate_token`` after the user
-    named_options: Mapping[str, Any]
-
-    @property
-    def scope(self) -> Any:
-        return self.options[0] if self.options else self.named_options.get("scope")
-
-
-Ask = Callable[[], TokenRequest]  # called only where a token may be reused
+Asked = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
+"""What a server is asked to generate: the server, and the arguments after the user, without names and with them."""
 
 
 class TokenReuse:
@@ -189,20 +179,21 @@ class Reuser(NamedTuple):
         cache: TokenCache,
         client: Any,
         client_id: str,
-        ask: Ask,
+        asked: Asked,
+        state: "RequestState",
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
         is_over = decision.denial is not None
         keeps = _keeps(decision.tiers) and (not is_over or decision.allowed)
-        if not (is_over or keeps or cache.follows(client_id)):
+        if not (is_over or keeps or cache.follows(client_id)) or state.grant is None or state.is_authorize:
             return None  # most requests
         client_id = storable_name(client_id)
-        asked, reuses = ask(), decision.action == "reuse"
+        (_, options, named_options), reuses = asked, decision.action == "reuse"
         try:
-            allowed = client.get_allowed_scope(asked.scope)
+            allowed = client.get_allowed_scope(options[0] if options else named_options.get("scope"))
             scope = None if allowed is None else sorted(allowed.split())
-            digest = None if scope is None else self._digest(client, asked, scope)
+            digest = None if scope is None else self._digest(client, asked, state, scope)
             if scope is None or digest is None:
                 return None
             if not reuses and not keeps:
@@ -220,7 +211,7 @@ class Reuser(NamedTuple):
         reuse = TokenReuse(cache, scope, found, deny)
         if reuses:
             decision.answer = Answer.REUSED if reuse.is_reused else Answer.ISSUED
-        asked.response.reuses += (reuse,)
+        state.response.reuses += (reuse,)
         return reuse
 
     def _find(self, cache: TokenCache, client_id: str, digest: bytes) -> dict[str, Any] | Issue | None:
@@ -245,37 +236,37 @@ class Reuser(NamedTuple):
             self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
 
-    def _digest(self, client: Any, asked: TokenRequest, scope: list[str]) -> bytes | None:
+    def _digest(self, client: Any, asked: Asked, state: "RequestState", scope: list[str]) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-        environ, method = http_request.environ, str(getattr(asked.grant.request, "auth_method", ""))
-        options = (*asked.options, *asked.named_options.values())
+        environ, method = http_request.environ, str(getattr(state.grant.request, "auth_method", ""))
+        server, options, named_options = asked
         extra = "" if self.key_of is None else self.key_of(client)
         form, credential = http_request.form, CREDENTIALS.get(method)
         claims = _claims_of(form.get(ASSERTION, "")) if credential == ASSERTION else {}
         if (
-            not asked.response.is_awaited
-            or environ.get(RESPONSE_KEY) is not asked.response
-            or asked.grant.request.client is not client
+            not state.response.is_awaited
+            or environ.get(RESPONSE_KEY) is not state.response
+            or state.grant.request.client is not client
             or method not in CREDENTIALS
             or (credential == ASSERTION and not claims)
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
-            or not all(isinstance(value, SIMPLE) for value in options)
+            or not all(isinstance(value, SIMPLE) for value in (*options, *named_options.values()))
             or getattr(environ.get("gunicorn.socket"), "getpeercert", bool)()  # of a client, to gunicorn itself
             or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
             return None
         parts = (
-            _id_of(asked.server),
+            _id_of(server),
             (str(client.get_client_id()), type(client).__qualname__),
             [str(getattr(client, name, "")) for name in RECORD],
             (method, http_request.mimetype, [environ.get(name) for name in PLACE]),
             credential and environ.get("HTTP_AUTHORIZATION"),
             sorted((name, values[1:] if name == credential else values) for name, values in form.lists()),
             sorted((name, value) for name, value in claims.items() if name not in SINGLE_USE),
-            (scope, asked.options, sorted(asked.named_options.items())),
+            (scope, options, sorted(named_options.items())),
             extra,
         )
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()
