@@ -17,8 +17,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, username_of
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
-    current_app_limiter,
-    current_response,
+    current_place,
     keep_state,
     kept_state,
     new_state,
@@ -49,9 +48,10 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
     Endpoints of Authlib's server have a name of its own besides Flask's. The caller is looked for only where there are
     limits: that may query a database. A token that is validated to issue another one is no use of an endpoint.
     """
-    app_limiter, token = current_app_limiter(), TOKEN_STATE.get()
-    if app_limiter is None or (token is not None and token.response is current_response()):
+    place, token = current_place(), TOKEN_STATE.get()
+    if place is None or (token is not None and token.response is place[1]):
         return
+    app_limiter = place[0]
     policies = app_limiter.settings.policies
     if not policies.endpoints or policies.mode is Mode.OFF:
         return

@@ -196,7 +196,6 @@ def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: An
 
 def _end_token_request(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
-    state.settle_guess()
     if state.reuse is None and state.is_decided:
         return response
     app_limiter = state.app_limiter

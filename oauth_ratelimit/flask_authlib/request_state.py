@@ -7,7 +7,7 @@ Hooks find the state of a token in a context variable, which is reset whatever h
 from contextvars import ContextVar
 from typing import Any
 
-from flask import Flask, current_app, has_request_context, request
+from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
@@ -75,19 +75,27 @@ class RequestState:
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
 
 
-def current_app_limiter() -> AppLimiter | None:
-    """Return the limiter of the current request's application, None if it is not limited, or outside of a request."""
-    if not has_request_context():
+def current_place() -> tuple[AppLimiter, ResponseState] | None:
+    """Return the limiter of the current request's application and the state of its response.
+
+    None if the application is not limited, or outside of a request. A context without the middleware has a response
+    state of its own.
+    """
+    try:
+        environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+        app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+    except RuntimeError:
         return None
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-    return app.extensions.get(EXTENSION)
+    app_limiter: AppLimiter | None = app.extensions.get(EXTENSION)
+    if app_limiter is None:
+        return None
+    return app_limiter, environ.get(RESPONSE_KEY) or environ.setdefault(RESPONSE_KEY, ResponseState())
 
 
-def current_response() -> ResponseState:
-    """Return the state of the response to the current request. A context without the middleware has one of its own."""
-    environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
-    state: ResponseState | None = environ.get(RESPONSE_KEY)
-    return state or environ.setdefault(RESPONSE_KEY, ResponseState())
+def current_app_limiter() -> AppLimiter | None:
+    """Return the limiter of the current request's application, None as with ``current_place``."""
+    place = current_place()
+    return None if place is None else place[0]
 
 
 def current_state() -> RequestState | None:
@@ -97,16 +105,16 @@ def current_state() -> RequestState | None:
 
 def kept_state(endpoint: str | None) -> RequestState | None:
     """Return the state that the current request has kept for an endpoint (None: for a token), None without one."""
-    app_limiter = current_app_limiter()
-    return None if app_limiter is None else current_response().states.get((app_limiter, endpoint))
+    place = current_place()
+    return None if place is None else place[1].states.get((place[0], endpoint))
 
 
 def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
     """Return a state for the current request, None if the application does not limit it."""
-    app_limiter = current_app_limiter()
-    if app_limiter is None or (is_authorize and not app_limiter.authorize_endpoint):
+    place = current_place()
+    if place is None or (is_authorize and not place[0].authorize_endpoint):
         return None
-    return RequestState(app_limiter, current_response(), is_authorize, grant)
+    return RequestState(*place, is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:
