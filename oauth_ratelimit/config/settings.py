@@ -1,6 +1,7 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import ip_network
 from typing import Any
 
@@ -308,7 +309,7 @@ class StatisticsSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """The whole configuration: an attribute for each section, and the policies that the others make together."""
 
@@ -329,7 +330,7 @@ class Settings:
     warnings: tuple[str, ...] = ()  # one line for each key that is ignored
     is_rejected: bool = False  # limits are off because the file is not valid; the guard goes on
 
-    @property
+    @cached_property
     def is_guarded(self) -> bool:
         """True if failed authentications are counted."""
         return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)

@@ -114,7 +114,8 @@ def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState 
     place = current_place()
     if place is None or (is_authorize and not place[0].authorize_endpoint):
         return None
-    return RequestState(*place, is_authorize, grant)
+    app_limiter, response = place
+    return RequestState(app_limiter, response, is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:

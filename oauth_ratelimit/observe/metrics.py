@@ -5,8 +5,8 @@ them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it 
 """
 
 import threading
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -95,17 +95,16 @@ class Metrics:
 
     def record_decisions(self, decided: Sequence[DecidedRequest]) -> None:
         """Count requests, those of a kind at once: the library takes longer to count one than we to decide it."""
-        counts: dict[tuple[str, Kind, str, Outcome, Mode, str], tuple[int, Policy | None]] = {}
+        found: defaultdict[tuple[str, Kind, str, Outcome, Mode, str], list[Policy | None]] = defaultdict(list)
         near_limit_count = 0
         for request in decided:
             policy, mode, _, is_near_limit = request.decision.described()
             near_limit_count += is_near_limit
-            outcome = outcome_of(request.decision)
             kind: Kind = "client" if request.username is None else "user"
             name = NONE if policy is None else policy.name
-            key = request.client_id, kind, request.grant, outcome, mode, name
-            counts[key] = counts.get(key, (0, None))[0] + 1, policy
-        for (client_id, kind, grant, outcome, mode, name), (count, policy) in counts.items():
+            found[request.client_id, kind, request.grant, outcome_of(request.decision), mode, name].append(policy)
+        for (client_id, kind, grant, outcome, mode, name), policies in found.items():
+            count, policy = len(policies), policies[-1]
             client = self._label_of(client_id, is_over_limit=outcome not in ("allowed", "trusted"))
             self._decisions.labels(outcome, mode.value, grant, name).inc(count)
             self._client_decisions.labels(client, kind, outcome).inc(count)
@@ -163,8 +162,11 @@ def _observe(histogram: "prometheus_client.Histogram", values: Sequence[float]) 
             histogram.observe(value)
         return
     total.inc(sum(values))
-    for index, count in Counter(map(partial(bisect_left, bounds), values)).items():
-        buckets[index].inc(count)
+    ordered, counted = sorted(values), 0
+    for bucket, bound in zip(buckets, bounds, strict=True):
+        up_to = bisect_right(ordered, bound)
+        bucket.inc(up_to - counted)
+        counted = up_to
 
 
 _opening = threading.Lock()  # guards _opened

@@ -1,6 +1,7 @@
 """Counts of one client in one minute of one process."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from functools import partial
 from heapq import nlargest
 
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
@@ -26,14 +27,15 @@ class OpenMinute:
         self.is_newly_denied = False  # for the first time in the minute with this outcome, and not written since
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
-        self._tallies: defaultdict[tuple[Kind, str], Counter[str]] = defaultdict(Counter)  # by kind and grant
+        self._tallies: defaultdict[tuple[Kind, str], defaultdict[str, int]]  # by kind and grant
+        self._tallies = defaultdict(partial(defaultdict, int))
         self._peaks: dict[str, Peak] = {}
         self._denials: dict[tuple[str, str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
         self._burst = 0
-        self._lifetimes: Counter[int] = Counter()
+        self._lifetimes: defaultdict[int, int] = defaultdict(int)
 
     def count(
         self,
@@ -48,6 +50,21 @@ class OpenMinute:
         """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1
         tally = self._tallies[kind, grant]
+        if decision.denial is None:
+            tally[outcome_of(decision)] += 1
+        else:
+            self._count_over(decision, tally, grant, now_s, policy_prefix)
+        counted_s = decision.counted_s
+        for tier, content in zip(decision.tiers, decision.counted) if has_peak else ():  # noqa: B905  # slow
+            used, name = tier.estimate(content, counted_s), policy_prefix + tier.policy.name
+            known, share = self._peaks.get(name), used / tier.limit
+            if known is None or share > known.share:
+                self._peaks[name] = Peak(share, used, tier.limit, tier.window_s)
+
+    def _count_over(
+        self, decision: Decision, tally: defaultdict[str, int], grant: str, now_s: float, policy_prefix: str
+    ) -> None:
+        """Count a request over a limit."""
         outcome: str = outcome_of(decision)
         if decision.answer is Answer.REUSABLE:
             outcome = "would_deny" if decision.allowed else "denied"
@@ -61,11 +78,6 @@ class OpenMinute:
             new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
-        for tier, content in zip(decision.tiers, decision.counted, strict=True) if has_peak else ():
-            used, policy = tier.estimate(content, decision.counted_s), tier.policy
-            name, share = policy_prefix + policy.name, used / policy.limit
-            if name not in self._peaks or share > self._peaks[name].share:
-                self._peaks[name] = Peak(share, used, policy.limit, policy.window.window_s)
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
         """Count the user and the burst of a request at the token endpoint."""
@@ -77,7 +89,8 @@ class OpenMinute:
         second = int(now_s)
         self._second_count = self._second_count + 1 if second == self._second else 1
         self._second = second
-        self._burst = max(self._burst, self._second_count)
+        if self._second_count > self._burst:
+            self._burst = self._second_count
 
     def count_lifetime(self, lifetime_s: object) -> None:
         """Count the lifetime of the request's token, if it is whole seconds."""
