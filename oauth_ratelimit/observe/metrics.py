@@ -5,8 +5,8 @@ them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it 
 """
 
 import threading
-from bisect import bisect_right
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -162,11 +162,8 @@ def _observe(histogram: "prometheus_client.Histogram", values: Sequence[float]) 
             histogram.observe(value)
         return
     total.inc(sum(values))
-    ordered, counted = sorted(values), 0
-    for bucket, bound in zip(buckets, bounds, strict=True):
-        up_to = bisect_right(ordered, bound)
-        bucket.inc(up_to - counted)
-        counted = up_to
+    for index, count in Counter(map(partial(bisect_left, bounds), values)).items():
+        buckets[index].inc(count)
 
 
 _opening = threading.Lock()  # guards _opened

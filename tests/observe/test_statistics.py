@@ -108,12 +108,12 @@ REVOCATION = Source("client", "endpoint:revocation")
 CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "by grant and kind": (
         "enforce",
-        [{"times": 5}, {"username": "alice", "times": 4}, {"username": "alice", "grant": REFRESH}],
+        [{"times": 5}, {"username": "alice", "times": 4}, {"username": "alice", "grant": REFRESH}, {"username": "bob"}],
         {
-            "tallies": {OWN: Tally(4, 1), LOGIN: Tally(2, 2, retries=1), RENEWAL: Tally(denied=1, retries=1)},
+            "tallies": {OWN: Tally(4, 1), LOGIN: Tally(3, 2, retries=1), RENEWAL: Tally(denied=1, retries=1)},
             "peaks": {"client": Peak(1.0, 4.0, 4, 60), "user": Peak(1.0, 2.0, 2, 60)},
-            "users": (UserLoad("alice", 5, denied=3),),
-            "burst": 10,
+            "users": (UserLoad("alice", 5, denied=3), UserLoad("bob", 1)),
+            "burst": 11,
             "denials": {
                 ("client", CREDENTIALS, "denied"): Denials(1, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
                 ("user", PASSWORD, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
