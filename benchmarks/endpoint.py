@@ -147,12 +147,8 @@ def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[
 
 
 def _cpu_us_per_request(server: Gunicorn, duration_s: float, cpu_ns: dict[Gunicorn, int]) -> float:
-    """Load a server for some time, and return the CPU time of its worker per request.
-
-    It includes what the worker did since its last turn: some keys are written only ten seconds after their requests.
-    """
+    """Load a server, and return its worker's CPU time per request, with that since its last turn: it writes later."""
     (pid,) = server.pids()
-    before_ns = cpu_ns[server]
     count = round(duration_s * REQUESTS_PER_S)
     counts: list[int] = []
     senders = [
@@ -165,7 +161,8 @@ def _cpu_us_per_request(server: Gunicorn, duration_s: float, cpu_ns: dict[Gunico
         sender.join()
     if sum(counts) != count:
         raise RuntimeError(f"{sum(counts)} of {count} requests were answered")
-    cpu_ns[server] = time.clock_gettime_ns((~pid << 3) | 2)  # the result of clock_getcpuclockid(3). Linux only.
+    clock = (~pid << 3) | 2  # the result of clock_getcpuclockid(3). Linux only.
+    before_ns, cpu_ns[server] = cpu_ns[server], time.clock_gettime_ns(clock)
     return (cpu_ns[server] - before_ns) / count / 1000
 
 

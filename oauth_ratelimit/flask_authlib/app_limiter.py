@@ -160,10 +160,8 @@ class AppLimiter:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
         Leaves in its state the error to raise if it is denied, and its token if that is given out again or may be kept.
-        The middleware gets the quota headers of the last decision, none if that is a denial.
-
-        Args:
-            asked: What the server is asked to generate; None if it generates no token.
+        The middleware gets the quota headers of the last decision, none if that is a denial. ``asked`` is None unless
+        the server is asked to generate a token.
         """
         if self.is_switched_off:
             return

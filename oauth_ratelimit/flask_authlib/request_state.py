@@ -114,8 +114,7 @@ def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState 
     place = current_place()
     if place is None or (is_authorize and not place[0].authorize_endpoint):
         return None
-    app_limiter, response = place
-    return RequestState(app_limiter, response, is_authorize, grant)
+    return RequestState(place[0], place[1], is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:

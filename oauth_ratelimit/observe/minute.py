@@ -50,23 +50,8 @@ class OpenMinute:
         """Count a request at any endpoint; without ``has_peak`` the use of its limits is left out."""
         self.request_count += 1
         tally = self._tallies[kind, grant]
-        if decision.denial is None:
-            tally[outcome_of(decision)] += 1
-        else:
-            self._count_over(decision, tally, grant, now_s, policy_prefix)
-        counted_s = decision.counted_s
-        for tier, content in zip(decision.tiers, decision.counted) if has_peak else ():  # noqa: B905  # slow
-            used, name = tier.estimate(content, counted_s), policy_prefix + tier.policy.name
-            known, share = self._peaks.get(name), used / tier.limit
-            if known is None or share > known.share:
-                self._peaks[name] = Peak(share, used, tier.limit, tier.window_s)
-
-    def _count_over(
-        self, decision: Decision, tally: defaultdict[str, int], grant: str, now_s: float, policy_prefix: str
-    ) -> None:
-        """Count a request over a limit."""
         outcome: str = outcome_of(decision)
-        if decision.answer is Answer.REUSABLE:
+        if decision.denial is not None and decision.answer is Answer.REUSABLE:
             outcome = "would_deny" if decision.allowed else "denied"
             tally["would_reuse"] += 1
         tally[outcome] += 1
@@ -78,6 +63,12 @@ class OpenMinute:
             new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
+        counted_s = decision.counted_s
+        for tier, content in zip(decision.tiers, decision.counted) if has_peak else ():  # noqa: B905  # slow
+            used, name = tier.estimate(content, counted_s), policy_prefix + tier.policy.name
+            peak, share = self._peaks.get(name), used / tier.limit
+            if peak is None or share > peak.share:
+                self._peaks[name] = Peak(share, used, tier.limit, tier.window_s)
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
         """Count the user and the burst of a request at the token endpoint."""
