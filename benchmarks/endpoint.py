@@ -161,8 +161,7 @@ def _cpu_us_per_request(server: Gunicorn, duration_s: float, cpu_ns: dict[Gunico
         sender.join()
     if sum(counts) != count:
         raise RuntimeError(f"{sum(counts)} of {count} requests were answered")
-    clock = (~pid << 3) | 2  # the result of clock_getcpuclockid(3). Linux only.
-    before_ns, cpu_ns[server] = cpu_ns[server], time.clock_gettime_ns(clock)
+    before_ns, cpu_ns[server] = cpu_ns[server], time.clock_gettime_ns((~pid << 3) | 2)  # Linux: clock_getcpuclockid(3)
     return (cpu_ns[server] - before_ns) / count / 1000
 
 
