@@ -114,8 +114,7 @@ class ConfigFile:
             if warning:
                 log.warning("config_not_protected", path=self.path, hint=warning)
             self._valid, self.rejection = settings, None
-        is_repaired = self.rejection is None and not was_valid
-        is_new = is_repaired or settings != self._settings
+        is_new = settings != self._settings or (self.rejection is None and not was_valid)
         self._settings, self.digest = settings, digest
         return settings if is_new else None
 

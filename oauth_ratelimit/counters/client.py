@@ -189,8 +189,7 @@ class ClientState:
         holder = key or self.total
         is_lasting = not can_reuse or len({tier.reuses for tier in tiers}) == 1  # with time, other limits may deny
         if holder is not None and cost == 1 and rules is self.rules and is_lasting and not counting and not admitting:
-            until_s = now_s + denial.retry_after_s - ROUNDING_S
-            self.denials[holder] = CachedDenial(decision, until_s)
+            self.denials[holder] = CachedDenial(decision, now_s + denial.retry_after_s - ROUNDING_S)
         return decision
 
     def preview(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int) -> Decision:

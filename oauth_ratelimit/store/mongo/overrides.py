@@ -161,8 +161,7 @@ class OverrideStore:
         if only_active:
             selected["active"] = True
         with translated_errors():
-            collection = self._collection()
-            result = collection.update_one(selected, update, upsert=not only_active)
+            result = self._collection().update_one(selected, update, upsert=not only_active)
             is_changed = bool(result.matched_count or result.upserted_id is not None)
             if is_changed:
                 self.renew_revision()  # last, so that its readers find the change
