@@ -47,8 +47,11 @@ class UrgentLoop:
         self._pause_ends = threading.Event()  # the store answers again, or the thread stops
 
     def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
+        """Start the thread. If the process has none left, urgent keys wait for the next full cycle."""
+        try:
+            threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
+        except RuntimeError:
+            log.exception("cycle_failed")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
