@@ -59,7 +59,7 @@ def run(*, short: bool) -> Iterator[Result]:
             base, ours = instructions.count([*instructions.REQUESTS]).values()
             yield Result("endpoint/instructions of client_credentials, added", 100 * (ours / base - 1), "%", "<= 6")
         seed(database, users=USERS)
-        yield from _as_deployed(database, turn_s=2 if short else 12, turn_count=2 if short else 8)
+        yield from _as_deployed(database, turn_s=2 if short else 6, turn_count=2 if short else 14)
 
 
 def _called_directly(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
