@@ -285,7 +285,8 @@ def test_server_answers_as_without_a_guard_when_the_guard_breaks(
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.01)  # for a guess that is never settled
     with guarded(database, guard()) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 2))
-        assert "methods: ['client_secret_basic', " in server.job(secret="guess").json["error_description"]
+        assert 401 == (answer := server.job(secret="guess")).status_code
+        assert "methods: ['client_secret_basic', " in answer.json["error_description"]
         assert 200 == server.login("alice", password_of("alice")).status_code
 
     assert {"guard_failed"} == set(errors(logs)) - {"check_failed"}

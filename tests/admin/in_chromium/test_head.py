@@ -115,8 +115,7 @@ def test_file_that_an_instance_rejects_shows_on_every_page(
         for page in PAGES:
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("configuration file rejected by 1 instance since", "#state")
-        rows = browser.cells("#instances")
+        valid_row, rejecting = map(browser.cells("#instances").get, ("node-1:7:aa", "node-2:8:bb"))
         browser.open("about:blank")
 
-    valid_row, rejecting = rows["node-1:7:aa"], rows["node-2:8:bb"]
     assert ("c0ffee", "invalid", "off") == (valid_row["file"], rejecting["file"], rejecting["mode"])
