@@ -158,7 +158,8 @@ def what_if(
         "unjudged_count": excluded,
     }
     if form == "table":
-        over = f"{data['affected_count']} of {len(subjects)} over the limit"
+        subject = "user" if limit_kind is LimitKind.USER else "client"
+        over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
         spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
         denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
         click.secho(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)

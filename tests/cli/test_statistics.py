@@ -58,7 +58,7 @@ def test_what_if_estimates_denials_by_client_and_by_user(terminal: Terminal) -> 
     assert (round(shop["denied"] * 4 / 5), None) == (shop["spared"], rest["spared"])
     assert f"requests denied, reuse would spare {data['spared']}\n" in text
     assert [("alice", 600), ("bob", 120)] == [(each["username"], each["offered"]) for each in users]
-    for words in ("10 in 1 min, client: 1 of 2 over the limit", "An approximation", "Not included: 600 requests of"):
+    for words in ("1 min, client: 1 of 2 clients over the limit", "An approximation", "Not included: 600 requests of"):
         assert words in text
     assert "among the heaviest" in terminal.ok("what-if", "--limit", "2/minute", "--kind", "user")
 
