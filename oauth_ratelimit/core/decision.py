@@ -92,7 +92,7 @@ class Decision:
             return self.denial.policy, self.denial.mode, self.denial.remaining, False
         if not self.tiers:
             return None, self.client_mode, 0, False
-        place, used = self._tightest or self.tightest()
+        place, used = self.tightest()
         tier = self.tiers[place]
         remaining = int(tier.limit - used)
         return tier.policy, tier.mode, remaining, remaining * NEAR_LIMIT_SHARE < tier.limit
@@ -104,7 +104,7 @@ class Decision:
         """
         if self._tightest is None:
             place, used = 0, self.tiers[0].estimate(self.counted[0], self.now_s)
-            for index in range(1, len(self.tiers)) if len(self.tiers) > 1 else ():
+            for index in range(1, len(self.tiers)):
                 hits = self.tiers[index].estimate(self.counted[index], self.now_s)
                 if self.tiers[index].limit - hits < self.tiers[place].limit - used:
                     place, used = index, hits
@@ -187,7 +187,7 @@ class Decision:
         if not tiers:
             return None
         if denial is None:
-            place, used = self._tightest or self.tightest()
+            place, used = self.tightest()
             tier = tiers[place]
             if tier.is_enforced:
                 more_after_s, reset_after_s = tier.delays(self.counted[place], self.now_s, used)

@@ -15,13 +15,12 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import Asked, Reuser
+from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, Reuser
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -155,13 +154,13 @@ class AppLimiter:
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        asked: Asked | None = None,
+        call: GenerateCall | None = None,
     ) -> None:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
         Leaves in its state the error to raise if it is denied, and its token if that is given out again or may be kept.
-        The middleware gets the quota headers of the last decision, none if that is a denial. ``asked`` is None unless
-        the server is asked to generate a token.
+        The middleware gets the quota headers of the last decision, none if that is a denial. ``call`` is None unless
+        its token may be given out again.
         """
         if self.is_switched_off:
             return
@@ -178,8 +177,8 @@ class AppLimiter:
             if username is not None:
                 key = settings.denial.partition_key or settings.privacy.key
                 partition = None if key is None else key.partition(client_id, username)
-            elif asked is not None and grant_type == CLIENT_CREDENTIALS:
-                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, asked, state, settings.denial)
+            elif call is not None:
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, call, state, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:

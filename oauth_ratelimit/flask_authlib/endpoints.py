@@ -17,9 +17,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, username_of
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
-    current_place,
     keep_state,
     kept_state,
+    limited_request,
     new_state,
 )
 
@@ -48,10 +48,12 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
     Endpoints of Authlib's server have a name of its own besides Flask's. The caller is looked for only where there are
     limits: that may query a database. A token that is validated to issue another one is no use of an endpoint.
     """
-    place, token = current_place(), TOKEN_STATE.get()
-    if place is None or (token is not None and token.response is place[1]):
+    found, token = limited_request(), TOKEN_STATE.get()
+    if found is None:
         return
-    app_limiter = place[0]
+    app_limiter, response = found
+    if token is not None and token.response is response:
+        return
     policies = app_limiter.settings.policies
     if not policies.endpoints or policies.mode is Mode.OFF:
         return

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import after_this_request
 
-from oauth_ratelimit.core.grant_type import JWT_BEARER
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
@@ -24,12 +24,13 @@ from oauth_ratelimit.flask_authlib.failed_auth import (
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
     RequestState,
-    current_app_limiter,
     current_state,
     keep_state,
+    limited_request,
     new_state,
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall
 
 REVOCATION = "revocation"
 WITHOUT_SERVER = "it neither generates nor saves its token through the server: call self.save_token(token)"
@@ -83,7 +84,8 @@ class RateLimitMixin:
         """Decide before a token is generated, or give out one again."""
         state = current_state()
         if state is not None:
-            state.limit(client, user, grant_type, (self, args, kwargs))
+            call = GenerateCall(self, args, kwargs) if grant_type == CLIENT_CREDENTIALS else None
+            state.limit(client, user, grant_type, call)
             if state.reuse is not None:
                 generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
                 return state.reuse.generate(generate)
@@ -111,7 +113,7 @@ class RateLimitMixin:
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
         """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
         state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
-        app_limiter = current_app_limiter() if state is None else state.app_limiter
+        app_limiter = (limited_request() or (None, None))[0] if state is None else state.app_limiter
         if app_limiter is None or not app_limiter.live.current.is_guarded:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:

@@ -13,7 +13,7 @@ from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import Asked, TokenReuse
+from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, TokenReuse
 from oauth_ratelimit.guard import Guess
 
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
@@ -35,7 +35,7 @@ class RequestState:
         self.is_authorize = is_authorize  # at the authorization endpoint, where a denial goes to the redirect URI
         self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
-    def limit(self, client: Any, user: Any, grant_type: str | None, asked: Asked | None = None) -> None:
+    def limit(self, client: Any, user: Any, grant_type: str | None, call: GenerateCall | None = None) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied."""
         if not self.is_decided:
             self.client = client
@@ -45,7 +45,7 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.app_limiter.check(self, client, username, grant_type, asked=asked)
+                self.app_limiter.check(self, client, username, grant_type, call=call)
         if self.denial is not None:
             raise self.denial
 
@@ -75,7 +75,7 @@ class RequestState:
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
 
 
-def current_place() -> tuple[AppLimiter, ResponseState] | None:
+def limited_request() -> tuple[AppLimiter, ResponseState] | None:
     """Return the limiter of the current request's application and the state of its response.
 
     None if the application is not limited, or outside of a request. A context without the middleware has a response
@@ -92,12 +92,6 @@ def current_place() -> tuple[AppLimiter, ResponseState] | None:
     return app_limiter, environ.get(RESPONSE_KEY) or environ.setdefault(RESPONSE_KEY, ResponseState())
 
 
-def current_app_limiter() -> AppLimiter | None:
-    """Return the limiter of the current request's application, None as with ``current_place``."""
-    place = current_place()
-    return None if place is None else place[0]
-
-
 def current_state() -> RequestState | None:
     """Return the state of the current token request, None if it is not limited."""
     return TOKEN_STATE.get() or kept_state(None)
@@ -105,16 +99,19 @@ def current_state() -> RequestState | None:
 
 def kept_state(endpoint: str | None) -> RequestState | None:
     """Return the state that the current request has kept for an endpoint (None: for a token), None without one."""
-    place = current_place()
-    return None if place is None else place[1].states.get((place[0], endpoint))
+    found = limited_request()
+    if found is None:
+        return None
+    app_limiter, response = found
+    return response.states.get((app_limiter, endpoint))
 
 
 def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
     """Return a state for the current request, None if the application does not limit it."""
-    place = current_place()
-    if place is None or (is_authorize and not place[0].authorize_endpoint):
+    found = limited_request()
+    if found is None or (is_authorize and not found[0].authorize_endpoint):
         return None
-    return RequestState(place[0], place[1], is_authorize, grant)
+    return RequestState(*found, is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:

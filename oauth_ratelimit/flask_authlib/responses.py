@@ -100,7 +100,7 @@ def quota_headers(decision: Decision, families: tuple[str, ...], partition: str 
     headers: QuotaHeaders = ()
     if "ietf" in families:
         pk = f";pk=:{partition}:" if partition and not is_total else ""
-        left = remaining if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
+        left = min(remaining, MAX_FIELD_INTEGER)
         headers = (policies, ("RateLimit", f"{beginning}{left};t={whole_seconds(more_after_s, at_least)}{pk}"))
     if "x-ratelimit" in families:
         reset = ("X-RateLimit-Reset", f"{whole_seconds(reset_after_s, at_least)}")

@@ -60,8 +60,12 @@ _server_ids: dict[int, tuple[ref[Any], bytes]] = {}  # by ``id``, because differ
 _is_binding = lru_cache(maxsize=1000)(BINDING.search)
 
 
-Asked = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
-"""What a server is asked to generate: the server, and the arguments after the user, without names and with them."""
+class GenerateCall(NamedTuple):
+    """A call of ``generate_token``."""
+
+    server: Any
+    options: tuple[Any, ...]  # arguments after the user
+    named_options: Mapping[str, Any]
 
 
 class TokenReuse:
@@ -179,7 +183,7 @@ class Reuser(NamedTuple):
         cache: TokenCache,
         client: Any,
         client_id: str,
-        asked: Asked,
+        call: GenerateCall,
         state: "RequestState",
         denial: DenialSettings,
     ) -> TokenReuse | None:
@@ -189,11 +193,11 @@ class Reuser(NamedTuple):
         if not (is_over or keeps or cache.follows(client_id)) or state.grant is None or state.is_authorize:
             return None  # most requests
         client_id = storable_name(client_id)
-        (_, options, named_options), reuses = asked, decision.action == "reuse"
+        reuses = decision.action == "reuse"
         try:
-            allowed = client.get_allowed_scope(options[0] if options else named_options.get("scope"))
+            allowed = client.get_allowed_scope(call.options[0] if call.options else call.named_options.get("scope"))
             scope = None if allowed is None else sorted(allowed.split())
-            digest = None if scope is None else self._digest(client, asked, state, scope)
+            digest = None if scope is None else self._digest(client, call, state, scope)
             if scope is None or digest is None:
                 return None
             if not reuses and not keeps:
@@ -236,11 +240,11 @@ class Reuser(NamedTuple):
             self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
 
-    def _digest(self, client: Any, asked: Asked, state: "RequestState", scope: list[str]) -> bytes | None:
+    def _digest(self, client: Any, call: GenerateCall, state: "RequestState", scope: list[str]) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
         environ, method = http_request.environ, str(getattr(state.grant.request, "auth_method", ""))
-        server, options, named_options = asked
+        options = (*call.options, *call.named_options.values())
         extra = "" if self.key_of is None else self.key_of(client)
         form, credential = http_request.form, CREDENTIALS.get(method)
         claims = _claims_of(form.get(ASSERTION, "")) if credential == ASSERTION else {}
@@ -253,20 +257,20 @@ class Reuser(NamedTuple):
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
-            or not all(isinstance(value, SIMPLE) for value in (*options, *named_options.values()))
+            or not all(isinstance(value, SIMPLE) for value in options)
             or getattr(environ.get("gunicorn.socket"), "getpeercert", bool)()  # of a client, to gunicorn itself
             or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
             return None
         parts = (
-            _id_of(server),
+            _id_of(call.server),
             (str(client.get_client_id()), type(client).__qualname__),
             [str(getattr(client, name, "")) for name in RECORD],
             (method, http_request.mimetype, [environ.get(name) for name in PLACE]),
             credential and environ.get("HTTP_AUTHORIZATION"),
             sorted((name, values[1:] if name == credential else values) for name, values in form.lists()),
             sorted((name, value) for name, value in claims.items() if name not in SINGLE_USE),
-            (scope, options, sorted(named_options.items())),
+            (scope, call.options, sorted(call.named_options.items())),
             extra,
         )
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()

@@ -1,7 +1,6 @@
 """Counts of one client in one minute of one process."""
 
-from collections import defaultdict
-from functools import partial
+from collections import Counter, defaultdict
 from heapq import nlargest
 
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
@@ -27,15 +26,14 @@ class OpenMinute:
         self.is_newly_denied = False  # for the first time in the minute with this outcome, and not written since
         self.users: dict[str, list[int]] = {}  # all, denied and would-be denied requests
         self._max_users = max_users
-        self._tallies: defaultdict[tuple[Kind, str], defaultdict[str, int]]  # by kind and grant
-        self._tallies = defaultdict(partial(defaultdict, int))
+        self._tallies: defaultdict[tuple[Kind, str], Counter[str]] = defaultdict(Counter)  # by kind and grant
         self._peaks: dict[str, Peak] = {}
         self._denials: dict[tuple[str, str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
         self._burst = 0
-        self._lifetimes: defaultdict[int, int] = defaultdict(int)
+        self._lifetimes: Counter[int] = Counter()
 
     def count(
         self,
@@ -51,7 +49,7 @@ class OpenMinute:
         self.request_count += 1
         tally = self._tallies[kind, grant]
         outcome: str = outcome_of(decision)
-        if decision.denial is not None and decision.answer is Answer.REUSABLE:
+        if decision.answer is Answer.REUSABLE:
             outcome = "would_deny" if decision.allowed else "denied"
             tally["would_reuse"] += 1
         tally[outcome] += 1
@@ -64,7 +62,7 @@ class OpenMinute:
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
         counted_s = decision.counted_s
-        for tier, content in zip(decision.tiers, decision.counted) if has_peak else ():  # noqa: B905  # slow
+        for tier, content in zip(decision.tiers, decision.counted, strict=True) if has_peak else ():
             used, name = tier.estimate(content, counted_s), policy_prefix + tier.policy.name
             peak, share = self._peaks.get(name), used / tier.limit
             if peak is None or share > peak.share:
@@ -80,8 +78,7 @@ class OpenMinute:
         second = int(now_s)
         self._second_count = self._second_count + 1 if second == self._second else 1
         self._second = second
-        if self._second_count > self._burst:
-            self._burst = self._second_count
+        self._burst = max(self._burst, self._second_count)
 
     def count_lifetime(self, lifetime_s: object) -> None:
         """Count the lifetime of the request's token, if it is whole seconds."""
