@@ -81,13 +81,17 @@ def test_forked_process_starts_and_ends_a_worker_of_its_own(
     assert 2 == [entry["event"] for entry in logs].count("ratelimit_started")
 
 
-@pytest.mark.parametrize(("part", "second"), [("BackgroundScheduler", 200), ("threading.Thread", 429)])
-def test_process_that_lacks_a_thread_issues_tokens(monkeypatch: pytest.MonkeyPatch, part: str, second: int) -> None:
+@pytest.mark.parametrize(
+    ("part", "second", "event"),
+    [("BackgroundScheduler", 200, "check_failed"), ("threading.Thread", 429, "cycle_failed")],
+)
+def test_process_that_lacks_a_thread_issues_tokens(
+    monkeypatch: pytest.MonkeyPatch, part: str, second: int, event: str
+) -> None:
     monkeypatch.setattr(f"oauth_ratelimit.sync.loop.{part}", Mock(side_effect=RuntimeError("can't start new thread")))
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, second] == [token_status(app), token_status(app)]
 
-    event = {200: "check_failed", 429: "cycle_failed"}[second]
     assert [event] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
 
 
