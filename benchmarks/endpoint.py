@@ -46,7 +46,7 @@ BURST_COUNT = 20  # requests in a row to one subject, so that a disturbance hits
 USERS = tuple(User(f"user-{number:04}", "password") for number in range(2_000))
 REQUESTS_PER_S = 200  # more would fill two cores, where waiting for the interpreter costs more than what runs
 SENDERS = 8  # to each server
-PHASES_S = (12, 10)  # until the server is warm, and measured: a key waits for up to ten seconds to be written
+PHASES_S = (12, 10)  # to warm up, because a key may be written ten seconds later, and to be measured
 GOALS = {OURS: "<= 5", SHARED: "<= 10"}  # percent of the CPU time of an unprotected server
 
 
