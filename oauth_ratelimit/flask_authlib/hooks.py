@@ -71,7 +71,7 @@ class RateLimitMixin:
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Open the state of an authorization request, unless the application leaves those unlimited."""
-        state = new_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
+        state = new_state(is_authorize=True)
         outer = TOKEN_STATE.set(state)
         try:
             return super().create_authorization_response(request, grant_user, *args, **kwargs)  # type: ignore[misc]
@@ -190,7 +190,7 @@ def _facts_of(app_limiter: AppLimiter, oauth_request: Any) -> tuple[Any, Any, st
 
 
 def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: Any) -> None:
-    payload = (oauth_request if state.grant is None else state.grant.request).payload
+    payload = oauth_request.payload
     redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
     if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
         denial.redirect_to(redirect_uri, state=payload.state)

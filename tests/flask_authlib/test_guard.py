@@ -13,7 +13,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import TestResponse
 
 from testbed.oauth_server.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP, Database
-from testbed.oauth_server.models import GRANT_JWT_BEARER, GRANT_OWN_TOKEN
+from testbed.oauth_server.models import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_OWN_TOKEN
 from tests.support.flows import password_of
 from tests.support.guarded import (
     ADDRESS_LIMIT,
@@ -78,6 +78,13 @@ def test_answers_are_the_same_for_users_who_exist_and_who_do_not(server: Guarded
         ]
 
     assert story("alice", password_of("alice")) == story("nobody-at-all", "wrong") == story("bob", "wrong")
+
+
+def test_device_that_is_denied_is_told_to_slow_down(server: Guarded) -> None:
+    """Any other error ends its polling."""
+    form = {"grant_type": GRANT_DEVICE_CODE, "device_code": "some-code"}
+    answers = [server.send(form, auth=("web-shop", "wrong")) for _ in range(CLIENT_LIMIT + 1)]
+    assert (429, "slow_down") == (answers[-1].status_code, answers[-1].json["error"])
 
 
 # What counts against whom.

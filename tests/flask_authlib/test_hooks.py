@@ -65,6 +65,13 @@ def custom_statuses(app: Flask, issue: Callable[[Any], Any]) -> list[int]:
     return statuses(lambda: ask(app, "custom"), 3)
 
 
+def dispatch(app: Flask) -> int:
+    """Handle a token request without middleware."""
+    auth, form = (CLIENT.client_id, CLIENT.client_secret), {"grant_type": "client_credentials"}
+    with app.test_request_context("/token", method="POST", data=form, auth=auth):
+        return app.full_dispatch_request().status_code
+
+
 # The user of a request.
 
 
@@ -84,19 +91,13 @@ def test_names_are_counted_as_text_whatever_stands_for_it(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("is_copied", [False, True], ids=["in the view", "in a thread of its own"])
 def test_request_within_a_request_is_counted_and_answered_apart(app: Flask, is_copied: bool) -> None:
     """A view may create and handle requests of its own, which share ``flask.g``."""
-    auth = (CLIENT.client_id, CLIENT.client_secret)
-    form = {"grant_type": "client_credentials"}
-
-    def handle() -> int:
-        with app.test_request_context("/token", method="POST", data=form, auth=auth):
-            return app.full_dispatch_request().status_code
 
     def batch() -> list[int]:
         server_of(app).create_token_response()
         if not is_copied:
-            return [handle(), handle()]
+            return [dispatch(app), dispatch(app)]
         with ThreadPoolExecutor(1) as pool:
-            return [pool.submit(copy_context().run, handle).result() for _ in range(2)]
+            return [pool.submit(copy_context().run, dispatch, app).result() for _ in range(2)]
 
     app.add_url_rule("/batch", "batch", batch, methods=["POST"])
     answer = ask(app, path="/batch")
@@ -136,6 +137,44 @@ def test_endpoint_and_token_of_a_request_are_decided_apart() -> None:
         denied = [ask(app) for _ in range(4)][2:]
     assert [429, 429] == [answer.status_code for answer in denied]
     assert [["2"], ["3"]] == [answer.headers.getlist("X-RateLimit-Limit") for answer in denied]
+
+
+class AuthorizationGrant:
+    """A grant of the authorization endpoint that issues no token."""
+
+    validate_authorization_request = staticmethod(str)
+    execute_hook = staticmethod(lambda *_: None)
+    create_authorization_response = staticmethod(lambda *_: (200, "", []))
+
+
+@pytest.mark.parametrize(
+    "ask_for",
+    [
+        lambda server: server.create_token_response(),
+        lambda server: server.create_authorization_response(grant_user=USER, grant=AuthorizationGrant()),
+    ],
+    ids=["token", "authorization"],
+)
+def test_endpoint_is_limited_after_another_answer_of_the_same_request(ask_for: Callable[[Any], Response]) -> None:
+    settings = config(limit=9, endpoints={"view": {"path": ["/token"], "limits": {"client": ["1/minute"]}}})
+    with protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+
+        def view() -> Response:
+            answer = ask_for(server_of(app))
+            OAuthRateLimit.limit(CLIENT.client_id)
+            return answer
+
+        app.view_functions["token"] = view
+        assert [200, 429] == statuses(lambda: ask(app), 2)
+
+
+@pytest.mark.parametrize("ask_for", [ask, dispatch], ids=["through the middleware", "past it"])
+def test_grant_that_asks_for_another_token_is_limited_for_its_own(app: Flask, ask_for: Callable[[Flask], Any]) -> None:
+    def issue(grant: CustomGrant) -> Any:
+        ask_for(app)
+        return grant.generate_token()
+
+    assert [200, 429, 429] == custom_statuses(app, issue)
 
 
 @pytest.mark.parametrize(

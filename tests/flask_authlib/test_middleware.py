@@ -205,6 +205,23 @@ def test_application_protected_again_is_wrapped_once() -> None:
     assert QUOTA_HEADERS == quota_of(ask(app))
 
 
+class ImplicitGrant:
+    """A grant that has Authlib's server generate a token at the authorization endpoint."""
+
+    validate_authorization_request = staticmethod(str)
+    execute_hook = staticmethod(lambda *_: None)
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+    def create_authorization_response(self, *_: Any) -> tuple[int, Any, Any]:
+        return 200, self.server.generate_token("implicit", CLIENT), []
+
+
+def authorize(server: Any) -> Any:
+    return server.create_authorization_response(grant_user=None, grant=ImplicitGrant(server))
+
+
 def endpoint(_: Any) -> str:
     OAuthRateLimit.limit(CLIENT.client_id)
     return "used"
@@ -218,8 +235,9 @@ def endpoint(_: Any) -> str:
         (answer, 5, "client_credentials", "wrong", "401 UNAUTHORIZED"),
         (answer, 5, JWT_BEARER, CLIENT.client_secret, "200 OK"),
         (endpoint, 5, "", "", "200 OK"),
+        (authorize, 1, "", "", "302 FOUND"),
     ],
-    ids=["admitted", "denied", "not authenticated", "assertion", "endpoint"],
+    ids=["admitted", "denied", "not authenticated", "assertion", "endpoint", "denied at the authorization endpoint"],
 )
 def test_request_is_freed_at_its_end(view: Any, limit: int, grant_type: str, secret: str, status: str) -> None:
     """A request that only the garbage collector can free makes every token request several percent slower."""

@@ -305,7 +305,7 @@ def test_the_key_of_the_application_separates_tenants() -> None:
 # What is kept.
 
 
-@pytest.mark.parametrize("place", ["generate", "save", "view"])
+@pytest.mark.parametrize("place", ["generate", "save", "view", "commit"])
 def test_only_the_token_of_a_successful_response_is_kept(site: ReuseSite, place: str) -> None:
     site.break_at = place
     assert site.statuses(LIMIT + 1) == [500] * (LIMIT + 1)
@@ -344,6 +344,27 @@ def test_a_grant_of_another_type_or_that_makes_its_token_itself_is_denied(
     site.servers[0].register_grant(grant)
     site.statuses(LIMIT, grant_type=grant.GRANT_TYPE)
     assert site.statuses(2, grant_type=grant.GRANT_TYPE) == expected
+
+
+def test_a_token_for_another_client_than_the_one_that_asks_is_denied(site: ReuseSite) -> None:
+    def issue_to_b(grant: Any) -> tuple[int, Any, Any]:
+        token = grant.server.generate_token(grant.GRANT_TYPE, site.clients["b"], scope="")
+        grant.save_token(token)
+        return 200, token, grant.TOKEN_RESPONSE_HEADER
+
+    site.servers[0]._token_grants.clear()
+    site.servers[0].register_grant(type("TheGrant", (OwnGrant,), {"create_token_response": issue_to_b}))
+    assert site.statuses(LIMIT + 1) == [200] * LIMIT + [429]
+
+
+def test_a_token_is_denied_where_no_middleware_sees_the_answer(site: ReuseSite) -> None:
+    def status() -> int:
+        auth, form = ("a", site.clients["a"].client_secret), {"grant_type": "client_credentials"}
+        with site.app.test_request_context("/token", method="POST", data=form, auth=auth):
+            return site.app.full_dispatch_request().status_code
+
+    site.use_up()
+    assert status() == 429
 
 
 def test_memory_is_bounded_and_a_full_cache_denies() -> None:

@@ -76,6 +76,7 @@ def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], pre
 
         assert [[count]] * 6 == [samples(server, "decisions_total") for _ in range(6)]
         assert [count] == samples(server, "decision_seconds_count")
+        assert samples(server, "decision_seconds_sum")[0] > 0
         assert [count] == samples(server, "client_decisions_total")
         assert [1000 / 600] == samples(server, "client_limit_per_second")
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")

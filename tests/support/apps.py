@@ -64,7 +64,7 @@ def app_limiter_of(app: Flask) -> AppLimiter:
 
 def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
     """Return the state of a request after its decision."""
-    state = RequestState(app_limiter_of(app), ResponseState(), False, None)
+    state = RequestState(app_limiter_of(app), ResponseState(), False)
     state.app_limiter.check(state, client, username, grant_type)
     return state
 

@@ -64,7 +64,7 @@ class ReuseSite:
     saved: list[str] = field(default_factory=list)
     lifetime_s: int = 3600
     extra: dict[str, Any] = field(default_factory=dict)  # put into the answer beside the token
-    break_at: str = ""  # where requests fail: ``generate``, ``save`` or ``view``
+    break_at: str = ""  # where requests fail: ``generate``, ``save``, ``view`` or ``commit``
     app: Flask = field(default_factory=lambda: Flask("some-app"))
     servers: list[Any] = field(default_factory=list)
     purposes: list[tuple[Any, ...]] = field(default_factory=list)  # of the tokens of requests that were answered
@@ -182,6 +182,7 @@ def reuse_site(configuration: Any = None, **options: Any) -> Iterator[ReuseSite]
     site = ReuseSite(Clock(), {client.client_id: client for client in clients})
     site.add_server("/token")
     site.add_server("/other")
+    site.app.after_request(lambda response: site.fail_at("commit") or response)
     site.app.config["OAUTH_RATELIMIT_CONFIG"] = configuration or reuse_config()
     OAuthRateLimit(site.app, site.servers, clock=site.clock, **options)
     try:
