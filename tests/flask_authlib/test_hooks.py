@@ -22,6 +22,8 @@ from tests.support.apps import (
     PasswordGrant,
     app_limiter_of,
     ask,
+    authorize,
+    dispatch,
     make_app,
     make_server,
     protected_app,
@@ -63,13 +65,6 @@ def custom_statuses(app: Flask, issue: Callable[[Any], Any]) -> list[int]:
     """Ask three times for a token of a grant that issues it in its own way."""
     server_of(app).register_grant(type("TheCustomGrant", (CustomGrant,), {"issue": issue}))
     return statuses(lambda: ask(app, "custom"), 3)
-
-
-def dispatch(app: Flask) -> int:
-    """Handle a token request without middleware."""
-    auth, form = (CLIENT.client_id, CLIENT.client_secret), {"grant_type": "client_credentials"}
-    with app.test_request_context("/token", method="POST", data=form, auth=auth):
-        return app.full_dispatch_request().status_code
 
 
 # The user of a request.
@@ -139,22 +134,7 @@ def test_endpoint_and_token_of_a_request_are_decided_apart() -> None:
     assert [["2"], ["3"]] == [answer.headers.getlist("X-RateLimit-Limit") for answer in denied]
 
 
-class AuthorizationGrant:
-    """A grant of the authorization endpoint that issues no token."""
-
-    validate_authorization_request = staticmethod(str)
-    execute_hook = staticmethod(lambda *_: None)
-    create_authorization_response = staticmethod(lambda *_: (200, "", []))
-
-
-@pytest.mark.parametrize(
-    "ask_for",
-    [
-        lambda server: server.create_token_response(),
-        lambda server: server.create_authorization_response(grant_user=USER, grant=AuthorizationGrant()),
-    ],
-    ids=["token", "authorization"],
-)
+@pytest.mark.parametrize("ask_for", [lambda server: server.create_token_response(), authorize])
 def test_endpoint_is_limited_after_another_answer_of_the_same_request(ask_for: Callable[[Any], Response]) -> None:
     settings = config(limit=9, endpoints={"view": {"path": ["/token"], "limits": {"client": ["1/minute"]}}})
     with protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:

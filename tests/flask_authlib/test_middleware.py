@@ -20,6 +20,7 @@ from tests.support.apps import (
     ClientCredentialsGrant,
     app_limiter_of,
     ask,
+    authorize,
     decide,
     make_app,
     make_server,
@@ -203,23 +204,6 @@ def test_application_protected_again_is_wrapped_once() -> None:
 
     assert wrapped is app.wsgi_app
     assert QUOTA_HEADERS == quota_of(ask(app))
-
-
-class ImplicitGrant:
-    """A grant that has Authlib's server generate a token at the authorization endpoint."""
-
-    validate_authorization_request = staticmethod(str)
-    execute_hook = staticmethod(lambda *_: None)
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-
-    def create_authorization_response(self, *_: Any) -> tuple[int, Any, Any]:
-        return 200, self.server.generate_token("implicit", CLIENT), []
-
-
-def authorize(server: Any) -> Any:
-    return server.create_authorization_response(grant_user=None, grant=ImplicitGrant(server))
 
 
 def endpoint(_: Any) -> str:

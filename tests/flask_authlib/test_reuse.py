@@ -30,7 +30,7 @@ from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from oauth_ratelimit.token_cache import TokenCache
 from testbed.clock import Clock, wait_until
 from testbed.oauth_server.models import Client
-from tests.support.apps import app_limiter_of
+from tests.support.apps import app_limiter_of, dispatch
 from tests.support.reusing import LIMIT, MAX_AGE_S, METHODS, ClientCredentialsGrant, ReuseSite, reuse_config, reuse_site
 
 
@@ -358,13 +358,8 @@ def test_a_token_for_another_client_than_the_one_that_asks_is_denied(site: Reuse
 
 
 def test_a_token_is_denied_where_no_middleware_sees_the_answer(site: ReuseSite) -> None:
-    def status() -> int:
-        auth, form = ("a", site.clients["a"].client_secret), {"grant_type": "client_credentials"}
-        with site.app.test_request_context("/token", method="POST", data=form, auth=auth):
-            return site.app.full_dispatch_request().status_code
-
     site.use_up()
-    assert status() == 429
+    assert dispatch(site.app, site.clients["a"]) == 429
 
 
 def test_memory_is_bounded_and_a_full_cache_denies() -> None:

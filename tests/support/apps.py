@@ -96,5 +96,29 @@ def ask(app: Flask, grant_type: str = "client_credentials", *, path: str = "/tok
     return app.test_client().post(path, data={"grant_type": grant_type, **form}, auth=auth)
 
 
+def dispatch(app: Flask, client: Client = CLIENT) -> int:
+    """Handle a token request without middleware."""
+    auth, form = (client.client_id, client.client_secret or ""), {"grant_type": "client_credentials"}
+    with app.test_request_context("/token", method="POST", data=form, auth=auth):
+        return app.full_dispatch_request().status_code
+
+
+class ImplicitGrant:
+    """A grant that has Authlib's server generate a token at the authorization endpoint."""
+
+    validate_authorization_request = staticmethod(str)
+    execute_hook = staticmethod(lambda *_: None)
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+    def create_authorization_response(self, *_: Any) -> tuple[int, Any, Any]:
+        return 200, self.server.generate_token("implicit", CLIENT), []
+
+
+def authorize(server: Any) -> Any:
+    return server.create_authorization_response(grant_user=None, grant=ImplicitGrant(server))
+
+
 def token_status(app: Flask) -> int:
     return ask(app).status_code
