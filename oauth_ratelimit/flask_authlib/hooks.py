@@ -71,7 +71,7 @@ class RateLimitMixin:
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Open the state of an authorization request, unless the application leaves those unlimited."""
-        state = new_state(is_authorize=True)
+        state = new_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
         outer = TOKEN_STATE.set(state)
         try:
             return super().create_authorization_response(request, grant_user, *args, **kwargs)  # type: ignore[misc]
@@ -113,7 +113,8 @@ class RateLimitMixin:
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
         """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
         state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
-        app_limiter = (limited_request() or (None, None))[0] if state is None else state.app_limiter
+        found = limited_request() if state is None else (state.app_limiter, state.response)
+        app_limiter = None if found is None else found[0]
         if app_limiter is None or not app_limiter.live.current.is_guarded:
             client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
         else:
@@ -190,7 +191,7 @@ def _facts_of(app_limiter: AppLimiter, oauth_request: Any) -> tuple[Any, Any, st
 
 
 def _redirect_denial(state: RequestState, denial: RateLimited, oauth_request: Any) -> None:
-    payload = oauth_request.payload
+    payload = (oauth_request if state.grant is None else state.grant.request).payload  # the grant's may come signed
     redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
     if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
         denial.redirect_to(redirect_uri, state=payload.state)

@@ -23,17 +23,17 @@ class RequestState:
     """Facts of one token or one endpoint, which is decided only once, even if its grant calls several hooks."""
 
     client: Any = None  # None before the decision
-    grant: Any = None  # of a token request
     is_decided: bool = False
     denial: RateLimited | None = None  # to raise
     guess: Guess | None = None  # the user's password as the guard sees it
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
     record: DecidedRequest | None = None  # for statistics
 
-    def __init__(self, app_limiter: AppLimiter, response: ResponseState, is_authorize: bool) -> None:
+    def __init__(self, app_limiter: AppLimiter, response: ResponseState, is_authorize: bool, grant: Any) -> None:
         self.app_limiter = app_limiter
         self.response = response
         self.is_authorize = is_authorize  # at the authorization endpoint, where a denial goes to the redirect URI
+        self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
     def limit(self, client: Any, user: Any, grant_type: str | None, call: GenerateCall | None = None) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied."""
@@ -106,12 +106,12 @@ def kept_state(endpoint: str | None) -> RequestState | None:
     return response.states.get((app_limiter, endpoint))
 
 
-def new_state(*, is_authorize: bool = False) -> RequestState | None:
+def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
     """Return a state for the current request, None if the application does not limit it."""
     found = limited_request()
     if found is None or (is_authorize and not found[0].authorize_endpoint):
         return None
-    return RequestState(*found, is_authorize)
+    return RequestState(*found, is_authorize, grant)
 
 
 def keep_state(state: RequestState, endpoint: str | None) -> None:

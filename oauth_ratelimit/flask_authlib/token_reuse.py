@@ -190,7 +190,7 @@ class Reuser(NamedTuple):
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
         is_over = decision.denial is not None
         keeps = _keeps(decision.tiers) and (not is_over or decision.allowed)
-        if not (is_over or keeps or cache.follows(client_id)) or state.grant is None:
+        if not (is_over or keeps or cache.follows(client_id)) or state.grant is None or state.is_authorize:
             return None  # most requests
         client_id = storable_name(client_id)
         reuses = decision.action == "reuse"

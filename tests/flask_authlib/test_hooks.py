@@ -134,7 +134,9 @@ def test_endpoint_and_token_of_a_request_are_decided_apart() -> None:
     assert [["2"], ["3"]] == [answer.headers.getlist("X-RateLimit-Limit") for answer in denied]
 
 
-@pytest.mark.parametrize("ask_for", [lambda server: server.create_token_response(), authorize])
+@pytest.mark.parametrize(
+    "ask_for", [lambda server: server.create_token_response(), authorize], ids=["token", "authorization"]
+)
 def test_endpoint_is_limited_after_another_answer_of_the_same_request(ask_for: Callable[[Any], Response]) -> None:
     settings = config(limit=9, endpoints={"view": {"path": ["/token"], "limits": {"client": ["1/minute"]}}})
     with protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
@@ -271,6 +273,15 @@ def test_token_generated_outside_of_the_token_endpoint_is_not_limited(path: str,
             pool.submit(copied.run, generate).result()
     assert (0 if is_denied else 2) == left == remaining(app)
     app_limiter_of(app).close()
+
+
+def test_denial_is_redirected_as_the_request_of_the_grant_says(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been read from a signed object (RFC 9101), and not from the HTTP request."""
+    monkeypatch.setattr(type(CLIENT), "check_redirect_uri", lambda *_: True)
+    app.view_functions["token"] = lambda: authorize(server_of(app))
+    location = [ask(app) for _ in range(3)][-1].headers["Location"]
+    assert location.startswith("http://localhost/own#error=temporarily_unavailable")
+    assert "state=own-state" in location
 
 
 # How the server is built.

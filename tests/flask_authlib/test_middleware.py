@@ -219,7 +219,7 @@ def endpoint(_: Any) -> str:
         (answer, 5, "client_credentials", "wrong", "401 UNAUTHORIZED"),
         (answer, 5, JWT_BEARER, CLIENT.client_secret, "200 OK"),
         (endpoint, 5, "", "", "200 OK"),
-        (authorize, 1, "", "", "302 FOUND"),
+        (authorize, 1, "", "", "429 TOO MANY REQUESTS"),
     ],
     ids=["admitted", "denied", "not authenticated", "assertion", "endpoint", "denied at the authorization endpoint"],
 )

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
@@ -64,7 +64,7 @@ def app_limiter_of(app: Flask) -> AppLimiter:
 
 def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
     """Return the state of a request after its decision."""
-    state = RequestState(app_limiter_of(app), ResponseState(), False)
+    state = RequestState(app_limiter_of(app), ResponseState(), False, None)
     state.app_limiter.check(state, client, username, grant_type)
     return state
 
@@ -104,8 +104,9 @@ def dispatch(app: Flask, client: Client = CLIENT) -> int:
 
 
 class ImplicitGrant:
-    """A grant that has Authlib's server generate a token at the authorization endpoint."""
+    """A grant that has Authlib's server generate a token at the authorization endpoint, for a request of its own."""
 
+    request = SimpleNamespace(payload=SimpleNamespace(redirect_uri="http://localhost/own", state="own-state"))
     validate_authorization_request = staticmethod(str)
     execute_hook = staticmethod(lambda *_: None)
 
