@@ -78,6 +78,7 @@ class LiveSettings:
 
     ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
     configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
+    One thread calls ``poll``, and one at a time ``update``.
     """
 
     def __init__(
@@ -103,19 +104,23 @@ class LiveSettings:
         self._may_have_counts = self.base.policies.mode is not Mode.OFF
         return self.current
 
+    def poll(self) -> None:
+        """Have ``update`` apply a changed configuration, if there is one."""
+        self.base = self._poll() or self.base
+
     def update(self, overrides: tuple[Override, ...]) -> bool:
         """Apply a changed configuration, if any, and these overrides. Logs the changes.
 
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
         """
-        self.base = self._poll() or self.base  # a change is polled once, so it is kept if the rest fails
-        is_same_base = self.base is self._applied_base
+        base = self.base
+        is_same_base = base is self._applied_base
         if is_same_base and overrides == self.overrides:
             return False
-        old, new = self.current, replace(self.base, policies=apply_overrides(self.base.policies, overrides))
-        mode, former_mode = self.base.policies.mode, self._applied_base.policies.mode
-        self.current, self._applied_base, self.overrides = new, self.base, overrides
+        old, new = self.current, replace(base, policies=apply_overrides(base.policies, overrides))
+        mode, former_mode = base.policies.mode, self._applied_base.policies.mode
+        self.current, self._applied_base, self.overrides = new, base, overrides
         used = self._used
         is_other_store = (used.store, used.sync, used.privacy) != (new.store, new.sync, new.privacy)
         gives_way = is_other_store and not self._may_have_counts

@@ -249,6 +249,13 @@ class SyncCycle:
         gap_s = max(passed_s, SHORTEST_READ_GAP_S) * room / (2 * (remote_hits or 1))
         return max(gap_s, SHORTEST_READ_GAP_S if remote_hits else 2 * passed_s)
 
+    def measure_clock(self) -> StoreError | None:
+        """Measure the store's clock if it is time to, and return the error if there was no answer."""
+        report = CycleReport()
+        with self._lock:
+            self._measure_clock(report)
+        return report.error
+
     def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
         if self._flusher is None:

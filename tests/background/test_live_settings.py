@@ -128,6 +128,7 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
     live = LiveSettings(load_config({"mode": "enforce"}), lambda: changed.pop() if changed else None)
     with capture_logs() as logs:
         for _ in range(3):
+            live.poll()
             live.update(overrides)
 
     assert applied is live.current.policies.mode
