@@ -137,7 +137,7 @@ def test_store_that_does_not_answer_has_no_time(machine: Machine) -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, follows: bool) -> None:
-    """From its first flush on, and then a wall clock that is set changes nothing. An injected clock is never corrected."""
+    """From its first flush on, whatever is set later. An injected clock is never corrected otherwise."""
     machine.wall_s = 600.0
     limiter = Limiter(
         some_settings(), machine, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
