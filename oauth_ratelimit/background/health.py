@@ -111,7 +111,7 @@ class HealthMonitor:
 
     @property
     def _connection_problem(self) -> str | None:
-        return self._reconnector and self._reconnector.problem
+        return self._reconnector.problem if self._reconnector else None
 
     def note_state(self) -> None:
         """Update the metrics. The lag grows while no cycle runs."""

@@ -27,13 +27,11 @@ class Reconnector:
     ``problem`` is why the address that is wanted is not used: the code of an error; None while it is used.
     """
 
-    def __init__(
-        self, stores: Stores, settings: StoreSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stores: Stores, settings: StoreSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.problem: str | None = None
         self._stores = stores
         self._used = settings
-        self._wanted: StoreSettings | None = None  # what was tried last
+        self._wanted: StoreSettings | None = None  # what the file names, unless it is used
         self._clock = clock
         self._retry_at_s = -math.inf
         self._log = ThrottledLog(log, REPEAT_S)
@@ -44,7 +42,7 @@ class Reconnector:
     def follow(self, wanted: StoreSettings) -> None:
         """Start to take over an address if it is another one and a try is due. Never waits, so call it often."""
         if wanted == self._used or not wanted.has_same_collections(self._used):
-            self.problem = None
+            self._wanted = self.problem = None
             return
         if wanted != self._wanted:
             self._wanted, self._retry_at_s, self._log = wanted, -math.inf, ThrottledLog(log, REPEAT_S)
@@ -66,13 +64,13 @@ class Reconnector:
         try:
             former = self._stores.reconnect(wanted)
             self._used, self.problem = wanted, None
-        except StoreError as exc:
-            self.problem = exc.code
-            self._log.warning("connection_change_failed", error=str(exc), hint=FAILED)
-            return
-        except Exception as exc:  # noqa: BLE001  # a bug, or one of the driver
-            self.problem = type(exc).__name__
-            self._log.error("connection_change_failed", error=self.problem, hint=FAILED)
+        except Exception as exc:  # noqa: BLE001  # after a bug, too, it is tried again
+            code = error = type(exc).__name__  # its text may have the password
+            if isinstance(exc, StoreError):
+                code, error = exc.code, str(exc)
+            if wanted == self._wanted:  # the file may name another one by now
+                self.problem = code
+                self._log.warning("connection_change_failed", error=error, hint=FAILED)
             return
         finally:
             self._trying.release()

@@ -123,7 +123,7 @@ class MongoStore:
             # Causal consistency: a former primary that has not noticed must not answer with an older version than
             # the one already known, because "not at this version" is read as "has moved on".
             former, session = session, client.start_session(causal_consistency=True)
-            if former is not None and former.operation_time is not None:  # a server without a replica set has none
+            if former is not None and former.cluster_time and former.operation_time:  # only a replica set has them
                 session.advance_cluster_time(former.cluster_time)
                 session.advance_operation_time(former.operation_time)
             self._session = session
