@@ -208,6 +208,34 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
         "clients.app: user and client_total both have a limit with the name client_total; give each a name of its own",
     ),
     (
+        {
+            "limits": {"client_total": ["5/second"]},
+            "grants": {"password": {"limits": {"user": [{"limit": 1, "window": 1, "name": "client_total"}]}}},
+            "clients": {"app": {"limits": {"client": ["9/second"]}}},
+        },
+        "grants.password: user and client_total both have a limit with the name client_total; "
+        "give each a name of its own",
+    ),
+    (
+        {
+            "grants": {"password": {"limits": {"client_total": ["5/second"]}}},
+            "clients": {"app": {"limits": {"user": [{"limit": 1, "window": 1, "name": "client_total"}]}}},
+        },
+        "clients.app.grants.password: user and client_total both have a limit with the name client_total; "
+        "give each a name of its own",
+    ),
+    (
+        {
+            "clients": {
+                "app": {
+                    "limits": {"user": ["1/s"], "client_total": [{"limit": 1, "window": 1, "name": "user"}]},
+                    "grants": {"password": {"mode": "off"}},
+                }
+            }
+        },
+        "clients.app: user and client_total both have a limit with the name user; give each a name of its own",
+    ),
+    (
         {"grants": {"device_code": {}, "urn:ietf:params:oauth:grant-type:device_code": {}}},
         "grants: device_code and urn:ietf:params:oauth:grant-type:device_code are the same grant type",
     ),

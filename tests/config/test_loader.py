@@ -98,7 +98,8 @@ def test_rules_of_clients_plans_grant_types_and_endpoints_arrive() -> None:
         "old": Rules(Mode.OFF),
     } == policies.clients
     limits = OwnLimits(user=(Policy("user", 5, Window(1, 1)),))
-    assert {device_code: Rules(), "refresh_token": Rules(Mode.DRY_RUN, limits)} == policies.grants
+    assert {"refresh_token": Rules(Mode.DRY_RUN, limits)} == policies.grants
+    assert ["refresh_token", device_code] == policies.named_grants
     limits = OwnLimits(client=(Policy("client", 7, Window(1, 1)),))
     assert {"x": Rules(Mode.OFF, limits, paths=("/x/*",), methods=("POST",))} == policies.endpoints
 
