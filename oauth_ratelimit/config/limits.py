@@ -25,6 +25,7 @@ BUILT_IN_LIMITS = {
     "client_total": [],
 }
 
+FRAMES = f"a whole number from 1 to {MAX_FRAMES} that divides the window, because a document holds them all"
 COUNTED = "count_denied counts what reuse counts nowhere"
 NO_TOKEN = "only the token endpoint answers with a token, and only a client_credentials request gets it again"
 OF_A_USER = "a user's token is never given out again; reuse is for the kinds client and client_total"
@@ -94,7 +95,7 @@ LIMIT = section(
         ),
         ConfigKey(
             "frames",
-            or_null(whole(1, MAX_FRAMES, f"a whole number from 1 to {MAX_FRAMES} that divides the window")),
+            or_null(whole(1, MAX_FRAMES, FRAMES)),
             "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
             "documents larger. Default: the largest divisor of the window up to 10.",
         ),

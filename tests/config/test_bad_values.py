@@ -25,7 +25,7 @@ CLIENT_ID = "text of 1 to 1024 characters"
 GRANT_TYPE = "a grant type, such as refresh_token"
 AMOUNT = "a whole number from 1 to 2^53 (9007199254740992)"
 WINDOW = f"whole seconds from 1 s to 366 days {DURATION}"
-FRAMES = "a whole number from 1 to 3600 that divides the window"
+FRAMES = "a whole number from 1 to 60 that divides the window, because a document holds them all"
 POLICY_NAME = "1 to 64 printable ASCII characters other than quotation mark and backslash, no space at the ends"
 RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 LIMIT = f"a mapping with limit and window, or {RATES}"
@@ -59,7 +59,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("limits.user[0]", RATES, ["ten/minute", "1/minute;", "", "100", "100 minute", "1.5/minute", "1/second per hour"]),
     ("limits.user[0].limit", AMOUNT, [0, -1, 1.5, 2**53 + 1, 10**20, "10", True, None]),
     ("limits.user[0].window", WINDOW, [0, -60, 1.5, "1 fortnight", 10**20, True, None]),
-    ("limits.user[0].frames", FRAMES, [0, -2, 3601, "2", True]),
+    ("limits.user[0].frames", FRAMES, [0, -2, 61, "2", True]),
     ("limits.user[0].name", POLICY_NAME, ["", " x", 'say "x"', "a\nb", "für", 5]),
     ("limits.user[0].estimator", "sliding, proportional or strict", ["exact", None]),
     ("limits.user[0].count_denied", FLAG, [1, "yes"]),

@@ -124,10 +124,10 @@ CONFIGS = (
     Config(USUAL),
     Config({"user": (TWO_MINUTES,), "client": (CLIENT,)}),
     Config({"user": (Limit(20, 10, 1), USER), "client": (Limit(200, 600, 60),)}),
-    Config({"user": (Limit(200, 600, 6),), "client": (CLIENT,)}),
+    Config({"user": (Limit(200, 360, 6),), "client": (CLIENT,)}),
     Config({**USUAL, "client_total": (TWO_MINUTES,)}),
     Config(USUAL, {"shop": {"user": (TWO_MINUTES,)}}),  # as an override of one client changes the first
-    Config({"user": (ON_TRIAL, Limit(18, 60, 6)), "client": (NEVER_PAUSES, CLIENT, Limit(200, 600, 6))}),
+    Config({"user": (ON_TRIAL, Limit(18, 60, 6)), "client": (NEVER_PAUSES, CLIENT, Limit(200, 360, 6))}),
     Config(
         {**USUAL, "client_total": (ON_TRIAL, Limit(30, 120, 6))},
         grants={"refresh_token": {"user": (Limit(13, 60, 6, DRY_RUN, suffix="+dry-run"), USER)}},

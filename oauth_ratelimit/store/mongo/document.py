@@ -30,7 +30,7 @@ SCOPE_PATH = "_id.scope"
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
-MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit can have fit in
+MAX_BYTES = 2**19  # of a document; a hundred series with as many frames as a limit can have fit in
 MAX_ID_BYTES = 2**13  # three names of 512 letters; an ``_id`` may have any size, too
 MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
