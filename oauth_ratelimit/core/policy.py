@@ -13,6 +13,7 @@ from oauth_ratelimit.core.window import Estimator, Window
 TOKEN_ENDPOINT = "token"
 GRANT_SCOPE = "grant:"  # before a grant type, in the scope of its counters
 MAX_LIMIT = 2**53  # the largest number that every reader of JSON keeps exactly
+MAX_POLICIES = 100  # of one kind: each is counted for every key
 
 # Characters that a structured-field string (RFC 9651) and a metric label hold without escapes.
 POLICY_NAME_PATTERN = r"^[!#-\[\]-~]([ !#-\[\]-~]*[!#-\[\]-~])?$"

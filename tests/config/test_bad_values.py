@@ -25,6 +25,7 @@ CLIENT_ID = "text of 1 to 1024 characters"
 GRANT_TYPE = "a grant type, such as refresh_token"
 AMOUNT = "a whole number from 1 to 2^53 (9007199254740992)"
 WINDOW = f"whole seconds from 1 s to 366 days {DURATION}"
+TOO_MANY = "limits.user: got 101 limits, allowed: at most 100, because each key counts in all"
 FRAMES = "a whole number from 1 to 60 that divides the window, because a document holds them all"
 POLICY_NAME = "1 to 64 printable ASCII characters other than quotation mark and backslash, no space at the ends"
 RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
@@ -165,6 +166,7 @@ def refused(rows: list[tuple[str, str, list[object]]]) -> Iterator[tuple[dict[An
 
 # Messages that are of another form.
 SPECIAL: list[tuple[dict[Any, Any], str]] = [
+    (at("limits.user", [f"1/{window}s" for window in range(1, 102)]), TOO_MANY),
     *((at(path, value), f"{path}: got text not shown here, allowed: {allowed}") for path, allowed, value in SECRET),
     (at("limits.user[0].name", "n" * 65), f'limits.user[0].name: got "{"n" * 60}…", allowed: {POLICY_NAME}'),
     (at("sync.interval", "9" * 5000 + "s"), f'sync.interval: got "{"9" * 60}…", allowed: 10 ms to 1 h {DURATION}'),
@@ -246,6 +248,7 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
         {"plans": {"gold": {"endpoints": {"userinfo": {}}}}, "endpoints": {"revocation": {}}},
         'plans.gold.endpoints.userinfo: got "userinfo", allowed: revocation',
     ),
+    (at("limits.user", [*(f"1/{window}s" for window in range(1, 100)), "1/100s; 1/101s"]), TOO_MANY),
 ]
 
 # Unknown keys by their path, with the keys that are allowed there.

@@ -104,6 +104,11 @@ def test_rules_of_clients_plans_grant_types_and_endpoints_arrive() -> None:
     assert {"x": Rules(Mode.OFF, limits, paths=("/x/*",), methods=("POST",))} == policies.endpoints
 
 
+def test_hundred_limits_of_a_kind_are_allowed() -> None:
+    texts = [f"1/{window}s" for window in range(1, 101)]
+    assert 100 == len(load_config({"limits": {"user": texts}}).policies.limits.user)
+
+
 def test_limits_that_never_meet_in_a_request_may_share_a_name() -> None:
     """A request has either a user or none."""
     one = [{"limit": 1, "window": 1, "name": "tokens"}]

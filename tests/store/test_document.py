@@ -97,7 +97,7 @@ def test_document_without_a_version_is_in_quarantine() -> None:
 
 
 def test_largest_document_of_a_valid_configuration_is_sent() -> None:
-    """A hundred limits with as many frames as possible, counted by two hundred instances, a minute late with removing."""
+    """A hundred limits with as many frames as possible, counted by two hundred instances, removed a minute late."""
     frames = {str(START_S + index): Int64(2**40) for index in range(MAX_FRAMES + 61)}
     marks = {f"{index:012x}": Int64(2**41) for index in range(200)}
     dates = dict.fromkeys(marks, datetime(2090, 1, 1, tzinfo=UTC))
