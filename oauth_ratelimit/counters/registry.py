@@ -69,16 +69,17 @@ class ClientRegistry:
     def find(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState | None:
         """Return the state that a client's requests count in, None if it is not known."""
         scope = self._policies.scope_of(client_id, endpoint=endpoint, grant_type=grant_type)
-        return self._clients.get(_names_of(client_id, scope))
+        return self._clients.get((client_id, scope)) or self._clients.get(_names_of(client_id, scope))
 
     def get(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
         """Return the state that a client's requests count in, after creating it if it is new.
 
         Raises ``TypeError`` if a name is not text.
         """
-        for name, value in (("client_id", client_id), ("endpoint", endpoint)):
-            if not isinstance(value, str):
-                raise TypeError(f"{name} must be text, got {value!r}")
+        if not isinstance(client_id, str):
+            raise TypeError(f"client_id must be text, got {client_id!r}")
+        if not isinstance(endpoint, str):
+            raise TypeError(f"endpoint must be text, got {endpoint!r}")
         known = self.find(client_id, endpoint, grant_type)
         if known is not None and not known.is_gone:
             return known
