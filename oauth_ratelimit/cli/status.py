@@ -148,7 +148,7 @@ def show(context: CliContext, client: str | None, user: str | None, count: int, 
     found = documents.every(now_s) if client is None else documents.of_client(storable_name(client))
     pseudonym = None if user is None else context.pseudonyms.typed(user)
     chosen = ((key, snapshot) for key, snapshot in found if pseudonym in (None, key.username))
-    reader = UsageReader(context.policies, is_strictest=True)
+    reader = UsageReader(context.policies)
     usages = (usage for key, snapshot in chosen for usage in reader.of(key, snapshot, now_s))
     nearest = nearest_to_limit((usage for usage in usages if client is not None or usage.estimate > 0), count)
     print_records(form, list(map(usage_data, nearest)), USAGE_COLUMNS, empty="No recent limited requests.")

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICIES, LimitKind, Policy
 from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.fields import MAX_NAMED
-from oauth_ratelimit.store.mongo.overrides import MAX_LIMITS, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
 MODE = Target(OverrideKind.MODE)
@@ -136,7 +136,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "unknown mode": an_override(_id={"kind": "mode", "clientId": "app"}, mode={}),
     "limits that are no list": an_override(limits={"0": {}}),
     "limits that are no mappings": an_override(limits=[1, "x"]),
-    "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_LIMITS + 1)),
+    "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_POLICIES + 1)),
     "limit of zero": a_limit(limit=0),
     "limit beyond all reason": a_limit(limit=Int64(2**62)),
     "endless window": a_limit(window=Int64(2**40)),

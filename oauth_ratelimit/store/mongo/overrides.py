@@ -16,7 +16,7 @@ from oauth_ratelimit.config.limits import content_of, parse_content
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.core.policy import MAX_POLICIES, LimitKind
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import (
     MAX_SCAN_MS,
@@ -41,7 +41,6 @@ MAX_BYTES = 2**15  # of an override without its history; one with 100 limits has
 MAX_TOTAL_BYTES = 2**22  # of all: this and their number bound the time that a sync cycle waits for them
 MAX_HISTORY_BYTES = 2**21  # of one target
 MAX_TOTAL_HISTORY_BYTES = 2**24
-MAX_LIMITS = 100  # of one kind: each is a bucket in every key
 ERASURE = "erasure"  # in the id of a notice; in the statistics, because MongoDB removes what has expired there
 ERASURES_KEPT = timedelta(days=1)  # for so long an instance may be cut off and still learn of them
 MAX_ERASURES = 1000  # the newest
@@ -209,8 +208,8 @@ def _compose_override(override: Override) -> Document:
 def parse_override(content: Mapping[str, Any]) -> Override:
     """Return the override in a document, or raise one of ``MALFORMED``."""
     limits = content["limits"]
-    if not isinstance(limits, list) or len(limits) > MAX_LIMITS:
-        raise TypeError(f"expected a list of up to {MAX_LIMITS} limits, got {limits!r}")
+    if not isinstance(limits, list) or len(limits) > MAX_POLICIES:
+        raise TypeError(f"expected a list of up to {MAX_POLICIES} limits, got {limits!r}")
     return Override(
         target=_parse_target(content["_id"]),
         author=checked_text(content["by"]),
