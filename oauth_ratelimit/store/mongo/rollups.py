@@ -71,13 +71,14 @@ class RollupStore(StatisticsCollection):
             oldest_s = self._first_minute_s()
             if oldest_s is None:
                 return
+            oldest_s = max(oldest_s, int(now_s - NOTES_READ_S))
+            known = self._steps(ROLLUP, oldest_s - DAY_S, now_s)
         for step_s, look_back_s in LOOK_BACK_S.items():
-            first_s = int(max(oldest_s, now_s - NOTES_READ_S)) // step_s * step_s
+            first_s = max(oldest_s, int(now_s - look_back_s)) // step_s * step_s
             end_s = int(now_s - SETTLED_S) // step_s * step_s
+            missing = {(step_s, at_s) for at_s in range(first_s, end_s, step_s)} - known
             with translated_errors():
-                known, changed = (self._steps(kind, first_s, end_s, (step_s,)) for kind in (ROLLUP, CHANGED))
-            sought = range(first_s, end_s, step_s)
-            missing = {(step_s, at_s) for at_s in sought if at_s + step_s > now_s - look_back_s} - known
+                changed = self._steps(CHANGED, oldest_s - step_s, end_s, (step_s,))  # also by the steps before
             for step in sorted(missing | changed):  # the oldest first: younger ones can be read from the minutes
                 self.derive(step, keep_s=keep_s)
                 yield step
@@ -115,22 +116,17 @@ class RollupStore(StatisticsCollection):
         if step_s:
             key["start"] = {"$subtract": ["$start", {"$mod": ["$start", step_s]}]}
         with translated_errors():
-            steps, young_s, missing = self._cover(since_s, until_s, longest_s=step_s or DAY_S)
+            steps, young_s, missing = self._cover(since_s, until_s, step_s or DAY_S)
             young = minute_rows(min(young_s, default=until_s), until_s)
             young.append({"$match": {"start": {"$in": young_s}}})
             if client_ids is not None:
                 ids = {"$filter": {"input": [None, "$id"], "cond": _is_chosen("$$this", client_ids)}}
                 young += [{"$set": {"id": ids}}, {"$unwind": "$id"}]
             united = {"$unionWith": {"coll": self._collection.name, "pipeline": young}}
-            stages = [
-                *_rows_of(steps, client_ids, has_start=step_s > 0),
-                united,
-                *_grouped(key),
-                {"$project": _COLUMNS},
-            ]
+            stages = [*_rows_of(steps, client_ids, has_start=step_s > 0), united, *_grouped(key)]
             clients: list[ClientTotal] = []
             together: list[ClientTotal] = []
-            for document in self._collection.aggregate(stages, batchSize=PAGE_SIZE):
+            for document in self._collection.aggregate([*stages, {"$project": _COLUMNS}], batchSize=PAGE_SIZE):
                 (together if document["id"] is None else clients).append(_row(document))
         return Rows(clients, together, {at_s // step_s * step_s for at_s in missing} if step_s else missing)
 
@@ -180,19 +176,15 @@ class RollupStore(StatisticsCollection):
             denied={document["id"] for document in found["over"] if document["is_denied"]},
         )
 
-    def _cover(
-        self, since_s: float, until_s: float, *, longest_s: int = DAY_S
-    ) -> tuple[list[Step], list[int], list[int]]:
-        """Return the fewest rollups for a period, and the minutes without one: young ones, and those that are missing.
+    def _cover(self, since_s: float, until_s: float, longest_s: int) -> tuple[list[Step], list[int], list[int]]:
+        """Return the fewest rollups for a period, and minutes without one: the young, and the missing.
 
-        A rollup that is there is used, even if the minutes have more by now: so no total falls.
+        A rollup is used even if its minutes have more by now. So no total falls while they get older.
         """
         at_s = int(since_s) // MINUTE_S * MINUTE_S
         known = self._steps(ROLLUP, at_s, until_s)
         lengths = [step_s for step_s in sorted(FINER_S, reverse=True) if step_s <= longest_s]
-        steps: list[Step] = []
-        young: list[int] = []
-        missing: list[int] = []
+        steps, young, missing = list[Step](), list[int](), list[int]()
         while at_s < until_s:
             fitting = (step_s for step_s in lengths if at_s % step_s == 0 and (step_s, at_s) in known)
             step_s = next((step_s for step_s in fitting if at_s + step_s <= until_s), 0)
