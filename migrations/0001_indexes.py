@@ -3,20 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from oauth_ratelimit.store.mongo.client import FAILURES
-from oauth_ratelimit.store.mongo.indexes import INDEXES, create_indexes
+from pymongo.errors import OperationFailure
+
+from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.store.mongo.client import FAILURES, code_of
+from oauth_ratelimit.store.mongo.indexes import INDEXES, IndexProblem, create_indexes, index_problems
 
 
-def is_done(collections: Mapping[str, Any]) -> bool:
-    """Return True if instances have created the indexes. Without the guard there are no failures."""
-    found = {name: collections[name].index_information() for name in INDEXES}
-    needed = [
-        (name, index) for name, indexes in INDEXES.items() for index in indexes if found[name] or name != FAILURES
-    ]
-    return all(index.name in found[name] for name, index in needed)
+def problems(collections: Mapping[str, Any]) -> list[IndexProblem]:
+    """Return what is wrong with the indexes. Without the guard there are no failures."""
+    found = {name: list(index_problems(collections[name], indexes)) for name, indexes in INDEXES.items()}
+    if not collections[FAILURES].index_information():
+        del found[FAILURES]
+    return [problem for each in found.values() for problem in each]
 
 
 def upgrade(collections: Mapping[str, Any]) -> None:
     """Create the indexes that do not exist."""
     for name, indexes in INDEXES.items():
-        create_indexes(collections[name], indexes)
+        try:
+            create_indexes(collections[name], indexes)
+        except OperationFailure as exc:
+            in_way = [each for each in index_problems(collections[name], indexes) if not each.is_missing]
+            if not in_way:
+                raise
+            code = code_of(exc.details or {})
+            raise StoreRejected(f"MongoDB refused: {code}: " + "\n".join(map(str, in_way)), code=code) from None

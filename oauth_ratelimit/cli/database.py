@@ -48,12 +48,14 @@ NOT_ERASED = (
 
 
 @click.command("init-db")
-@click.option("--check", "is_check", is_flag=True, help="Change nothing; exit with 1 if something is pending.")
+@click.option("--check", "is_check", is_flag=True, help="Change nothing; exit with 1 if something is pending or wrong.")
 @format_option()
 @pass_context
 @click.pass_context
 def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) -> None:
     """Create collections and indexes, migrate.
+
+    With --check it names each index that is missing or has other options, with the command for mongosh that repairs it.
 
     For a new release, and for instances that may not create indexes: run it with --mongo-uri and a user that may.
     Instances then need to read and write only. Any number of processes may run it at once, and again.
@@ -66,12 +68,19 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
     context.allows_invalid_config = True
     migrations = context.stores.migrations
     if is_check:
+        states = migrations.states()
         records = [
-            {**state._asdict(), "applied": state.applied_at_s and utc_time(state.applied_at_s)}
-            for state in migrations.states()
+            {
+                **state._asdict(),
+                "applied": state.applied_at_s and utc_time(state.applied_at_s),
+                "problems": [visible(str(problem)) for problem in state.problems],
+            }
+            for state in states
         ]
         print_records(form, records, MIGRATION_COLUMNS)
-        ctx.exit(1 if any(each["is_pending"] for each in records) else 0)
+        for problem in (problem for each in records for problem in each["problems"]):
+            click.echo(problem, err=form != "table")
+        ctx.exit(1 if any(state.is_pending or state.problems for state in states) else 0)
     done = {"created_collections": migrations.create_collections(), "applied_migrations": migrations.upgrade()}
     print_records(form, [done], DONE_COLUMNS, whole=done)
 

@@ -29,7 +29,7 @@ CLOSING_TRIES = 2
 
 
 class StatisticsWriter(Protocol):
-    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float) -> Sequence[int]: ...
+    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float) -> Sequence[int]: ...
 
 
 class _Entry(NamedTuple):
@@ -155,7 +155,7 @@ class StatisticsRecorder:
                     for client in self._clients.values()
                     if client.request_count != client.written_count and (is_due or client.is_newly_denied)
                 )
-        self._write_batch(now_s)
+        self._write_batch()
         self._lost.log()
 
     def close(self, deadline: Deadline) -> None:
@@ -164,11 +164,11 @@ class StatisticsRecorder:
         with self._lock:
             self._end_minute()
         while self._ended and failure_count < CLOSING_TRIES and not deadline.is_over:
-            failure_count += not self._write_batch(self._clock())
+            failure_count += not self._write_batch()
         self._lost.add(len(self._ended), reason="the process has ended")
         self._lost.log(is_final=True)
 
-    def _write_batch(self, now_s: float) -> bool:
+    def _write_batch(self) -> bool:
         """Write the first entries, ended minutes first. Return True if the store accepted them."""
         batch = self._take_batch()
         if not batch:
@@ -181,7 +181,7 @@ class StatisticsRecorder:
                 entry.client.is_newly_denied = False
                 minutes.append(entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete))
         try:
-            refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings().keep_s, now_s=now_s)
+            refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings().keep_s)
         except StoreUnavailable:
             with self._lock:
                 kept = [entry for entry in batch if entry.is_complete]  # the others are written again later

@@ -12,7 +12,7 @@ from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.rollups import IN_DOUBT_S, RollupStore
+from oauth_ratelimit.store.mongo.rollups import SETTLED_S, RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.clock import Clock
 from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
@@ -79,7 +79,7 @@ def test_statistics_count_once_when_replies_are_lost(
             process.close()
         proxy.release()
 
-        clock.advance(IN_DOUBT_S + 60.0)
+        clock.advance(SETTLED_S + 60.0)
         rollups = RollupStore(connection)
         list(rollups.derive_due(clock(), keep_s=1e9))
         totals = rollups.rows(clock() - 7200, clock())

@@ -37,7 +37,7 @@ class FakeWriter:
     refused: list[int] = field(default_factory=list)
     meanwhile: Callable[[], object] = lambda: None
 
-    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float) -> list[int]:
+    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float) -> list[int]:
         self.batches.append(len(minutes))
         self.meanwhile()
         if self.error is not None:

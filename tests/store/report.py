@@ -23,7 +23,18 @@ from testbed.mongod_program import MONGO_URI_VARIABLE
 from tests.chaos.fleet import Instance, assert_exact, run
 from tests.support.helpers import with_database
 
-STORES = ("contract", "denials", "erasure", "heartbeats", "inspect", "migrations", "overrides", "rollups", "statistics")
+STORES = (
+    "contract",
+    "denials",
+    "erasure",
+    "heartbeats",
+    "inspect",
+    "migrations",
+    "overrides",
+    "rollups",
+    "rollup_histories",
+    "statistics",
+)
 FAULTS = ("fork_and_kill", "lost_reply", "statistics")
 ELSEWHERE = "not (memory or replica)"  # other stores, and servers that a test starts itself
 

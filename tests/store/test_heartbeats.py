@@ -18,7 +18,7 @@ from oauth_ratelimit.store.mongo.heartbeats import (
     HeartbeatStore,
     InstanceEvent,
 )
-from oauth_ratelimit.store.mongo.rollups import LATE_ID
+from oauth_ratelimit.store.mongo.rollups import CHANGED
 
 NOW_S = 4_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
@@ -39,7 +39,7 @@ def a_heartbeat(instance: str, beat_at_s: float = NOW_S) -> Heartbeat:
 
 def test_heartbeats_are_read_by_instance_as_they_were_put(store: HeartbeatStore, connection: Connection) -> None:
     """Each replaces the former one of its instance. Other documents of the collection are none."""
-    connection.collection(STATISTICS).insert_one({"_id": LATE_ID, "expire": NOW})
+    connection.collection(STATISTICS).insert_one({"_id": {CHANGED: 60, "start": 0}, "expire": NOW})
     for heartbeat in (a_heartbeat("b"), a_heartbeat("a", NOW_S - 1), a_heartbeat("a")):
         store.put(heartbeat)
 

@@ -1,8 +1,9 @@
 """Indexes: ``init-db`` makes them, and so do instances where their rights allow."""
 
+import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pymongo
@@ -26,6 +27,8 @@ log = get_logger(__name__)
 CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its indexes with it
 MAX_S = 1.0  # for each index: a collection that takes longer is left to init-db
 COMMIT_QUORUM = "majority"  # by default the server waits for all members, those that are down included
+MAX_SHOWN = 100  # characters of an option
+NOT_COMPARED = {"v", "ns", "background"}  # parts of an index that say nothing about what it does
 BAD_VALUE = 2  # from a server without a replica set, which knows no quorum
 
 
@@ -41,6 +44,57 @@ MINUTE = Index("minute", "_id.minute", "minute_index_missing", {"sparse": True})
 DENIAL = Index("denial", "first", "denial_index_missing", {"sparse": True})
 
 INDEXES = {COUNTERS: (EXPIRY,), FAILURES: (EXPIRY,), STATISTICS: (EXPIRY, MINUTE, DENIAL)}
+
+
+class IndexProblem(NamedTuple):
+    """An index that is missing, or that another one keeps from being made."""
+
+    collection: str
+    name: str
+    reason: str
+    command: str  # for mongosh
+    is_missing: bool
+
+    def __str__(self) -> str:
+        repair = "init-db makes it, or" if self.is_missing else "To repair it,"
+        return f"index {self.name} of {self.collection}: {self.reason}. {repair} in mongosh: {self.command}"
+
+
+def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -> Iterator[IndexProblem]:
+    """Yield what is wrong with the indexes of a collection. Raises ``PyMongoError`` if they cannot be read."""
+    found: list[Document] = []
+    for name, parts in collection.index_information().items():
+        options = {option: value for option, value in parts.items() if option not in NOT_COMPARED}
+        found.append({**options, "name": name, "key": dict(parts["key"])})
+    target = f"db.getSiblingDB({_script(collection.database.name)}).getCollection({_script(collection.name)})"
+    for index in indexes:
+        key, options = {index.path: 1}, {"name": index.name, **index.options}
+        wanted = {"key": key, **options}
+        in_way = [each for each in found if each["name"] == index.name or _signature(each) == _signature(wanted)]
+        if wanted not in in_way:
+            drops = [f"{target}.dropIndex({_script(each['name'])})" for each in in_way]
+            reasons = [_differences(each, wanted) for each in in_way] or ["it is missing"]
+            command = "; ".join([*drops, f"{target}.createIndex({_script(key)}, {_script(options)})"])
+            yield IndexProblem(collection.name, index.name, "; ".join(reasons), command, is_missing=not in_way)
+
+
+def _signature(index: Document) -> Document:
+    """Return that of which MongoDB allows one index."""
+    return {**index, "name": None, "expireAfterSeconds": None}
+
+
+def _differences(found: Document, wanted: Document) -> str:
+    options = [option for option in {**wanted, **found} if found.get(option) != wanted.get(option)]
+    return ", ".join(f"{each} is {_shown(found.get(each))} instead of {_shown(wanted.get(each))}" for each in options)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else _script(value)[:MAX_SHOWN]
+
+
+def _script(value: object) -> str:
+    """Return a value for mongosh, in ASCII."""
+    return json.dumps(value, default=str)
 
 
 def create_indexes(collection: Collection[Document], indexes: Iterable[Index]) -> None:

@@ -1,6 +1,6 @@
 """Migrations of the database: idempotent, applied in order, recorded in MongoDB."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pymongo
 from pymongo.collection import Collection
-from pymongo.errors import CollectionInvalid, DuplicateKeyError, OperationFailure
+from pymongo.errors import CollectionInvalid, DuplicateKeyError
 
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import (
@@ -24,6 +24,7 @@ from oauth_ratelimit.store.mongo.client import (
     translated_errors,
 )
 from oauth_ratelimit.store.mongo.fields import well_formed
+from oauth_ratelimit.store.mongo.indexes import IndexProblem
 
 log = get_logger(__name__)
 
@@ -35,6 +36,7 @@ class MigrationState(NamedTuple):
     description: str
     applied_at_s: float | None  # None if that is not recorded
     is_pending: bool  # False also if instances have done all of it
+    problems: Sequence[IndexProblem]  # what is not as it should be
 
 
 class Migrations:
@@ -50,28 +52,24 @@ class Migrations:
     def states(self) -> list[MigrationState]:
         """Return all migrations in the order in which they are applied."""
         with translated_errors():
-            records = self._collections()[MIGRATIONS].find({"_id": {"$type": "string"}})
+            collections = self._collections()
+            records = collections[MIGRATIONS].find({"_id": {"$type": "string"}})
             applied = dict(well_formed(lambda record: (record["_id"], record["applied"].timestamp()), records))
-        return [
-            MigrationState(
-                name,
-                " ".join((module.__doc__ or "").split()),
-                applied.get(name),
-                is_pending=name not in applied and not self._is_done(module),
-            )
-            for name, module in load_migrations().items()
-        ]
-
-    def _is_done(self, module: ModuleType) -> bool:
-        with translated_errors():
-            try:
-                return "is_done" in vars(module) and bool(module.is_done(self._collections()))
-            except OperationFailure:  # no right to list indexes
-                return False
+            states = []
+            for name, module in load_migrations().items():
+                problems = module.problems(collections)
+                is_pending = name not in applied and bool(problems)
+                description = " ".join((module.__doc__ or "").split())
+                states.append(MigrationState(name, description, applied.get(name), is_pending, problems))
+        return states
 
     def upgrade(self) -> list[str]:
-        """Apply the pending migrations, and return their names."""
-        names, modules = [state.name for state in self.states() if state.applied_at_s is None], load_migrations()
+        """Apply the migrations that are pending or undone, and return their names.
+
+        Raises ``StoreRejected`` if something else is in the way of an index.
+        """
+        modules = load_migrations()
+        names = [state.name for state in self.states() if state.applied_at_s is None or state.problems]
         for name in names:
             # The timeouts of the connection are meant for the sync cycle.
             with translated_errors(), pymongo.timeout(TIMEOUT_S):

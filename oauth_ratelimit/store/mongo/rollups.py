@@ -1,21 +1,26 @@
 """Rollups of the statistics in MongoDB: one document per step of time with the requests of all clients.
 
 A step is a minute, five minutes, an hour or a day, aligned to the epoch. Its document is derived from the minutes of
-clients and replaced whole by what was read later; nothing is ever added to it. So any instance may derive it, two at
-once or after a lost reply. An instance that writes a minute late notes it before, and its steps are derived again.
+clients and replaced whole; nothing is ever added to it. So any instance may derive it, two at once or after a lost
+reply. Counts of a minute only grow, so of two documents the one with more requests was read later.
+
+Whoever writes a part of a step then notes the step as changed. A step that is over is derived if it is missing or
+noted. After that the next coarser one is noted, and the note is removed unless somebody has written meanwhile. No
+clock of an instance decides whether a write is in time.
 """
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from pymongo import ASCENDING, UpdateOne
+from bson import ObjectId
+from pymongo import ASCENDING, DeleteOne, UpdateOne
 
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, OVER, ClientTotal, Tally
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, count, date_of, fits, is_text, mapping, whole_number
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, date_of, fits, is_text, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_rows, tallies_of
 
@@ -23,23 +28,18 @@ FIVE_S, HOUR_S, DAY_S = 300, 3600, 86_400
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
 """Lengths of steps, each with the length of those that it is derived from; 0 for minutes of clients."""
 
-LOOK_BACK_S: Final = {MINUTE_S: HOUR_S + FIVE_S, FIVE_S: 7 * HOUR_S, HOUR_S: 7 * DAY_S, DAY_S: 7 * DAY_S}
-"""How far back steps that nobody has derived are looked for."""
+ROLLUP, CHANGED = "rollup", "changed"  # first field of the ``_id`` of a step, and of its note
 
+LOOK_BACK_S: Final = {MINUTE_S: HOUR_S + FIVE_S, FIVE_S: 7 * HOUR_S, HOUR_S: 7 * DAY_S, DAY_S: 7 * DAY_S}
+"""How far back missing steps are looked for."""
+
+NOTES_READ_S = 8 * DAY_S  # longer than the longest period that is shown
 MINUTES_KEPT_S = 2 * HOUR_S
 SETTLED_S = 90  # after the end of a minute; instances write every ten seconds
-YOUNG_S = 600  # at the end of a period, minutes of clients are read where no rollup is there yet
-LATE_S = 60  # after the end of a minute, a write may miss the rollup
-IN_DOUBT_S = 120  # after this a late write has been applied, or will never be
+YOUNG_S = 900  # at the end of a period, minutes of clients are read where there is no rollup yet
 MAX_CLIENTS = 10_000  # in a document; those with fewest requests are counted together
 MAX_CLIENTS_BYTES = 2**23  # of them
 MAX_OVER = 500  # clients over a limit that are returned at once
-MAX_LATE = 24  # periods of five minutes at once
-MAX_LATE_BYTES = 2**17  # a week of late minutes has half of that
-MAX_ID_BYTES = 100
-MAX_STEPS = 10_000  # four times as many as there are in eight days
-LATE_ID: Final[Document] = {"rollups": "late"}
-IS_NUMBER: Final[Document] = {"$type": ["int", "long", "double"]}
 
 Step = tuple[int, int]
 """Length and start of a step in seconds."""
@@ -66,48 +66,46 @@ class RollupStore(StatisticsCollection):
     """The rollups, and what is read from them."""
 
     def derive_due(self, now_s: float, *, keep_s: float) -> Iterator[Step]:
-        """Derive the steps that nobody has derived and those with late minutes, finer ones first. Yield each."""
+        """Derive the steps that are over and missing or changed, finer ones first. Yield each."""
         with translated_errors():
             oldest_s = self._first_minute_s()
             if oldest_s is None:
                 return
-            since_s = int(now_s - max(LOOK_BACK_S.values()) - DAY_S)
-            known = self._known(since_s, now_s)
-            selected = {"_id": LATE_ID, **fits(MAX_LATE_BYTES)}
-            noted = mapping(mapping(self._collection.find_one(selected)).get("due"))
-        now = date_of(now_s)
-        sure = {name for name, at in noted.items() if type(at) is type(now) and at <= now}
-        lately = range(since_s // FIVE_S * FIVE_S, int(now_s), FIVE_S)  # there may be other names
-        late = list(islice((five_s for five_s in lately if str(five_s) in sure), MAX_LATE))
-        due = {(FIVE_S, five_s) for five_s in late}
-        due |= {step for five_s in late for step in _steps_around(five_s) if step in known}
+            oldest_s = max(oldest_s, int(now_s - NOTES_READ_S))
+            known = self._steps(ROLLUP, oldest_s - DAY_S, now_s)
         for step_s, look_back_s in LOOK_BACK_S.items():
-            first_s = int(max(oldest_s, now_s - look_back_s)) // step_s * step_s
+            first_s = max(oldest_s, int(now_s - look_back_s)) // step_s * step_s
             end_s = int(now_s - SETTLED_S) // step_s * step_s
-            due.update({(step_s, start_s) for start_s in range(first_s, end_s, step_s)} - known)
-        for step in sorted(due):
-            self.derive(step, keep_s=keep_s)
-            yield step
-        if late:
-            paths = [f"due.{five_s}" for five_s in late]
-            forgotten = [UpdateOne({"_id": LATE_ID, path: {"$lte": now}}, {"$unset": {path: ""}}) for path in paths]
+            missing = {(step_s, at_s) for at_s in range(first_s, end_s, step_s)} - known
             with translated_errors():
-                self._collection.bulk_write(forgotten, ordered=False)
+                changed = self._steps(CHANGED, oldest_s - step_s, end_s, (step_s,))  # also by the steps before
+            for step in sorted(missing | changed):  # the oldest first: younger ones can be read from the minutes
+                self.derive(step, keep_s=keep_s)
+                yield step
 
     def derive(self, step: Step, *, keep_s: float) -> None:
-        """Derive the rollup of a step that is over: from finer ones, or from the minutes if one of them is missing."""
+        """Derive a step from finer ones, or from the minutes if one of them is missing; nothing if it is up to date."""
         step_s, start_s = step
         end_s, finer_s = start_s + step_s, FINER_S[step_s]
         parts = [(finer_s, at_s) for at_s in range(start_s, end_s, finer_s)] if finer_s else []
-        expire = date_of(end_s + (min(keep_s, MINUTES_KEPT_S) if step_s == MINUTE_S else keep_s))
-        identity: Document = {"step": step_s, "start": start_s}
+        coarser = [(length_s, start_s // length_s * length_s) for length_s in FINER_S if FINER_S[length_s] == step_s]
+        identity, note_id, expire = _id(ROLLUP, step), _id(CHANGED, step), _expire(step, keep_s)
         with translated_errors():
             collection = self._collection
-            is_known = parts and self._known(start_s, end_s).issuperset(parts)
-            rows = _rows_of(parts) if is_known else minute_rows(start_s, end_s)
-            collection.aggregate([*rows, *_packed(), *_replacing(identity, expire, into=collection.name)])
-            empty = {"$setOnInsert": {"at": date_of(0), "clients": [], "expire": expire}}
-            collection.update_one({"_id": identity}, empty, upsert=True)
+            note = collection.find_one({"_id": note_id}, {"write": _WRITE})  # before the parts
+            known = self._steps(ROLLUP, start_s, end_s)
+            if note is None and step in known:
+                return
+            rows = _rows_of(parts) if parts and known.issuperset(parts) else minute_rows(start_s, end_s)
+            # A row of nobody makes one write of it also if there are no requests.
+            nobody = [{"$limit": 1}, {"$project": {"_id": False, "id": {"$literal": None}}}]
+            united = {"$unionWith": {"coll": collection.name, "pipeline": nobody}}
+            collection.aggregate([*rows, united, *_packed(), *_replacing(identity, expire, into=collection.name)])
+            finish: list[UpdateOne | DeleteOne] = [change_note(each, keep_s=keep_s) for each in coarser]
+            if note is not None:  # last: a process that ends before leaves it to others
+                finish.append(DeleteOne({"_id": note_id, "$expr": {"$eq": [_WRITE, note["write"]]}}))
+            if finish:
+                collection.bulk_write(finish)
 
     def rows(self, since_s: float, until_s: float, *, step_s: int = 0, client_ids: Sequence[str] | None = None) -> Rows:
         """Return the requests of each client in a period that ends lately, where a part of a minute counts in full.
@@ -118,21 +116,17 @@ class RollupStore(StatisticsCollection):
         if step_s:
             key["start"] = {"$subtract": ["$start", {"$mod": ["$start", step_s]}]}
         with translated_errors():
-            steps, young_s, missing = self._cover(since_s, until_s, longest_s=step_s or DAY_S)
-            young = minute_rows(young_s, until_s)
+            steps, young_s, missing = self._cover(since_s, until_s, step_s or DAY_S)
+            young = minute_rows(min(young_s, default=until_s), until_s)
+            young.append({"$match": {"start": {"$in": young_s}}})
             if client_ids is not None:
                 ids = {"$filter": {"input": [None, "$id"], "cond": _is_chosen("$$this", client_ids)}}
                 young += [{"$set": {"id": ids}}, {"$unwind": "$id"}]
             united = {"$unionWith": {"coll": self._collection.name, "pipeline": young}}
-            stages = [
-                *_rows_of(steps, client_ids, has_start=step_s > 0),
-                united,
-                *_grouped(key),
-                {"$project": _COLUMNS},
-            ]
+            stages = [*_rows_of(steps, client_ids, has_start=step_s > 0), united, *_grouped(key)]
             clients: list[ClientTotal] = []
             together: list[ClientTotal] = []
-            for document in self._collection.aggregate(stages, batchSize=PAGE_SIZE):
+            for document in self._collection.aggregate([*stages, {"$project": _COLUMNS}], batchSize=PAGE_SIZE):
                 (together if document["id"] is None else clients).append(_row(document))
         return Rows(clients, together, {at_s // step_s * step_s for at_s in missing} if step_s else missing)
 
@@ -182,60 +176,66 @@ class RollupStore(StatisticsCollection):
             denied={document["id"] for document in found["over"] if document["is_denied"]},
         )
 
-    def _cover(self, since_s: float, until_s: float, *, longest_s: int = DAY_S) -> tuple[list[Step], float, list[int]]:
-        """Return the fewest rollups for a period, the start of its rest, and minutes that neither of them has."""
-        known = self._known(since_s, until_s)
-        lengths = [step_s for step_s in sorted(FINER_S, reverse=True) if step_s <= longest_s]
+    def _cover(self, since_s: float, until_s: float, longest_s: int) -> tuple[list[Step], list[int], list[int]]:
+        """Return the fewest rollups for a period, and minutes without one: the young, and the missing.
+
+        A rollup is used even if its minutes have more by now. So no total falls while they get older.
+        """
         at_s = int(since_s) // MINUTE_S * MINUTE_S
-        steps: list[Step] = []
-        missing: list[int] = []
+        known = self._steps(ROLLUP, at_s, until_s)
+        lengths = [step_s for step_s in sorted(FINER_S, reverse=True) if step_s <= longest_s]
+        steps, young, missing = list[Step](), list[int](), list[int]()
         while at_s < until_s:
             fitting = (step_s for step_s in lengths if at_s % step_s == 0 and (step_s, at_s) in known)
             step_s = next((step_s for step_s in fitting if at_s + step_s <= until_s), 0)
             if step_s:
                 steps.append((step_s, at_s))
-            elif at_s >= until_s - YOUNG_S:
-                break
             else:
-                missing.append(at_s)
+                (young if at_s >= until_s - YOUNG_S else missing).append(at_s)
             at_s += step_s or MINUTE_S
         if missing:
             oldest_s = self._first_minute_s()
             missing = [] if oldest_s is None else [at_s for at_s in missing if at_s >= oldest_s]
-        return steps, at_s, missing
+        return steps, young, missing
 
-    def _known(self, since_s: float, until_s: float) -> set[Step]:
-        """Return the rollups of a period, from the index."""
+    def _steps(self, kind: str, since_s: float, until_s: float, lengths_s: Iterable[int] = FINER_S) -> set[Step]:
+        """Return the steps of a period with a rollup, or with a note, from the index alone. Others are left out."""
         ranges: list[Document] = [
-            {"_id": {"$gte": {"step": step_s, "start": since_s}, "$lt": {"step": step_s, "start": until_s}}}
-            for step_s in FINER_S
+            {"_id": {"$gte": _id(kind, (step_s, since_s)), "$lt": _id(kind, (step_s, until_s))}} for step_s in lengths_s
         ]
-        is_valid = {"_id.step": IS_NUMBER, "_id.start": IS_NUMBER, **fits(MAX_ID_BYTES, "$_id")}
-        found = self._collection.find({"$or": ranges, **is_valid}, {"_id": True}).limit(MAX_STEPS)
-        return {(document["_id"]["step"], document["_id"]["start"]) for document in found}
+        length, start = f"$_id.{kind}", "$_id.start"
+        is_exact = {"$eq": ["$_id", {kind: length, "start": start}]}
+        is_step = {"$and": [is_exact, {"$isNumber": start}, {"$eq": [{"$mod": [start, length]}, 0]}]}
+        step = {"$cond": [is_step, {"length": {"$toLong": length}, "start": {"$toLong": start}}, None]}
+        found = self._collection.aggregate([{"$match": {"$or": ranges}}, {"$group": {"_id": step}}])
+        return {(each["_id"]["length"], each["_id"]["start"]) for each in found if each["_id"]}
 
     def _first_minute_s(self) -> int | None:
         """Return the start of the first minute of any client, None if there is none."""
-        is_time = {"$gte": 0, "$lte": MAX_EXACT, **IS_NUMBER, "$not": {"$type": "array"}}
+        is_time = {"$gte": 0, "$lte": MAX_EXACT, "$type": ["int", "long", "double"], **NO_LIST}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)
         first = next(iter(minutes.sort("_id.minute", ASCENDING).limit(1)), None)
         return None if first is None else int(first["minute"])
 
 
-def late_note(minutes: Collection[int], *, now_s: float, keep_s: float) -> Document | None:
-    """Return the update that notes minutes about to be written whose rollups may exist; None if there are none."""
-    late = [minute_s for minute_s in minutes if minute_s + MINUTE_S + LATE_S <= now_s]
-    if not late:
-        return None
-    due = {f"due.{minute_s // FIVE_S * FIVE_S}": date_of(now_s + IN_DOUBT_S) for minute_s in late}
-    return {"$max": {**due, "expire": date_of(now_s + keep_s)}}
+def change_note(step: Step, *, keep_s: float) -> UpdateOne:
+    """Return the update that notes that a part of a step has changed."""
+    note = {"write": ObjectId(), "expire": _expire(step, keep_s)}
+    return UpdateOne({"_id": _id(CHANGED, step)}, {"$set": note}, upsert=True)
 
 
-def _steps_around(five_s: int) -> Iterator[Step]:
-    """Yield the steps that contain five minutes or are contained in them."""
-    yield from ((MINUTE_S, at_s) for at_s in range(five_s, five_s + FIVE_S, MINUTE_S))
-    yield from ((step_s, five_s // step_s * step_s) for step_s in (HOUR_S, DAY_S))
+def _id(kind: str, step: tuple[int, float]) -> Document:
+    return {kind: step[0], "start": step[1]}
+
+
+def _expire(step: Step, keep_s: float) -> datetime:
+    step_s, start_s = step
+    return date_of(start_s + step_s + (min(keep_s, MINUTES_KEPT_S) if step_s == MINUTE_S else keep_s))
+
+
+_WRITE: Final[Document] = {"$cond": [{"$eq": [{"$type": "$write"}, "objectId"]}, "$write", None]}
+"""Expression for the last write that a note has; a planted value can be large."""
 
 
 def _rows_of(
@@ -246,8 +246,8 @@ def _rows_of(
     chosen = {"$filter": {"input": listed, "cond": _is_chosen("$$this.id", client_ids)}}
     row = {"$mergeObjects": ["$clients", {"start": "$_id.start"}]} if has_start else "$clients"  # for each client
     taken: list[Document] = [{"$project": {"clients": chosen}}, {"$unwind": "$clients"}, {"$replaceWith": row}]
-    steps_of = [{"step": step_s, "start": start_s} for step_s, start_s in steps]
-    return [{"$match": {"_id": {"$in": steps_of}}}, *taken, {"$match": fits(MAX_NAME_BYTES)}]
+    ids = [_id(ROLLUP, step) for step in steps]
+    return [{"$match": {"_id": {"$in": ids}}}, *taken, {"$match": fits(MAX_NAME_BYTES)}]
 
 
 def _is_chosen(path: str, client_ids: Sequence[str] | None) -> Document:
@@ -284,20 +284,20 @@ def _packed() -> list[Document]:
         rank,
         {"$set": {"id": {"$cond": [is_beyond, OTHER_CLIENTS, "$_id"]}}},
         *_grouped("$id"),
-        {"$group": {"_id": None, "clients": {"$push": client}, **_TOTALS}},
+        {"$group": {"_id": None, "clients": {"$push": {"$cond": ["$_id", client, "$$REMOVE"]}}, **_TOTALS}},
     ]
 
 
 def _replacing(identity: Document, expire: object, *, into: str) -> list[Document]:
-    """Return the stages that replace a rollup, unless the present one was read later."""
+    """Return the stages that replace a rollup, unless the present one was read later: then it has more requests."""
     document = {
         "_id": {"$literal": identity},
-        "at": "$$NOW",
+        "offered": {"$add": [f"${name}" for name in SUMS]},
         "expire": {"$literal": expire},
         "clients": {"$concatArrays": [[{"id": None, **{name: f"${name}" for name in SUMS}}], "$clients"]},
     }
-    is_newer = {"$gt": ["$$new.at", "$at"]}
-    matched = [{"$replaceWith": {"$cond": [is_newer, "$$new", "$$ROOT"]}}]
+    is_older = {"$lt": ["$$new.offered", "$offered"]}
+    matched = [{"$replaceWith": {"$cond": [is_older, "$$ROOT", "$$new"]}}]
     return [{"$project": document}, {"$merge": {"into": into, "whenMatched": matched}}]
 
 

@@ -8,18 +8,18 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
 from bson.int64 import Int64
 from pymongo import ASCENDING, UpdateOne
-from pymongo.errors import BulkWriteError, WriteError
+from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
     COUNTS,
+    MINUTE_S,
     NO_REQUESTS,
     OVER,
     ClientMinute,
@@ -36,7 +36,7 @@ from oauth_ratelimit.store.mongo.client import Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, count, date_of, fits, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
-from oauth_ratelimit.store.mongo.rollups import LATE_ID, late_note
+from oauth_ratelimit.store.mongo.rollups import FIVE_S, change_note
 
 PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
@@ -45,29 +45,28 @@ DUPLICATE_KEY = 11000
 class StatisticsStore(StatisticsCollection):
     """The statistics of all instances."""
 
-    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float, now_s: float = 0.0) -> list[int]:
+    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float) -> list[int]:
         """Write the numbers of a process in one bulk. A repeated or late write changes nothing.
 
-        No other process may ever have the writer's name, and its counts only grow from one write to the next. Rollups
-        of minutes that ended long before ``now_s`` are derived again. Returns the positions of the minutes that were
-        rejected, because a field of the document has another form.
+        No other process may ever have the writer's name, and its counts only grow from one write to the next. Returns
+        the positions of the minutes that were rejected, because a field of the document has another form.
         """
+        starts_s = {minute.minute_s for minute in minutes}
+        steps = {(step_s, at_s // step_s * step_s) for step_s in (MINUTE_S, FIVE_S) for at_s in starts_s}
+        writes = [compose(writer, minute, keep_s=keep_s) for minute in yield_between(minutes)]
+        # In one command with what they note and after it, so that nothing comes between: no end, stop or lost reply.
+        notes = [change_note(step, keep_s=keep_s) for step in sorted(steps)]
         with translated_errors():
-            late = late_note({minute.minute_s for minute in minutes}, now_s=now_s, keep_s=keep_s)
-            if late is not None:
-                with suppress(WriteError):  # the document has another form: those rollups stay as they are
-                    self._collection.update_one({"_id": LATE_ID}, late, upsert=True)
             rejected: list[int] = []
             try:
-                self._collection.bulk_write(
-                    [compose(writer, minute, keep_s=keep_s) for minute in yield_between(minutes)], ordered=False
-                )
+                self._collection.bulk_write([*writes, *notes], ordered=False)
             except BulkWriteError as exc:
                 if exc.details["writeConcernErrors"]:
                     raise StoreUnavailable("a majority did not confirm the write") from None
                 if any(error["code"] == DUPLICATE_KEY for error in exc.details["writeErrors"]):
                     raise StoreUnavailable("two processes created the same minute at once") from None
-                rejected = [error["index"] for error in exc.details["writeErrors"]]
+                positions = (error["index"] for error in exc.details["writeErrors"])
+                rejected = [position for position in positions if position < len(minutes)]
             self._indexes.ensure(self._collection)
         return rejected
 
