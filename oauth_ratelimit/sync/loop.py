@@ -1,11 +1,11 @@
 """Background threads of the sync cycle: one for the full cycles and one for urgent keys, off the request path."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from random import SystemRandom
 from typing import Protocol
 
 from apscheduler.executors.debug import DebugExecutor
@@ -74,7 +74,7 @@ class UrgentLoop:
                 log.exception("cycle_failed")
                 return self._interval_s
             if report is not None and report.error is not None:
-                return self._interval_s * (1 - random.random() / 2)
+                return self._interval_s * (1 - SystemRandom().random() / 2)
             rest_s = min(LONGEST_REST_S, REST_FACTOR * (time.thread_time() - cpu_s))
             return max(rest_s, SHORTEST_GAP_S - (time.monotonic() - began_s))
 
@@ -130,7 +130,7 @@ class SyncLoop:
             max_instances=1,
             coalesce=True,
             misfire_grace_time=None,  # the default skips a run that is a second late
-            next_run_time=datetime.now(UTC) + timedelta(seconds=random.random() * self._interval_s),
+            next_run_time=datetime.now(UTC) + timedelta(seconds=SystemRandom().random() * self._interval_s),
         )
         self._scheduler.start()
         self._urgent.start()
