@@ -93,6 +93,7 @@ class Worker:
         self._override_cache = OverrideCache(stores and stores.overrides)
         self.tokens = TokenCache(
             lambda: live.current.reuse,
+            may_reuse=lambda client_id: live.current.policies.may_reuse(client_id),
             notices=stores and stores.revocations,
             clock=uptime_s if clock is time.time else clock,  # an injected clock is right by definition
         )
@@ -210,6 +211,7 @@ class Worker:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
             self._start_failure_loop()
+            self.tokens.note_change()
             self._settings = settings  # last, so that the next tick tries again after a failure
 
     def _attempt(self, work: Callable[[], object]) -> None:

@@ -129,7 +129,8 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
       forget-tokens --client partner-app --json
     """
     context.allows_invalid_config = True
-    context.stores.revocations.announce([storable_name(client)])
+    if reasons := context.stores.revocations.announce([storable_name(client)]):
+        raise StoreRejected(f"instances do not see the notice: {', '.join(reasons.values())}")
     if as_json:
         print_json({"client_id": client})
     else:
