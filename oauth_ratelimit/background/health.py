@@ -34,10 +34,7 @@ class Health(NamedTuple):
 
 
 class HealthMonitor:
-    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
-
-    ``before_cycle`` is called before each full cycle and returns an error if nothing may be sent in it.
-    """
+    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats."""
 
     def __init__(
         self,
@@ -46,10 +43,8 @@ class HealthMonitor:
         *,
         clock: Callable[[], float],
         metrics: Metrics | None = None,
-        before_cycle: Callable[[], StoreError | None] = lambda: None,
         file: ConfigFile | None = None,
     ) -> None:
-        self._before_cycle = before_cycle
         self._file = file
         self._limiter = limiter
         self.wait_for_urgent, self.wake = limiter.wait_for_urgent, limiter.wake
@@ -72,7 +67,7 @@ class HealthMonitor:
     def sync(self) -> CycleReport:
         """Run a full sync cycle."""
         started_s = time.monotonic()
-        report = self._limiter.sync(error=self._before_cycle(), is_scheduled=True)
+        report = self._limiter.sync(is_scheduled=True)
         self._last_full = report
         if report.error is None:
             now_s = time.monotonic()
@@ -111,7 +106,7 @@ class HealthMonitor:
                 found.last_cycle, lag_s=found.lag_s, is_config_valid=found.rejection is None, mode=mode
             )
 
-    def beat(self, *, override_count: int, revision: str | None = None, base: Settings | None = None) -> None:
+    def beat(self, *, override_count: int, base: Settings | None = None) -> None:
         """Store a heartbeat, if it is due or if the mode, the overrides or the file have changed, and note what is new.
 
         If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
@@ -121,7 +116,7 @@ class HealthMonitor:
         settings = self._limiter.settings
         rejection = self._file and self._file.rejection
         digest = self._file.digest if self._file else None
-        reported = (settings.policies.mode.value, override_count, revision, digest, rejection is None)
+        reported = (settings.policies.mode.value, override_count, digest, rejection is None)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -137,7 +132,6 @@ class HealthMonitor:
                     lag_s=self._longest_lag_s,
                     override_count=override_count,
                     clock_offset_s=self._limiter.clock_offset_s,
-                    revision=revision,
                     config_digest=digest,
                     config_rejected_at_s=rejection.since_s if rejection else None,
                     **self._totals,

@@ -14,7 +14,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.overrides import active
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -34,7 +34,6 @@ log = get_logger(__name__)
 
 REPEAT_S = 60.0  # between two log entries about the same task
 WAITING_SHARE = 1 / 2  # of the time to end, for the tick that runs
-READING_SHARE = 1 / 4  # of what is left then, to read of erased users
 TASK_SHARE = 1 / 2  # of the time that is left, for each task that has something to write
 
 
@@ -102,7 +101,6 @@ class Worker:
             stores and stores.heartbeats,
             clock=clock,
             metrics=metrics,
-            before_cycle=self._refresh_overrides,
             file=live.file,
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
@@ -113,7 +111,6 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
-        self._is_cut_off = False  # the last cycle has not reached MongoDB
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
@@ -144,9 +141,6 @@ class Worker:
         self._loop.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
         if self._failure_loop is not None:
             self._failure_loop.stop(deadline.part(WAITING_SHARE))
-        if self._is_cut_off:  # else an erasure waits for the heartbeat of this process to change or to go
-            with self._time_limit(deadline.part(READING_SHARE)):
-                self._refresh_overrides()  # users may have been erased meanwhile
         self.limiter.close(deadline)
         self.guard.close(deadline)
         self._attempt(self.observer.count_noted)
@@ -163,17 +157,12 @@ class Worker:
         return self.stores.time_limit(deadline.remaining_s) if self.stores else nullcontext()
 
     def _refresh_overrides(self) -> StoreError | None:
-        """Read changed overrides and drop erased users, so that no flush brings them back.
-
-        Returns the error if MongoDB did not answer: nothing may be sent until it does.
-        """
+        """Read changed overrides. Returns the error if MongoDB did not answer."""
         try:
-            marks = self._override_cache.refresh()
-            self.limiter.erase(marks)
-            self.guard.erase(marks)
+            self._override_cache.refresh()
         except StoreUnavailable as exc:
             return exc
-        except Exception as exc:  # noqa: BLE001  # a bug must not keep hits from being sent
+        except Exception as exc:  # noqa: BLE001  # a bug must not keep other work from being done
             self._log_failure(exc)
         return None
 
@@ -183,8 +172,9 @@ class Worker:
         The scheduler calls this with the report of the sync cycle before; None if none has run yet.
         """
         now_s = self._clock()
-        error = self._refresh_overrides() if report is None else report.error
-        self._is_cut_off = error is not None
+        error = None if report is None else report.error
+        if not isinstance(error, StoreUnreachable):  # whatever else keeps counts from being shared
+            error = self._refresh_overrides() or error
         steps: list[Callable[[], object]] = [
             partial(self._update_settings, now_s),
             partial(self.guard.run, error=error),
@@ -198,9 +188,7 @@ class Worker:
                 self._attempt(step)
 
     def _beat(self) -> None:
-        self.health_monitor.beat(
-            override_count=len(self._live.overrides), revision=self._override_cache.revision, base=self._live.base
-        )
+        self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
 
     def _update_settings(self, now_s: float) -> None:
         if self._live.update(active(self._override_cache.overrides, now_s)):

@@ -22,7 +22,7 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -87,6 +87,28 @@ def test_part_that_fails_stops_no_other_and_is_tried_again(
     assert (Mode.ENFORCE, True) == found
     assert 3 == len(done)
     assert ["task_failed"] == failures_in(logs)
+
+
+@pytest.mark.parametrize(
+    ("error", "mode"),
+    [
+        (StoreUnavailable("MongoDB failed: CommandNotSupportedOnView (166)"), Mode.OFF),
+        (StoreRejected("MongoDB refused: Unauthorized (13)"), Mode.OFF),
+        (StoreUnreachable("MongoDB is unreachable"), Mode.DRY_RUN),
+    ],
+    ids=repr,
+)
+def test_override_applies_although_counters_cannot_be_shared(
+    mongo_uri: str, clock: Clock, error: StoreError, mode: Mode
+) -> None:
+    """Unless MongoDB was unreachable a moment ago: it would only be waited for once more."""
+    worker = a_worker(mongo_uri, clock)
+    worker.after_cycle(None)
+    assert worker.stores is not None
+    worker.stores.overrides.put(Override(Target(OverrideKind.MODE), "ann", "", NOW_S, mode=Mode.OFF))
+    worker.after_cycle(CycleReport(error=error))
+    assert mode is worker.limiter.settings.policies.mode
+    worker.stop()
 
 
 def test_preload_waits_once_for_tokens_and_failures() -> None:

@@ -100,6 +100,7 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.delenv("OAUTH_RATELIMIT_MONGO_URI", raising=False)
+    monkeypatch.setattr("oauth_ratelimit.cli.database.sleep", lambda _seconds: None)  # no instance runs
     settings = {**LIMITS, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump(settings))

@@ -454,7 +454,7 @@ def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> N
         issued_count = len(site.issued)
         assert len({site.token() for _ in range(4)}) == 4
         assert len(site.issued) == issued_count + 4
-        OverrideStore(connection).remove(target, author="ann", reason="a test", at_s=1.0)
+        OverrideStore(connection).remove(target, author="ann", reason="a test")
         wait_until(lambda: site.token() == site.token(), "enforced again")
     minutes = StatisticsStore(connection).minutes(0, 4e9)
     tallies = [tally for minute in minutes for tally in minute.tallies.values()]
