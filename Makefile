@@ -27,7 +27,7 @@ WORKERS ?= 2
 PYTEST := $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 
 # Tests marked with a program that this machine lacks are left out, with a message.
-MISSING := $(foreach program,chromium promtool redis-server,$(if $(shell command -v $(program)),,$(program:-server=)))
+MISSING := $(foreach program,cc chromium promtool redis-server,$(if $(shell command -v $(program)),,$(program:-server=)))
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 

@@ -147,7 +147,6 @@ class Guard:
                 self._store,
                 clock=self._clock,
                 denial_events=self._events,
-                follows_store_clock=self._clock is time.time,  # an injected clock is right by definition
             )
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
@@ -251,7 +250,7 @@ class Guard:
                 grant_type=None,
                 decision=lockout.decision,
                 is_canary=False,
-                now_s=self._clock(),
+                now_s=self.limiter.now_s(),
             )
             if self._statistics is not None:
                 client_id = OTHER_CLIENTS if lockout.key.client_id == ANYONE else lockout.key.client_id

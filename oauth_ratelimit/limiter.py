@@ -17,6 +17,7 @@ from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.fork import call_in_child
+from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.store.base import CounterStore, Hits
 from oauth_ratelimit.store.factory import open_counters
 from oauth_ratelimit.sync.clock import ServerClock
@@ -36,7 +37,7 @@ class Limiter:
         store: The store that shares the counters; None opens the one in the settings, if there is one.
         clock: Returns the time in seconds since the epoch. The clocks of all instances must roughly agree.
         denial_events: Logs denials; None creates one.
-        follows_store_clock: Correct the clock by the store's, before the first flush and from then on.
+        follows_store_clock: Go by the store's clock instead, measured before the first flush and from then on.
         monotonic: Returns the time of a clock that is never set, in seconds.
 
     Attributes:
@@ -52,7 +53,7 @@ class Limiter:
         clock: Callable[[], float] = time.time,
         denial_events: DenialEvents | None = None,
         follows_store_clock: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = uptime_s,
     ) -> None:
         self.settings = settings
         self._given_clock = clock
@@ -266,11 +267,15 @@ class Limiter:
         """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return 0.0 if self._server_clock is None else self._server_clock.offset_s
 
-    def _correct_clock(self, offset_s: float) -> None:
-        """Add an offset to the given clock from now on, if it follows the store's."""
-        given = self._given_clock
+    def measure_clock(self) -> StoreError | None:
+        """Measure the store's clock if it is time to, and return the error if there was no answer. Blocks."""
+        return self._cycle.measure_clock()
+
+    def _correct_clock(self, epoch_s: float) -> None:
+        """Go by the monotonic clock from now on, which was at zero at this time, if the store's clock is followed."""
+        monotonic = self._monotonic
         if self._follows_store_clock:
-            self._clock = (lambda: given() + offset_s) if offset_s else given
+            self._clock = lambda: epoch_s + monotonic()
 
     def now_s(self) -> float:
         """Return the time that limits are counted by, seconds since the epoch."""

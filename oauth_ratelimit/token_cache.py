@@ -15,6 +15,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 
@@ -26,11 +27,6 @@ MAX_TOKEN_BYTES = 16_384
 ENTRY_BYTES = 1000  # of a token without its text, or of a client without its name
 LIFETIME_PARTS = 10  # a token with less than one of them left is not given out again
 MAX_REVOKED = 10_000  # clients to announce; if there are more, the tokens of all are dropped
-
-
-def uptime_s() -> float:
-    """Return the time of a clock that is never set, and that goes on while the machine sleeps where it can."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

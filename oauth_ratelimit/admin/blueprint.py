@@ -1,7 +1,6 @@
 """Blueprint of the admin page: routes, authorisation, JSON responses."""
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -125,14 +124,14 @@ def _page(page: str, title: str) -> str:
 def _part(name: str, *, is_now: bool = True) -> Markup:
     """Return a part of a page, or the problem; in the page without ``is_now`` only if all of it is to be read now."""
     html, data = ("", {}) if not is_now and "full" not in request.args else _read(name)
-    age_s = f"{max(0.0, _read_cache().app_limiter.clock() - data['now_s']):.1f}" if data else ""
+    age_s = f"{max(0.0, _read_cache().app_limiter.now_s() - data['now_s']):.1f}" if data else ""
     frame = '<div class="part" data-part="{}" data-age="{}" data-fresh="{}">{}</div>'
     return Markup(frame).format(name, age_s, data.get("fresh_s", 0), Markup(html))
 
 
 def _chosen_span() -> str:
     try:
-        return span_of(request.args, _read_cache().app_limiter.clock())
+        return span_of(request.args, _read_cache().app_limiter.now_s())
     except ValueError:
         return ""  # a part of the page names the error
 
@@ -141,7 +140,7 @@ def _read(name: str) -> tuple[str, Record]:
     """Return the HTML of a part and its data. The username comes in a header, because access logs keep URLs."""
     params = {**request.args, "user": unquote(request.headers.get(USER_HEADER, ""))}
     try:
-        text = Texts(zone_of(params), _read_cache().app_limiter.clock())
+        text = Texts(zone_of(params), _read_cache().app_limiter.now_s())
         data = PARTS[name](_read_cache(), params)
     except (NothingShared, StoreError, ValueError) as exc:
         kind, words = _problem_of(exc)
@@ -195,7 +194,7 @@ def _json(content: object, *, status: int = 200) -> Response:
 
 
 def _csrf_tokens() -> CsrfTokens:
-    return CsrfTokens(current_app.secret_key or "", clock=time.time)
+    return CsrfTokens(current_app.secret_key or "", clock=_read_cache().app_limiter.now_s)
 
 
 def _read_cache() -> ReadCache:

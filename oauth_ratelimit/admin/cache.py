@@ -56,7 +56,7 @@ class ReadCache:
         try:
             answer = query(self._context())
         except StoreUnavailable as exc:
-            last_answer_s = self.app_limiter.clock() - self.app_limiter.health().lag_s
+            last_answer_s = self.app_limiter.now_s() - self.app_limiter.health().lag_s
             with self._lock:
                 self._last_answer_s = self._last_answer_s or last_answer_s
                 self._outage = (time.monotonic() + RETRY_AFTER_S, type(exc)(_reason(exc)))
@@ -96,7 +96,7 @@ class ReadCache:
         # An idle process has nothing to synchronise, so its lag stays short; the first failed read counts.
         with self._lock:
             last_answer_s = self._last_answer_s
-        return f"{_reason(error)}. {MEANWHILE}", last_answer_s or self.app_limiter.clock() - lag_s
+        return f"{_reason(error)}. {MEANWHILE}", last_answer_s or self.app_limiter.now_s() - lag_s
 
     def clear(self) -> None:
         with self._lock:

@@ -39,7 +39,7 @@ def state(cache: ReadCache, params: Params) -> Record:
         text, since_s = cache.outage(exc)
         policies = cache.app_limiter.settings.policies
         outage = {"text": text, "since_s": since_s}
-        return {"now_s": cache.app_limiter.clock(), "policies": policies, "status": None, "outage": outage}
+        return {"now_s": cache.app_limiter.now_s(), "policies": policies, "status": None, "outage": outage}
     return {"now_s": now_s, "policies": status.policies, "status": status, "outage": None}
 
 

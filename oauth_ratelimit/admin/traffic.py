@@ -142,7 +142,7 @@ def moment(params: Params) -> int | None:
 
 def traffic(cache: ReadCache, params: Params) -> Record:
     """Return the charts, in requests per minute, of all clients or of one."""
-    span = span_of(params, cache.app_limiter.clock())
+    span = span_of(params, cache.app_limiter.now_s())
     client_id = client_or_all(params)
     notes: list[str] = []
     if client_id is None:
@@ -248,7 +248,7 @@ def _uses(uses: Mapping[str, Sequence[Peak | None]]) -> Iterator[Record]:
 
 def clients(cache: ReadCache, params: Params) -> Record:
     """Return one page of the clients with requests in a span, sorted and filtered."""
-    span = span_of(params, cache.app_limiter.clock())
+    span = span_of(params, cache.app_limiter.now_s())
     sort = choice(params, "sort", tuple(SORTS), "worst")
     is_reversed = choice(params, "order", ("down", "up"), "down") == "up"
     page, wanted = whole(params, "page", 1, least=1, most=MAX_PAGE), params.get("filter", "").strip()

@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from oauth_ratelimit.config.source import ConfigFile, Rejection
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.sync.flusher import CycleReport
 
@@ -31,17 +31,20 @@ class Health(NamedTuple):
     last_error: str | None = None  # code of the last failed cycle's error; None if no cycle has failed
     last_error_ago_s: float | None = None  # seconds since that cycle
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
+    rejected_at_s: float | None = None  # when that began, seconds since the epoch
 
 
 class HealthMonitor:
-    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats."""
+    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
+
+    Heartbeats go by the limiter's clock, which is corrected, so that their ages are right whatever this machine's says.
+    """
 
     def __init__(
         self,
         limiter: Limiter,
         store: HeartbeatStore | None,
         *,
-        clock: Callable[[], float],
         metrics: Metrics | None = None,
         file: ConfigFile | None = None,
     ) -> None:
@@ -49,14 +52,14 @@ class HealthMonitor:
         self._limiter = limiter
         self.wait_for_urgent, self.wake = limiter.wait_for_urgent, limiter.wake
         self._store = store
-        self._clock = clock
         self._metrics = metrics
         self._lock = threading.Lock()  # guards the sums, which the threads of full and urgent cycles change
+        self._uptime_s = uptime_s()  # at the start
+        self._started_at_s: float | None = None  # known with the first heartbeat, when the clock is corrected
         self._last_success_s = time.monotonic()
         self._longest_lag_s = 0.0  # since the last heartbeat
         self._last_error: tuple[str, float] | None = None  # code and monotonic time
         self._last_full = CycleReport()
-        self._started_at_s = clock()
         self._next_beat_s = 0.0
         self._reported: tuple[object, ...] = ()  # what the last heartbeat said of settings
         self._noted: Settings | None = None  # configuration in the history
@@ -89,14 +92,20 @@ class HealthMonitor:
         """Return the health of the synchronisation."""
         now_s = time.monotonic()
         code, failed_at_s = self._last_error or (None, None)
+        rejection = self._file.rejection if self._file else None
         return Health(
             instance=self.instance,
             lag_s=now_s - self._last_success_s,
             last_cycle=self._last_full,
             last_error=code,
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
-            rejection=self._file.rejection if self._file else None,
+            rejection=rejection,
+            rejected_at_s=rejection and self._time_of(rejection.since_s),
         )
+
+    def _time_of(self, at_uptime_s: float) -> float:
+        """Return the time of an earlier moment, by the limiter's clock as it goes now."""
+        return self._limiter.now_s() - (uptime_s() - at_uptime_s)
 
     def note_state(self) -> None:
         """Update the metrics. The lag grows while no cycle runs."""
@@ -112,14 +121,16 @@ class HealthMonitor:
         If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
         ``base`` is the configuration without overrides.
         """
-        now_s = self._clock()
+        now_s = self._limiter.now_s()
         settings = self._limiter.settings
-        rejection = self._file and self._file.rejection
+        rejection = self._file.rejection if self._file else None
         digest = self._file.digest if self._file else None
         reported = (settings.policies.mode.value, override_count, digest, rejection is None)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
+        if self._started_at_s is None:
+            self._started_at_s = self._time_of(self._uptime_s)
         try:
             self._store.put(
                 Heartbeat(
@@ -133,7 +144,7 @@ class HealthMonitor:
                     override_count=override_count,
                     clock_offset_s=self._limiter.clock_offset_s,
                     config_digest=digest,
-                    config_rejected_at_s=rejection.since_s if rejection else None,
+                    config_rejected_at_s=rejection and self._time_of(rejection.since_s),
                     **self._totals,
                 )
             )
@@ -157,7 +168,7 @@ class HealthMonitor:
         if self._store is None or self._is_failing or not self._next_beat_s:
             return
         with suppress(StoreError):  # the heartbeat expires by itself
-            self._store.note_event(InstanceEvent(self.instance, self._clock(), "ended", package_version()))
+            self._store.note_event(InstanceEvent(self.instance, self._limiter.now_s(), "ended", package_version()))
             self._store.remove(self.instance)
 
     def _record(self, report: CycleReport, started_s: float) -> None:

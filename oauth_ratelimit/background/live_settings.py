@@ -12,7 +12,7 @@ from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
 
 log = get_logger(__name__)
 
@@ -45,23 +45,25 @@ class OverrideCache:
         """
         if self._store is None:
             return
-        has_answered = False
+        everybody: tuple[Override, ...] | None = None
         try:
             revision = self._store.revision()
             if revision == self._revision and self._clock() < self._reread_at_s:
                 return
-            others = (each for each in self.overrides if each.target.client_id is not None)
-            self.overrides = (*self._store.read_for_everybody(), *others)
-            has_answered = True
+            everybody = self._store.read_for_everybody()
             if self._clock() >= self._retry_at_s:
                 self._retry_at_s = self._clock() + RETRY_INTERVAL_S
                 self.overrides = self._store.read()
                 self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
                 self._retry_at_s = -math.inf
+                return
         except StoreError as exc:
             self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
-            if not has_answered and isinstance(exc, StoreUnavailable):
+            if everybody is None and isinstance(exc, StoreUnavailable):
                 raise
+        if everybody is not None:  # the others take too long to read
+            others = (each for each in self.overrides if each.target.client_id is not None or each is LEFT_OUT)
+            self.overrides = tuple({each.target: each for each in (*others, *everybody)}.values())
 
 
 class LiveSettings:
@@ -69,6 +71,7 @@ class LiveSettings:
 
     ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
     configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
+    One thread calls ``poll``, and one at a time ``update``.
     """
 
     def __init__(
@@ -94,19 +97,23 @@ class LiveSettings:
         self._may_have_counts = self.base.policies.mode is not Mode.OFF
         return self.current
 
+    def poll(self) -> None:
+        """Have ``update`` apply a changed configuration, if there is one."""
+        self.base = self._poll() or self.base
+
     def update(self, overrides: tuple[Override, ...]) -> bool:
         """Apply a changed configuration, if any, and these overrides. Logs the changes.
 
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
         """
-        self.base = self._poll() or self.base  # a change is polled once, so it is kept if the rest fails
-        is_same_base = self.base is self._applied_base
+        base = self.base
+        is_same_base = base is self._applied_base
         if is_same_base and overrides == self.overrides:
             return False
-        old, new = self.current, replace(self.base, policies=apply_overrides(self.base.policies, overrides))
-        mode, former_mode = self.base.policies.mode, self._applied_base.policies.mode
-        self.current, self._applied_base, self.overrides = new, self.base, overrides
+        old, new = self.current, replace(base, policies=apply_overrides(base.policies, overrides))
+        mode, former_mode = base.policies.mode, self._applied_base.policies.mode
+        self.current, self._applied_base, self.overrides = new, base, overrides
         used = self._used
         is_other_store = (used.store, used.sync, used.privacy) != (new.store, new.sync, new.privacy)
         gives_way = is_other_store and not self._may_have_counts

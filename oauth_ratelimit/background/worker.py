@@ -14,7 +14,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.overrides import active
-from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -25,13 +25,16 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop, UrgentLoop
-from oauth_ratelimit.token_cache import TokenCache, uptime_s
+from oauth_ratelimit.token_cache import TokenCache
 
 log = get_logger(__name__)
 
+WATCH_S = 0.5  # at most, between two looks at the file; a change applies when two find the same
+TASKS_S = 1.0  # after which no further task begins in a cycle
 REPEAT_S = 60.0  # between two log entries about the same task
 WAITING_SHARE = 1 / 2  # of the time to end, for the tick that runs
 TASK_SHARE = 1 / 2  # of the time that is left, for each task that has something to write
@@ -50,6 +53,9 @@ class BackgroundTask(Protocol):
 class Worker:
     """The limiter and the background work of one process. A forked child needs a worker of its own.
 
+    One thread applies changes of the configuration file and ends of overrides. It waits neither for MongoDB nor for a
+    lock that is held meanwhile, so these take effect at once, whatever MongoDB does. All times are the limiter's.
+
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before.
     """
@@ -65,7 +71,6 @@ class Worker:
         self._settings = settings = live.use()  # of limiter and guard
         self.pid = os.getpid()
         self._live = live
-        self._clock = clock
         self._log = ThrottledLog(log, REPEAT_S)
         self.stores = stores = open_stores(settings.store)
         denials = stores and DenialRecorder(
@@ -87,7 +92,12 @@ class Worker:
             stores.statistics, settings=lambda: live.current.statistics, clock=self.limiter.now_s
         )
         self.guard = Guard(
-            settings, stores and stores.failures, clock=clock, events=events, metrics=metrics, statistics=statistics
+            settings,
+            stores and stores.failures,
+            clock=self.limiter.now_s,
+            events=events,
+            metrics=metrics,
+            statistics=statistics,
         )
         self._override_cache = OverrideCache(stores and stores.overrides)
         self.tokens = TokenCache(
@@ -99,7 +109,6 @@ class Worker:
         self.health_monitor = HealthMonitor(
             self.limiter,
             stores and stores.heartbeats,
-            clock=clock,
             metrics=metrics,
             file=live.file,
         )
@@ -108,15 +117,24 @@ class Worker:
             stores.rollups, settings=lambda: live.current.statistics, clock=self.limiter.now_s
         )
         self._tasks: list[BackgroundTask] = list(filter(None, (self.tokens, statistics, denials, rollups)))
+        self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
-        self.is_outdated = self._is_ending = self._has_preloaded = False
+        self.is_outdated = self._is_ending = self._has_preloaded = self._is_watched = False
+        self._settings_lock = threading.Lock()  # guards ``live``; held while settings are applied, never during I/O
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
         """Start the background threads."""
+        self._is_watched = True
         self._loop.start()
-        self._start_failure_loop()
+        try:
+            threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
+        except RuntimeError:  # the process has none left, so the cycles look at the file
+            self._is_watched = False
+            log.exception("cycle_failed")
+        with self._settings_lock:
+            self._start_failure_loop()
 
     def _start_failure_loop(self) -> None:
         """Start to synchronise urgent failures, if the guard is on and shares them."""
@@ -137,7 +155,8 @@ class Worker:
     def stop(self) -> None:
         """Flush for the last time and release everything, within seven seconds."""
         deadline = Deadline()
-        self._is_ending = True
+        with self._settings_lock:
+            self._is_ending = True
         self._loop.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
         if self._failure_loop is not None:
             self._failure_loop.stop(deadline.part(WAITING_SHARE))
@@ -159,7 +178,8 @@ class Worker:
     def _refresh_overrides(self) -> StoreError | None:
         """Read changed overrides. Returns the error if MongoDB did not answer."""
         try:
-            self._override_cache.refresh()
+            with self._time_limit(Deadline(self._settings.store.timeout_s)):
+                self._override_cache.refresh()
         except StoreUnavailable as exc:
             return exc
         except Exception as exc:  # noqa: BLE001  # a bug must not keep other work from being done
@@ -171,41 +191,64 @@ class Worker:
 
         The scheduler calls this with the report of the sync cycle before; None if none has run yet.
         """
-        now_s = self._clock()
         error = None if report is None else report.error
-        if not isinstance(error, StoreUnreachable):  # whatever else keeps counts from being shared
+        if error is None or error.has_answered:
             error = self._refresh_overrides() or error
-        steps: list[Callable[[], object]] = [
-            partial(self._update_settings, now_s),
-            partial(self.guard.run, error=error),
-            self.observer.count_noted,
-            self.tokens.purge,
-        ]
-        if error is None:  # else MongoDB would only delay the next cycle
-            steps = [self.preload, *steps, self._beat, *(task.run for task in self._tasks)]
-        for step in steps:
+        error = error or self.limiter.measure_clock()  # heartbeats and ends of overrides go by it
+        tasks = self._run_tasks if error is None else partial(self.guard.run, error=error)
+        look = self._apply_settings if self._is_watched else self.look_at_file
+        for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
             if not self._is_ending:  # else it would only take the time of the last flush
                 self._attempt(step)
+
+    def _run_tasks(self) -> None:
+        """Run the tasks that ask MongoDB, all of them together no longer than ``store.timeout``.
+
+        If one is slow, so is MongoDB, or it is gone: the others come first after the next cycle.
+        """
+        end_s = time.monotonic() + TASKS_S
+        with self._time_limit(Deadline(self._settings.store.timeout_s)):
+            tasks = [self.preload, self.guard.run, self._beat, *(task.run for task in self._tasks)]
+            for _ in tasks:
+                if self._is_ending or time.monotonic() >= end_s:
+                    break
+                self._turn += 1
+                self._attempt(tasks[(self._turn - 1) % len(tasks)])
 
     def _beat(self) -> None:
         self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
 
-    def _update_settings(self, now_s: float) -> None:
-        if self._live.update(active(self._override_cache.overrides, now_s)):
-            self.is_outdated = self._is_ending = True
-            return
-        settings = self._live.current
-        if settings is not self._settings:
-            self.limiter.reconfigure(settings)
-            self.guard.reconfigure(settings)
-            self._start_failure_loop()
-            self.tokens.note_change()
-            self._settings = settings  # last, so that the next tick tries again after a failure
+    def _watch(self) -> None:
+        while not self._is_ending:
+            self.look_at_file()
+            time.sleep(min(WATCH_S, self._settings.sync.interval_s))
+
+    def look_at_file(self) -> None:
+        """Apply the configuration file if it has changed, and end overrides whose time is over."""
+        self._attempt(self._live.poll)
+        self._attempt(self._apply_settings)
+
+    def _apply_settings(self) -> None:
+        with self._settings_lock:
+            if self._is_ending:
+                return
+            if self._live.update(active(self._override_cache.overrides, self.limiter.now_s())):
+                self.is_outdated = self._is_ending = True
+                return
+            settings = self._live.current
+            if settings is not self._settings:
+                self.limiter.reconfigure(settings)
+                self.guard.reconfigure(settings)
+                self._start_failure_loop()
+                self.tokens.note_change()
+                self._settings = settings  # last, so that the next look tries again after a failure
 
     def _attempt(self, work: Callable[[], object]) -> None:
         """Run one task and log its failure, so that the other tasks still run."""
         try:
             work()
+        except StoreError as exc:
+            self._log.error("task_failed", key="store", error=str(exc))
         except Exception as exc:  # noqa: BLE001  # a bug or an unexpected document
             self._log_failure(exc)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.uptime import uptime_s
 
 MAX_LOGGED_PROBLEMS = 20
 REPEAT_S = 60.0  # between two log entries about the same content
@@ -30,7 +30,7 @@ class Rejection(NamedTuple):
     """A file that is not valid."""
 
     problems: tuple[str, ...]  # one line each
-    since_s: float  # when this process found the first invalid content, seconds since the epoch
+    since_s: float  # when this process found the first invalid content, by ``uptime_s``
     effect: str  # what applies meanwhile
 
 
@@ -48,7 +48,7 @@ class ConfigFile:
         *,
         mode: str | None = None,
         uri: str | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = uptime_s,
     ) -> None:
         self.path = os.fspath(path)
         self.rejection: Rejection | None = None

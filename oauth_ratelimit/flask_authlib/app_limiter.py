@@ -225,7 +225,11 @@ class AppLimiter:
         from oauth_ratelimit.operations.context import OperatorContext  # at a command or page, no worker's need
 
         stores = None if self.is_switched_off else self._running_worker().stores
-        return OperatorContext(lambda: self.live.base, lambda: stores, clock=self.clock) if stores else None
+        return OperatorContext(lambda: self.live.base, lambda: stores, clock=self.now_s) if stores else None
+
+    def now_s(self) -> float:
+        """Return the time, seconds since the epoch: MongoDB's, as soon as it is known. Starts the worker if needed."""
+        return self.clock() if self.is_switched_off else self._running_worker().limiter.now_s()
 
     def close(self) -> None:
         """Flush for the last time and release everything of this process. A later request starts a new worker."""

@@ -19,7 +19,8 @@ class ServerClock:
     It measures once a minute, and at once when the two clocks of this machine disagree. A change that they do not
     explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.
     ``offset_s`` is how far the store's clock is ahead of the wall clock; 0.0 if they hardly differ. ``on_change`` is
-    called with a new one.
+    called with the time to go by: that at which the monotonic clock was at zero. From then on a wall clock that is set
+    changes nothing.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ServerClock:
         self._measured_s: float | None = None  # by the monotonic clock
         self._epoch_s = 0.0  # the store's time when the monotonic clock was at zero
         self._unconfirmed_epoch_s: float | None = None  # ``_epoch_s`` of a measurement that the next one must confirm
+        self._followed_s: float | None = None  # the time that ``on_change`` was called with last
         self._wall_epoch_s = 0.0  # the wall clock's time when the monotonic clock was at zero
         self._asked: tuple[float | None] | None = None  # the answer in this cycle
 
@@ -66,7 +68,8 @@ class ServerClock:
         else:
             self._unconfirmed_epoch_s = epoch_s
         self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
-        self._set_offset(self._epoch_s - wall_epoch_s)
+        offset_s = self._epoch_s - wall_epoch_s
+        self._follow(wall_epoch_s, offset_s if abs(offset_s) >= NOTABLE_S else 0.0)
 
     def _is_explained(self, epoch_s: float, wall_epoch_s: float) -> bool:
         """Return whether the store's clock has gone on as one of the two clocks of this machine has."""
@@ -75,13 +78,14 @@ class ServerClock:
         wall_changed_s = wall_epoch_s - self._wall_epoch_s
         return min(abs(changed_s), abs(changed_s - wall_changed_s)) <= NOTABLE_S
 
-    def _set_offset(self, offset_s: float) -> None:
-        if abs(offset_s) < NOTABLE_S:
-            offset_s = 0.0
+    def _follow(self, wall_epoch_s: float, offset_s: float) -> None:
         if abs(offset_s - self.offset_s) >= NOTABLE_S:
             log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
             self.offset_s = offset_s
-            self._on_change(offset_s)
+        followed_s = wall_epoch_s + offset_s
+        if self._followed_s is None or abs(followed_s - self._followed_s) >= NOTABLE_S:
+            self._followed_s = followed_s
+            self._on_change(followed_s)
 
     def _sample(self) -> tuple[float, float]:
         """Return the length of a round trip, and the store's time when the monotonic clock was at zero."""

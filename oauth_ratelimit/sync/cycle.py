@@ -49,7 +49,7 @@ class SyncCycle:
         self._interval_s = queue.interval_s
         self._clock = clock
         self._lock = threading.Lock()  # guards the due times, the flusher and the log: one cycle at a time
-        self._log = CycleLog(clock)
+        self._log = CycleLog(clock if flusher is None else flusher.server_clock.monotonic)
         self._last_s: float | None = None  # time of the last full cycle
         self._failure: StoreError | None = None  # of the last cycle
 
@@ -78,7 +78,7 @@ class SyncCycle:
                 report.quarantined_count += state.is_quarantined
             report.key_count = self._clients.key_count
             report.waiting_count = self._queue.waiting_count
-            self._log.note(report, now_s)
+            self._log.note(report)
         return report
 
     def run_urgent(self) -> CycleReport | None:
@@ -91,8 +91,8 @@ class SyncCycle:
             urgent = self._queue.take_urgent(now_s)
             if not urgent:
                 return None
-            now_s = self._synchronise_taken(urgent, [], now_s, report)
-            self._log.note(report, now_s)
+            self._synchronise_taken(urgent, [], now_s, report)
+            self._log.note(report)
         return report
 
     def _synchronise_taken(
@@ -207,6 +207,7 @@ class SyncCycle:
     def _put_back(
         self, state: KeyState, now_s: float, report: CycleReport, *, passed_s: float, remote_hits: int | None
     ) -> None:
+        state.requested_s = min(state.requested_s, now_s)  # a clock that was set back must not keep the key for so long
         is_failed = report.is_cut_short or report.error is not None
         is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
         gap_s = self._filling_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
@@ -243,6 +244,13 @@ class SyncCycle:
             return inf
         gap_s = max(passed_s, SHORTEST_READ_GAP_S) * room / (2 * (remote_hits or 1))
         return max(gap_s, SHORTEST_READ_GAP_S if remote_hits else 2 * passed_s)
+
+    def measure_clock(self) -> StoreError | None:
+        """Measure the store's clock if it is time to, and return the error if there was no answer."""
+        report = CycleReport()
+        with self._lock:
+            self._measure_clock(report)
+        return report.error
 
     def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
@@ -326,7 +334,7 @@ class SyncCycle:
                         flusher.flush(states[start : start + MAX_BATCH], self._clock(), report)
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
-            self._log.note(report, self._clock())
+            self._log.note(report)
             if report.error is None and not any(state.unsent or state.attempt for state in states):
                 break
         if not deadline.is_over:

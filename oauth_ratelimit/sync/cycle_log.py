@@ -16,15 +16,20 @@ MAX_CLIENTS_LOGGED = 50
 
 
 class CycleLog:
-    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost."""
+    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost.
+
+    The clock is one that is never set.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
         self._failing_since_s: float | None = None
         self._outage_count = 0
 
-    def note(self, report: CycleReport, now_s: float) -> None:
+    def note(self, report: CycleReport) -> None:
         """Log what went wrong in a cycle, and the first success after it."""
+        now_s = self._clock()
         if report.dropped_hits:
             log.warning(
                 "hits_dropped", hits=report.dropped_hits, reason="they waited for the store until no window held them"

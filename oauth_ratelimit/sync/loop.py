@@ -4,13 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from random import SystemRandom
 from typing import Protocol
 
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.interval import IntervalTrigger
 
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
@@ -21,6 +20,7 @@ log = get_logger(__name__)
 SHORTEST_GAP_S = 0.003  # from the begin of one urgent cycle to the next: keys that come meanwhile are collected
 LONGEST_REST_S = 0.02
 REST_FACTOR = 3  # rest after an urgent cycle, in CPU time that it took: the thread never needs more than a quarter
+LONGEST_SLEEP_S = 1.0  # of the thread for full cycles, so that it ends soon after stop()
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
@@ -117,23 +117,29 @@ class SyncLoop:
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
         logger.setLevel(logging.WARNING)
-        # The executor runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
+        # The executor runs the job in the scheduler's thread, so there is no other one that the exit would wait for.
         self._scheduler = BackgroundScheduler(
             daemon=True, executors={LOGGER_NAME: DebugExecutor()}, logger=logger, timezone="UTC"
         )
-        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
-        self._scheduler.add_job(self.run_once, args=[False], executor=LOGGER_NAME, misfire_grace_time=None)
-        self._scheduler.add_job(
-            self.run_once,
-            IntervalTrigger(seconds=self._interval_s, timezone="UTC"),
-            executor=LOGGER_NAME,
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=None,  # the default skips a run that is a second late
-            next_run_time=datetime.now(UTC) + timedelta(seconds=SystemRandom().random() * self._interval_s),
-        )
+        # The scheduler plans by the wall clock, which may be set. So it has one job, which is due since ever, and which
+        # goes by the monotonic clock.
+        long_ago = datetime.fromtimestamp(0, UTC)
+        self._scheduler.add_job(self._run, next_run_time=long_ago, executor=LOGGER_NAME, misfire_grace_time=None)
         self._scheduler.start()
         self._urgent.start()
+
+    def _run(self) -> None:
+        """Run a cycle in each interval until ``stop``. After a long one, one that is late follows at once."""
+        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
+        self.run_once(False)
+        next_s = time.monotonic() + SystemRandom().random() * self._interval_s
+        while not self._stopping.is_set():
+            left_s = next_s - time.monotonic()
+            if left_s > 0:
+                time.sleep(min(left_s, LONGEST_SLEEP_S))  # waiting for a lock goes by the wall clock on older systems
+            else:
+                self.run_once()
+                next_s += self._interval_s * max(1, (time.monotonic() - next_s) // self._interval_s)
 
     def run_once(self, synchronises: bool = True) -> None:
         """Run one full cycle, or only call the owner. Errors are logged and do not stop the next one."""

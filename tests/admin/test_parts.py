@@ -88,7 +88,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     since = re.search(r'unreachable since <time datetime="([^"]+)"', first)
     assert since and abs(time.time() - datetime.fromisoformat(since[1]).timestamp()) < 60
     later_s = time.time() + 600
-    monkeypatch.setattr(app_limiter_of(cut_off_page.app), "clock", lambda: later_s)
+    monkeypatch.setattr(app_limiter_of(cut_off_page.app), "now_s", lambda: later_s)
     assert since[0] in cut_off_page.get("part/state").text
 
 

@@ -87,7 +87,7 @@ def test_overrides_that_take_too_long_hold_up_neither_cycles_nor_a_mode_of_every
         for _ in range(5):
             override_cache.refresh()
 
-    assert (1, (ENFORCED, OTHER)) == (store.read.call_count, override_cache.overrides)
+    assert (1, (OTHER, ENFORCED)) == (store.read.call_count, override_cache.overrides)
     assert ["overrides_unavailable"] == [entry["event"] for entry in logs]
     store.read_for_everybody.return_value = ()
     override_cache.refresh()
@@ -115,6 +115,7 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
     live = LiveSettings(load_config({"mode": "enforce"}), lambda: changed.pop() if changed else None)
     with capture_logs() as logs:
         for _ in range(3):
+            live.poll()
             live.update(overrides)
 
     assert applied is live.current.policies.mode

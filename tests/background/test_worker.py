@@ -4,6 +4,7 @@ import threading
 import time
 from contextlib import closing
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,12 +18,15 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.background import live_settings
+from oauth_ratelimit.background import worker as worker_module
+from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -31,8 +35,10 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.token_cache import TokenCache
 from testbed.clock import Clock, wait_until
 from tests.support.bson_values import NOW_S, Content, identities, put_alone, records
+from tests.support.faults import FaultyProxy
 from tests.support.guards import guess
 
 
@@ -92,9 +98,9 @@ def test_part_that_fails_stops_no_other_and_is_tried_again(
 @pytest.mark.parametrize(
     ("error", "mode"),
     [
-        (StoreUnavailable("MongoDB failed: CommandNotSupportedOnView (166)"), Mode.OFF),
-        (StoreRejected("MongoDB refused: Unauthorized (13)"), Mode.OFF),
-        (StoreUnreachable("MongoDB is unreachable"), Mode.DRY_RUN),
+        (StoreUnavailable("MongoDB failed: CommandNotSupportedOnView (166)", has_answered=True), Mode.OFF),
+        (StoreRejected("MongoDB refused: Unauthorized (13)", has_answered=True), Mode.OFF),
+        (StoreUnavailable("MongoDB is unreachable: NetworkTimeout"), Mode.DRY_RUN),
     ],
     ids=repr,
 )
@@ -118,6 +124,77 @@ def test_preload_waits_once_for_tokens_and_failures() -> None:
     worker.preload()
     assert time.monotonic() - began_s < 2 * found.store.timeout_s
     worker.stop()
+
+
+def test_tasks_end_with_the_first_that_finds_mongodb_unreachable(mongo_uri: str, clock: Clock) -> None:
+    """It was reachable in the sync cycle before. That is one line in the log, and no traceback."""
+    timeout_s = 0.5
+    with FaultyProxy(mongo_uri) as proxy, capture_logs() as logs:
+        store = {"uri": proxy.uri, "timeout": timeout_s}
+        worker = Worker(
+            LiveSettings(load_config({"mode": "enforce", "guard": {"mode": "enforce"}, "store": store}), lambda: None),
+            callbacks=Callbacks(has_grant=bool),
+            clock=clock,
+        )
+        worker.after_cycle(worker.health_monitor.sync())
+        clock.advance(61)
+        worker.limiter.check("app", "kim")
+        worker.tokens.revoke("app")
+        report = worker.health_monitor.sync()
+        proxy.swallow(True)
+        begun_s = time.monotonic()
+        worker.after_cycle(report)
+        took_s = time.monotonic() - begun_s
+        failures = failures_in(logs)
+        worker.stop()
+
+    assert report.error is None
+    assert took_s < 2 * timeout_s
+    assert len(failures) <= 1
+    assert not any("traceback" in line for line in logs)
+
+
+def test_task_that_slow_ones_left_out_comes_first_after_the_next_cycle(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed, runs = Clock(), []
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=elapsed, time=time.time))
+    tasks = (Worker.preload, Guard.run, HealthMonitor.beat, TokenCache.run, StatisticsRecorder.run, DenialRecorder.run)
+    for task in (*tasks, RollupTask.run):
+
+        def run(*_: Any, name: str = task.__qualname__, **__: Any) -> None:
+            runs.append(name)
+            elapsed.advance(0.6 * worker_module.TASKS_S)
+
+        owner, name = task.__qualname__.split(".")
+        monkeypatch.setattr(f"{task.__module__}.{owner}.{name}", run)
+    worker = a_worker(mongo_uri, clock)
+    counts = []
+    for _ in range(4):
+        worker.after_cycle(CycleReport())
+        counts.append(len(runs))
+    worker.stop()
+
+    assert [2, 4, 6, 8] == counts
+    assert 7 == len(set(runs[:7]))
+
+
+def test_override_ends_while_a_cycle_waits_for_mongodb(mongo_uri: str, clock: Clock) -> None:
+    """The thread that watches the file ends it, by the limiter's clock."""
+    worker = a_worker(mongo_uri, clock)
+    assert worker.stores is not None
+    target = Target(OverrideKind.MODE)
+    until_s = worker.stores.overrides.put(
+        Override(target, "ann", "", time.time(), clock() + 60, mode=Mode.ENFORCE)
+    ).until_s
+    worker.after_cycle(None)
+    modes = [worker.limiter.settings.policies.mode]
+    assert until_s is not None
+    clock.now_s = until_s
+    worker.look_at_file()
+    worker.stop()
+
+    assert [Mode.ENFORCE, Mode.DRY_RUN] == [*modes, worker.limiter.settings.policies.mode]
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(

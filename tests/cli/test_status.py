@@ -56,7 +56,7 @@ def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limi
 def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
     with closing(Connection(mongo_uri)) as connection:
         limiter = Limiter(load_config({**terminal.settings, "instance": name}))
-        HealthMonitor(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
+        HealthMonitor(limiter, HeartbeatStore(connection)).beat(override_count=0)
         limiter.close()
 
 

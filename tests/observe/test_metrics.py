@@ -92,7 +92,7 @@ def test_gauges_while_mongodb_is_unreachable(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("oauth_ratelimit.background.health.time", SimpleNamespace(monotonic=elapsed))
     store, metrics = MemoryStore(), RecordedMetrics()
     limiter = Limiter(load_config({"mode": "enforce"}), store, clock=Clock())
-    health_monitor = HealthMonitor(limiter, None, clock=Clock(), metrics=metrics)
+    health_monitor = HealthMonitor(limiter, None, metrics=metrics)
 
     def values() -> tuple[float, ...]:
         names = ("flush_failures_total", "in_flight_hits", "tracked_keys", "snapshot_age_seconds")

@@ -22,7 +22,9 @@ BATCHES = (2, 3, 400)  # documents of one round trip
 WAITS_S = (0.05, 0.3, 1.0, 3.0, 7.0)
 LONG_S = 50.0  # some of them are longer than a window
 QUIET_S = (150.0, 500.0)  # longer than frames of most windows are kept, and shorter than those of the widest
-OFFSETS_S = (-3600.0, -300.0, -61.0, -7.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0)
+MONTH_S = 30 * 86_400.0
+OFFSETS_S = (-MONTH_S, -3600.0, -300.0, -61.0, -20.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0, MONTH_S)
+GLITCHES_S = (-MONTH_S, -300.0, 300.0, MONTH_S)  # over after two seconds
 SHAKEN_S = (0.0, 0.0, -7.0, -13.0)  # up to two frames back, and forward again
 SERVER_OFFSETS_S = (-25.0, -5.0, 0.0, 0.0, 5.0, 34.0)  # clocks of two servers agree within a minute
 DAMAGE: tuple[tuple[str, Any], ...] = (
@@ -83,6 +85,17 @@ def _release(fleet: Fleet, _: Instance) -> None:
 
 def _set_clock(fleet: Fleet, _: Instance, offset_s: float, drift: float) -> None:
     fleet.instances[-1].set_clock(offset_s=offset_s, drift=drift)  # always the last one: there are others to be harmed
+
+
+def _glitch(fleet: Fleet, chosen: Instance, offset_s: float, client_id: str, username: str | None) -> None:
+    """Set a clock wrong for two seconds, with requests and cycles meanwhile."""
+    instance = chosen if chosen.follows_store_clock else fleet.instances[-1]
+    former_s = instance.clock.offset_s
+    for second in range(3):
+        instance.set_clock(offset_s=offset_s if second < 2 else former_s)
+        instance.ask(client_id, username, 1)
+        instance.sync(urgent=False, scheduled=True)
+        fleet.true_s += 1.0
 
 
 def _shake_clock(fleet: Fleet, _: Instance, client_id: str, username: str | None) -> None:
@@ -154,6 +167,7 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
     "clocks": (
         Event("the last one's clock: offset, drift", 1.0, _set_clock, (OFFSETS_S, (0.0,))),
         Event("the last one's clock: offset, drift", 0.5, _set_clock, ((0.0,), (-0.01, 0.01))),
+        Event("a clock is wrong for two seconds", 0.5, _glitch, (GLITCHES_S, CLIENTS, USERS)),
         Event("the last one's clock goes back and forth", 1.0, _shake_clock, (CLIENTS, USERS)),
         Event("set", 0.2, _set, (("server_offset_s",), SERVER_OFFSETS_S)),
     ),

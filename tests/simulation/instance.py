@@ -71,7 +71,7 @@ class Instance:
         self.in_request = False
         self.was_wrong = False
         self.knows_restored = True
-        self.last_correction_s = 0.0
+        self.last_error_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
@@ -87,7 +87,7 @@ class Instance:
 
     @property
     def now_s(self) -> float:
-        return self.clock() + self.correction_s
+        return self.limiter.now_s() if self.follows_store_clock else self.clock()
 
     def ask(self, client_id: str, username: str | None, cost: int, route: Route = PLAIN_ROUTE) -> None:
         """Make one request, and note what it counts."""
@@ -174,10 +174,6 @@ class Instance:
             f"{decision.remaining} hits left of {client_id}, {username}, {route}: not {room}"
         )
 
-    @property
-    def correction_s(self) -> float:
-        return self.limiter.clock_offset_s if self.follows_store_clock else 0.0
-
     def sync(self, *, urgent: bool, scheduled: bool = False) -> CycleReport | None:
         report = self.limiter.sync_urgent() if urgent else self.limiter.sync(is_scheduled=scheduled)
         assert report is None or "the cycle failed" not in str(report.error), f"a bug: {report.error}"
@@ -257,18 +253,21 @@ class Instance:
                 self.check_agreement(client_id, username)
 
     def set_clock(self, *, offset_s: float = 0.0, drift: float = 0.0) -> None:
-        """Make its clock wrong. From now on nobody can say in which frames its own hits are, nor if it is corrected."""
+        """Make its clock wrong. An instance that knows the server's time does not go by it."""
+        before_s = self.now_s
         self.clock.offset_s, self.clock.drift = offset_s, drift
-        self._distrust_clock()
+        server_clock = self.limiter._server_clock
+        if self.follows_store_clock and server_clock is not None and server_clock.is_measured:
+            assert self.now_s == before_s, "a wall clock that was set has moved its time"
+        self._note_correction()
 
     def _note_correction(self) -> None:
-        if self.correction_s != self.last_correction_s:
-            self.last_correction_s = self.correction_s
-            self._distrust_clock()
-
-    def _distrust_clock(self) -> None:
-        self.was_wrong = self.fleet.was_wrong = True
-        self.fleet.moved.update(self.pending)
+        """Note a change of its time: from then on nobody can say in which frames its own hits are."""
+        error_s = self.now_s - self.fleet.true_s
+        if abs(error_s - self.last_error_s) > ROUNDING:
+            self.last_error_s = error_s
+            self.was_wrong = self.fleet.was_wrong = True
+            self.fleet.moved.update(self.pending)
 
     def reconfigure(self, config: Config) -> None:
         """Take over another configuration. The number of keys in memory stays."""

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -59,6 +59,7 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         self._kinds: Sequence[str] = ()
         self._is_swallowing = False
         self._delay_s = 0.0
+        self._planned: tuple[int, Callable[[], object]] | None = None
         self._closing = threading.Event()
         self._links: set[_Link] = set()
         self._held: list[bytes] = []
@@ -89,6 +90,11 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
 
     def delay_replies(self, delay_s: float) -> None:
         self._delay_s = delay_s
+
+    def after(self, count: int, act: Callable[[], object]) -> None:
+        """Call a function when so many further requests have come, before the last of them is passed on."""
+        with self._lock:
+            self._planned = count, act
 
     def release(self) -> None:
         """Deliver the held updates to the server in their order, although their clients are gone."""
@@ -130,6 +136,7 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         """Pass on requests and their replies until the connection ends."""
         with link.client.makefile("rb") as requests, link.server.makefile("rb") as replies:
             while request := _read_message(requests):
+                self._act_if_planned()
                 fault = self._fault_of_request(link, request)
                 if fault in (CUT, HOLD):
                     return
@@ -142,6 +149,15 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
                 self._closing.wait(self._delay_s)
                 if not self._swallows_reply_of(link):
                     link.client.sendall(reply)
+
+    def _act_if_planned(self) -> None:
+        with self._lock:
+            if self._planned is None:
+                return
+            count, act = self._planned
+            self._planned = (count - 1, act) if count > 1 else None
+        if count <= 1:
+            act()
 
     def _fault_of_request(self, link: _Link, request: bytes) -> str | None:
         with self._lock:

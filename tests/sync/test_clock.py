@@ -23,9 +23,9 @@ class Machine(MemoryStore):
         self.delays_s: list[float] = []  # of the next questions
         self.asked_count = 0
         self.is_down = False
-        self.offsets_s: list[float] = []
+        self.followed_s: list[float] = []  # times at which its monotonic clock was at zero
         super().__init__(self.store_time)
-        self.clock = ServerClock(self, wall=self.wall, monotonic=self.monotonic, on_change=self.offsets_s.append)
+        self.clock = ServerClock(self, wall=self.wall, monotonic=self.monotonic, on_change=self.followed_s.append)
 
     def time_s(self) -> float:
         if self.is_down:
@@ -60,24 +60,26 @@ def test_clock_is_measured_once_a_minute(machine: Machine) -> None:
     for _ in range(int(2 * MEASURE_EVERY_S)):
         machine.cycle_later(1.0)
     assert 2 * SAMPLE_COUNT == machine.asked_count
-    assert [] == machine.offsets_s
+    assert [NOW_S] == machine.followed_s
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first cycle", "after a step"])
-def test_wrong_wall_clock_is_corrected_with_the_next_cycle(machine: Machine, is_first: bool) -> None:
+def test_wrong_wall_clock_is_corrected_with_the_first_cycle_and_changes_nothing_after_it(
+    machine: Machine, is_first: bool
+) -> None:
     if not is_first:
         machine.cycle_later(0.0)
     machine.wall_s = 600.0
     with capture_logs() as logs:
         machine.cycle_later(1.0)
-    assert [-600.0] == machine.offsets_s
+    assert ([NOW_S], -600.0) == (machine.followed_s, machine.clock.offset_s)
     assert [("clock_skew", -600.0)] == [(entry["event"], entry["offset_s"]) for entry in logs]
 
 
 def test_sample_with_the_shortest_round_trip_counts(machine: Machine) -> None:
     machine.delays_s = [3.0, 0.01, 2.0]
     machine.cycle_later(0.0)
-    assert [] == machine.offsets_s
+    assert 0.0 == machine.clock.offset_s
 
 
 def test_server_with_a_wrong_clock_counts_when_it_is_confirmed(machine: Machine) -> None:
@@ -87,10 +89,10 @@ def test_server_with_a_wrong_clock_counts_when_it_is_confirmed(machine: Machine)
     machine.cycle_later(1.0)
     assert machine.clock.time_s() is None
     machine.cycle_later(MEASURE_EVERY_S)
-    assert ([], None) == (machine.offsets_s, machine.clock.time_s())
+    assert ([NOW_S], None) == (machine.followed_s, machine.clock.time_s())
 
     machine.cycle_later(MEASURE_EVERY_S)
-    assert [600.0] == machine.offsets_s
+    assert [NOW_S, NOW_S + 600] == machine.followed_s
     assert machine.store_time() == machine.clock.time_s()
 
 
@@ -101,7 +103,7 @@ def test_odd_measurement_is_forgotten_when_the_next_one_is_right(machine: Machin
     machine.cycle_later(MEASURE_EVERY_S)
     machine.store_s = 0.0
     machine.cycle_later(MEASURE_EVERY_S)
-    assert [] == machine.offsets_s
+    assert [NOW_S] == machine.followed_s
     assert machine.store_time() == machine.clock.time_s()
 
 
@@ -110,7 +112,7 @@ def test_suspended_machine_is_no_change_of_the_store(machine: Machine) -> None:
     machine.cycle_later(0.0)
     machine.store_s = machine.wall_s = 3600.0
     machine.cycle_later(1.0)
-    assert [] == machine.offsets_s
+    assert [NOW_S, NOW_S + 3600] == machine.followed_s
     assert machine.store_time() == machine.clock.time_s()
 
 
@@ -135,7 +137,7 @@ def test_store_that_does_not_answer_has_no_time(machine: Machine) -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, follows: bool) -> None:
-    """From its first flush on. An injected clock is never corrected otherwise."""
+    """From its first flush on, whatever is set later. An injected clock is never corrected otherwise."""
     machine.wall_s = 600.0
     limiter = Limiter(
         some_settings(), machine, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
@@ -145,6 +147,8 @@ def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, fo
     hit(limiter)
     ((start_s, _),) = [item for frames in machine.read([KEY])[KEY].hits.values() for item in frames.items()]
     assert (NOW_S if follows else NOW_S + 600) == start_s
+    machine.wall_s = -3600.0
+    assert (machine.store_time() if follows else machine.wall()) == limiter.now_s()
     limiter.close()
 
 

@@ -308,3 +308,14 @@ def test_preload_measures_the_clock_of_the_store(
     limiter.check(CLIENT)
     assert None is limiter.sync().error
     assert 1 == stored_hits(faulty)
+
+
+@pytest.mark.parametrize("step_s", [-20.0, -3600.0, -30 * 86_400.0])
+def test_key_is_forgotten_in_time_although_the_clock_was_set_back(clock: Clock, step_s: float) -> None:
+    limiter = a_limiter(None, clock, a_policy(10))
+    hit(limiter)
+    clock.advance(step_s)
+    for _ in range(3):
+        limiter.sync(is_scheduled=True)
+        clock.advance(70)
+    assert [] == list(limiter.known_keys())
