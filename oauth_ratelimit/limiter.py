@@ -112,7 +112,7 @@ class Limiter:
             username: The resource owner, None for grants without a user.
             endpoint: The endpoint that the request came to.
             cost: Hits that the request consumes.
-            grant_type: Matters if a grant type has limits or a mode of its own.
+            grant_type: Matters if a grant type is counted apart.
 
         Raises:
             TypeError: An id is not text.
@@ -124,14 +124,14 @@ class Limiter:
         now_s = self._clock()
         client = self._clients.acquire(client_id, endpoint, grant_type)
         try:
-            rules = client.rules_for(grant_type) if client.grant_rules else client.rules
+            rules = client.rules
             if rules.exempt is not None:
                 return rules.exempt
             key = client.keys.get(pseudonym) or self._clients.key_of(client, pseudonym, now_s)
             counted = client.admit_surely(key, now_s, cost) if key else ()
             if not counted:
                 can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-                decision = client.decide(key, rules, now_s, cost, can_reuse)
+                decision = client.decide(key, now_s, cost, can_reuse)
         finally:
             client.lock.release()
         if counted:
@@ -152,7 +152,7 @@ class Limiter:
             scope=client.scope,
             grant_type=grant_type,
             decision=decision,
-            is_canary=client.rules_for(grant_type).is_canary,
+            is_canary=client.rules.is_canary,
             now_s=decision.now_s,
         )
         holder = key or client.total
@@ -174,10 +174,9 @@ class Limiter:
         pseudonym = self.pseudonym_of(username)
         now_s = self._clock()
         with self._clients.locked(client_id, endpoint=endpoint, grant_type=grant_type) as client:
-            rules = client.rules_for(grant_type)
-            if rules.exempt is not None:
-                return rules.exempt
-            decision = client.preview(self._clients.key_of(client, pseudonym, now_s), rules, now_s, cost)
+            if client.rules.exempt is not None:
+                return client.rules.exempt
+            decision = client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost)
         decision.can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         return decision
 
@@ -193,7 +192,7 @@ class Limiter:
         with client.lock:
             if pseudonym not in client.keys and pseudonym not in client.former:
                 return None
-            return client.preview(self._clients.key_of(client, pseudonym, now_s), client.rules, now_s, cost)
+            return client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost)
 
     def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
         """Count a request that was admitted before: in the key's limits but dry runs that deny it."""

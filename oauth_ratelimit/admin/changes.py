@@ -16,7 +16,7 @@ from oauth_ratelimit.config.types import whole as whole_number
 from oauth_ratelimit.core.key import logged_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Limits, OnLimit
+from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, LimitKind, Limits, OnLimit
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
@@ -265,6 +265,11 @@ def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
         yield hint
     if override.target.kind is not OverrideKind.TRUSTED and policies.trusts(client_id):
         yield "This client is trusted: limits and mode have no effect on it."
-    grants = sorted({*policies.grants, *policies.rules_of(client_id)[1].grants})
-    if grants and override.target.kind is OverrideKind.LIMIT:
-        yield f"Grant types with limits of their own keep them: {', '.join(grants)}."
+    if kind := override.target.limit_kind:
+        grants = [
+            name
+            for name in policies.grants_of(client_id)
+            if any(rules.names_limits(kind) for rules in policies.rules_at(client_id, TOKEN_ENDPOINT, name))
+        ]
+        if grants:
+            yield f"Grant types with {kind} limits of their own keep them: {', '.join(grants)}."

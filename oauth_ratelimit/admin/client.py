@@ -101,7 +101,7 @@ def users(cache: ReadCache, params: Params) -> Record:
     client_id = named_client(params)
 
     def read(context: OperatorContext) -> tuple[float, list[LimitUsage], bool]:
-        reader, documents = UsageReader(context.policies, is_strictest=True), context.stores.documents
+        reader, documents = UsageReader(context.policies), context.stores.documents
         found = list(documents.of_client(storable_name(client_id), at_most=MAX_READ))
         per_key = (nearest_to_limit(reader.of(key, snapshot, context.now_s), 1) for key, snapshot in found)
         used = (usage for usages in per_key for usage in usages if usage.used_ratio >= MIN_USED)

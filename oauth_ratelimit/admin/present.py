@@ -121,7 +121,7 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
     _, present = read_present(cache)
     _, status = read_status(cache)
     matched = [status.policies.matching(client_id)]
-    matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants]
+    matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants_of(client_id)]
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
     marks = [each for each in read_marks(cache) if each.is_change]

@@ -9,8 +9,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.config.diff import values_of
+from oauth_ratelimit.config.diff import fixed_values, values_of
 from oauth_ratelimit.config.source import ConfigFile, Rejection
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
@@ -32,6 +33,7 @@ class Health(NamedTuple):
     last_error_ago_s: float | None = None  # seconds since that cycle
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
     rejected_at_s: float | None = None  # when that began, seconds since the epoch
+    connection_problem: str | None = None  # why a new store.uri is not used; None while it is used
 
 
 class HealthMonitor:
@@ -47,8 +49,11 @@ class HealthMonitor:
         *,
         metrics: Metrics | None = None,
         file: ConfigFile | None = None,
+        reconnector: Reconnector | None = None,
     ) -> None:
         self._file = file
+        self._reconnector = reconnector
+        self._fixed_values = " ".join(map("=".join, fixed_values(limiter.settings).items()))
         self._limiter = limiter
         self.wait_for_urgent, self.wake = limiter.wait_for_urgent, limiter.wake
         self._store = store
@@ -101,7 +106,12 @@ class HealthMonitor:
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
             rejection=rejection,
             rejected_at_s=rejection and self._time_of(rejection.since_s),
+            connection_problem=self._connection_problem,
         )
+
+    @property
+    def _connection_problem(self) -> str | None:
+        return self._reconnector.problem if self._reconnector else None
 
     def _time_of(self, at_uptime_s: float) -> float:
         """Return the time of an earlier moment, by the limiter's clock as it goes now."""
@@ -125,7 +135,8 @@ class HealthMonitor:
         settings = self._limiter.settings
         rejection = self._file.rejection if self._file else None
         digest = self._file.digest if self._file else None
-        reported = (settings.policies.mode.value, override_count, digest, rejection is None)
+        problem = self._connection_problem
+        reported = (settings.policies.mode.value, override_count, digest, rejection is None, problem)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -145,6 +156,8 @@ class HealthMonitor:
                     clock_offset_s=self._limiter.clock_offset_s,
                     config_digest=digest,
                     config_rejected_at_s=rejection and self._time_of(rejection.since_s),
+                    fixed_values=self._fixed_values,
+                    connection_problem=problem,
                     **self._totals,
                 )
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oauth_ratelimit.config import Settings, describe_changes
+from oauth_ratelimit.config.diff import changes_between, fixed_values
 from oauth_ratelimit.config.source import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
@@ -19,7 +20,7 @@ log = get_logger(__name__)
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 RETRY_INTERVAL_S = 10.0  # overrides that take too long to read delay one sync cycle in this time
 LOG_INTERVAL_S = 60.0
-RESTART_NEEDED = "store, sync or privacy has changed in the file; this process goes on with the former ones"
+RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
 
@@ -93,7 +94,8 @@ class LiveSettings:
 
     def use(self) -> Settings:
         """Return the settings for a worker that starts."""
-        self._used = self.current  # the worker keeps its store, sync and privacy
+        # The worker keeps the collections, sync and privacy that the file names now.
+        self._used = self.current = replace(self.base, policies=self.current.policies)
         self._may_have_counts = self.base.policies.mode is not Mode.OFF
         return self.current
 
@@ -113,17 +115,20 @@ class LiveSettings:
             return False
         old, new = self.current, replace(base, policies=apply_overrides(base.policies, overrides))
         mode, former_mode = base.policies.mode, self._applied_base.policies.mode
-        self.current, self._applied_base, self.overrides = new, base, overrides
         used = self._used
-        is_other_store = (used.store, used.sync, used.privacy) != (new.store, new.sync, new.privacy)
-        gives_way = is_other_store and not self._may_have_counts
+        fixed_changes = changes_between(fixed_values(used), fixed_values(new))
+        gives_way = bool(fixed_changes) and not self._may_have_counts
         self._may_have_counts |= mode is not Mode.OFF
-        restart_needed = is_other_store and not gives_way
+        restart_needed = bool(fixed_changes) and not gives_way
+        if restart_needed:
+            store = new.store if new.store.has_same_collections(old.store) else old.store
+            new = replace(new, store=store, sync=used.sync, privacy=used.privacy)
+        self.current, self._applied_base, self.overrides = new, base, overrides
         changes = describe_changes(old, new)
         origin = "overrides" if is_same_base else "file"
         log.info("config_reloaded", origin=origin, changes=changes, restart_needed=restart_needed)
         if restart_needed and mode is not Mode.OFF:  # the one line that switches limits off needs none
-            log.warning("restart_needed", hint=RESTART_NEEDED)
+            log.warning("restart_needed", changes=fixed_changes, hint=RESTART_NEEDED)
         self._warn(new, old)
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)

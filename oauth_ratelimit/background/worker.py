@@ -11,6 +11,7 @@ from typing import Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.overrides import active
@@ -87,6 +88,7 @@ class Worker:
             denial_events=events,
             follows_store_clock=clock is time.time,  # an injected clock is right by definition
         )
+        self._reconnector = stores and Reconnector(stores, settings.store)
         metrics = open_metrics()
         statistics = stores and StatisticsRecorder(
             stores.statistics, settings=lambda: live.current.statistics, clock=self.limiter.now_s
@@ -111,6 +113,7 @@ class Worker:
             stores and stores.heartbeats,
             metrics=metrics,
             file=live.file,
+            reconnector=self._reconnector,
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
         rollups = stores and RollupTask(
@@ -171,6 +174,8 @@ class Worker:
             self.health_monitor.stop()
             if self.stores is not None:
                 self.stores.close()
+        if self._reconnector is not None:
+            self._reconnector.stop(deadline)
 
     def _time_limit(self, deadline: Deadline) -> AbstractContextManager[None]:
         return self.stores.time_limit(deadline.remaining_s) if self.stores else nullcontext()
@@ -236,6 +241,8 @@ class Worker:
                 self.is_outdated = self._is_ending = True
                 return
             settings = self._live.current
+            if self._reconnector is not None:
+                self._reconnector.follow(settings.store)
             if settings is not self._settings:
                 self.limiter.reconfigure(settings)
                 self.guard.reconfigure(settings)

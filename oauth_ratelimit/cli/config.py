@@ -1,4 +1,4 @@
-"""Command about the configuration file. It needs no database, and no application."""
+"""Command about the configuration file. It needs no application, and a database only to compare with instances."""
 
 from importlib.resources import files
 
@@ -6,7 +6,7 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo
 
-from oauth_ratelimit.cli.context import reason_text
+from oauth_ratelimit.cli.context import CliContext, reason_text
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
@@ -17,7 +17,8 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.summary import summary_data, warnings_of
+from oauth_ratelimit.operations.status import Status, restart_text
+from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (
@@ -28,19 +29,21 @@ NOT_COMPARED = (
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path())
 @click.option("--schema", "is_schema", is_flag=True, help="Print the JSON Schema of the file, for editors.")
+@click.option("--running", "is_compared", is_flag=True, help="Also list what running instances need a restart for.")
 @json_option
 @click.pass_context
-def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json: bool) -> None:
+def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compared: bool, as_json: bool) -> None:
     """Check a configuration FILE.
 
     Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
     A worker logs the same as ratelimit_started when it starts. If flask finds the application, grant types and
     endpoints that it does not have are warnings, and its OAUTH_RATELIMIT_MONGO_URI and OAUTH_RATELIMIT_MODE come before
-    store.uri and mode. Exits with 1 if the file is not valid.
+    store.uri and mode. --running looks for instances in the database of --config, the application, else FILE.
+    Exits with 1 if the file is not valid.
 
     \b
     Examples:
-      check-config ratelimit.yaml
+      check-config ratelimit.yaml --running
       check-config --schema > ratelimit.schema.json
     """
     if (file is None) != is_schema:
@@ -49,7 +52,7 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
         click.echo(files("oauth_ratelimit").joinpath("config.schema.json").read_text("utf-8"), nl=False)
         return
     problems: tuple[str, ...] = ()
-    settings = None
+    settings = running = None
     warnings = []
     try:
         settings = load_config(file)
@@ -62,11 +65,16 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
             *not_compared,
             *(_unknown_names(app, settings.policies) if app is not None else ()),
         ]
+        if app is None:
+            ctx.obj.config_path = ctx.obj.config_path or file
     except ConfigError as exc:
         problems = exc.problems
+    if is_compared and settings is not None and not problems:
+        running = _compared(ctx.obj, settings)
     if as_json:
         more = summary_data(settings) if settings else {}
-        print_json({"file": file, "ok": not problems, "problems": problems, "warnings": warnings, "summary": more})
+        found = {"file": file, "ok": not problems, "problems": problems, "warnings": warnings}
+        print_json({**found, "running": running, "summary": more})
     elif problems:
         for problem in problems:
             click.echo(f"{visible(file)}: {visible_name(problem)}", err=True)
@@ -76,6 +84,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, as_json:
         _print_summary(settings)
         for warning in warnings:
             click.secho(f"Warning: {visible_name(warning)}", fg="yellow", err=True)
+        if running:
+            click.echo(f"Running instances: {visible_name(running)}")
     ctx.exit(1 if problems else 0)
 
 
@@ -90,6 +100,15 @@ def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
         is_named = script.app_import_path is not None or script.create_app is not None
         return None, [NOT_COMPARED.format(error=reason_text(exc))] if is_named else []
     return (app if EXTENSION in app.extensions else None), []
+
+
+def _compared(context: CliContext, settings: Settings) -> str:
+    """Return a sentence about what running instances need a restart for."""
+    context.allows_invalid_config = True
+    heartbeats = Status(context).heartbeats
+    if not heartbeats:
+        return f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"
+    return restart_text(settings, heartbeats) or f"no restart needed by {counted(len(heartbeats), 'instance')}"
 
 
 def _unknown_names(app: Flask, policies: PolicySet) -> list[str]:

@@ -36,7 +36,6 @@ GUARDED = (
     "guard.trusted_addresses lets an address in; reset does not."
 )
 GUARDED_S = 3600.0
-OTHER_MODES = "Other modes by grant type: {modes}. Name one with --grant."
 NO_LIMIT = "No limit applies."
 NO_LIMIT_WITHOUT_USER = (
     "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
@@ -92,8 +91,7 @@ def explain_command(
         _print_explanation(explanation)
         print_hint(hint)
         print_hint(_guard_hint(context, client))
-        print_hint(None if grant_type or explanation.matched.scope else _modes_hint(explanation))
-    known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.grants}
+    known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:
         name = visible(grant_type)
         print_hint(f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}")
@@ -101,11 +99,13 @@ def explain_command(
 
 def _print_explanation(explanation: LimitExplanation) -> None:
     data, trust = explanation.data(), explanation.trust_origin
+    grants = explanation.context.policies.grants_of(explanation.client_id)
+    plain = f"token; apart, with --grant: {', '.join(grants)}" if grants else "token"
     print_facts(
         [
             ("client", data["client_id"]),
             ("user", "none: a grant without a user" if data["username"] is None else data["username"]),
-            ("counted at", data["scope"] or "token"),
+            ("counted at", data["scope"] or plain),
             ("trusted", f"yes, by {origin_text(trust)}" if trust else "no"),
             ("mode", data["mode"]),
             ("mode from", origin_text(explanation.mode_origin)),
@@ -117,13 +117,6 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
     print_table(LIMIT_COLUMNS, limits, empty=NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT)
-
-
-def _modes_hint(explanation: LimitExplanation) -> str | None:
-    policies, matched = explanation.context.policies, explanation.matched
-    modes = {name: policies.matching(explanation.client_id, grant_type=name).mode for name in policies.grants}
-    others = [f"{name} {mode.value}" for name, mode in modes.items() if mode is not matched.mode]
-    return OTHER_MODES.format(modes=visible(", ".join(others))) if others and not matched.trusted else None
 
 
 def _guard_hint(context: CliContext, client_id: str) -> str | None:

@@ -100,8 +100,8 @@ def set_limit(
     """Set the limits of one kind of a CLIENT on all instances.
 
     LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; "none" lifts
-    the limit. They apply at the token endpoint; where a grant type has limits of its own, those stay. Shows what they
-    do if clients go on as in the last minutes, and asks.
+    the limit. They apply at the token endpoint, and where a grant type under grants does not name that kind. Shows what
+    they do if clients go on as in the last minutes, and asks.
 
     \b
     Examples:

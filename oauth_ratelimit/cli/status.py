@@ -31,7 +31,7 @@ from oauth_ratelimit.operations.format import (
 )
 from oauth_ratelimit.operations.rollout import Rollout, RolloutStep
 from oauth_ratelimit.operations.serialize import usage_data
-from oauth_ratelimit.operations.status import Status, nearest_to_limit
+from oauth_ratelimit.operations.status import Status, nearest_to_limit, restart_text
 from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5
@@ -44,6 +44,7 @@ REJECTED = (
     "\nRejected by {instance} since {since}: its configuration file. If it started with that file, its limits are off; "
     "else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
 )
+RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({reason}), which use the former one and try again."
 DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 
@@ -111,6 +112,11 @@ def status_command(context: CliContext, form: str) -> None:
     for beat in status.rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
+    for reason, count in status.reconnecting.items():
+        click.secho(RECONNECTING.format(instances=counted(count, "instance"), reason=visible(reason)), fg="yellow")
+    restart = None if context.invalid else restart_text(context.settings, status.heartbeats)
+    if restart:
+        click.secho(f"\nThe file asks for changes: {visible(restart)}.", fg="yellow")
     if len(status.files) > 1:
         found = status.files.items()
         files = [f"{visible(digest) or 'unreadable'} on {counted(count, 'instance')}" for digest, count in found]
@@ -142,7 +148,7 @@ def show(context: CliContext, client: str | None, user: str | None, count: int, 
     found = documents.every(now_s) if client is None else documents.of_client(storable_name(client))
     pseudonym = None if user is None else context.pseudonyms.typed(user)
     chosen = ((key, snapshot) for key, snapshot in found if pseudonym in (None, key.username))
-    reader = UsageReader(context.policies, is_strictest=True)
+    reader = UsageReader(context.policies)
     usages = (usage for key, snapshot in chosen for usage in reader.of(key, snapshot, now_s))
     nearest = nearest_to_limit((usage for usage in usages if client is not None or usage.estimate > 0), count)
     print_records(form, list(map(usage_data, nearest)), USAGE_COLUMNS, empty="No recent limited requests.")

@@ -29,6 +29,19 @@ def values_of(settings: Settings) -> dict[str, str]:
     return {path: text for path, text in _flatten(settings) if path not in (_SECRET, "instance")}
 
 
+def fixed_values(settings: Settings) -> dict[str, str]:
+    """Return the text of each value that a process keeps until it ends, by its path. None has a space."""
+    store, privacy = settings.store, settings.privacy
+    return {
+        "store.database": store.database or "none",
+        "store.collection": store.collection,
+        "store.namespace": store.namespace or "none",
+        **dict(_flatten(settings.sync, "sync")),
+        "privacy.user_names": privacy.user_names,
+        "privacy.keys": ",".join(map(str, privacy.keys)) or "none",  # their labels
+    }
+
+
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Return one line per value that differs, of texts by path."""
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]

@@ -10,6 +10,7 @@ from oauth_ratelimit.config.types import FLAG, ConfigKey, Kind, choice, list_of,
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import (
     MAX_LIMIT,
+    MAX_POLICIES,
     MAX_POLICY_NAME_LENGTH,
     POLICY_NAME_PATTERN,
     LimitKind,
@@ -25,6 +26,7 @@ BUILT_IN_LIMITS = {
     "client_total": [],
 }
 
+FRAMES = f"a whole number from 1 to {MAX_FRAMES} that divides the window, because a document holds them all"
 COUNTED = "count_denied counts what reuse counts nowhere"
 NO_TOKEN = "only the token endpoint answers with a token, and only a client_credentials request gets it again"
 OF_A_USER = "a user's token is never given out again; reuse is for the kinds client and client_total"
@@ -94,7 +96,7 @@ LIMIT = section(
         ),
         ConfigKey(
             "frames",
-            or_null(whole(1, MAX_FRAMES, f"a whole number from 1 to {MAX_FRAMES} that divides the window")),
+            or_null(whole(1, MAX_FRAMES, FRAMES)),
             "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
             "documents larger. Default: the largest divisor of the window up to 10.",
         ),
@@ -183,12 +185,15 @@ def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
     item = _ITEM
     if prefix or kind == LimitKind.USER:
         item = _ITEM._replace(parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
-    return ConfigKey(kind, list_of(item, build=partial(_named, prefix or kind)), doc)
+    limits = list_of(item, build=partial(_named, prefix or kind))
+    return ConfigKey(kind, limits._replace(schema={**limits.schema, "maxItems": MAX_POLICIES}), doc)
 
 
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     """Return the limits of one list, each with a name of its own."""
     policies = [policy for item in items for policy in item]
+    if len(policies) > MAX_POLICIES:
+        raise ValueError(f"got {len(policies)} limits, allowed: at most {MAX_POLICIES}, because each key counts in all")
     is_only = len(policies) == 1
     names = [policy.name or (prefix if is_only else f"{prefix}-{policy.window.window_s}s") for policy in policies]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
@@ -198,7 +203,7 @@ def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
 
 LIMITS = section(
     "limits",
-    "Limits by what they count. All limits that apply to a request must admit it.",
+    f"Limits by what they count, at most {MAX_POLICIES} of a kind. All that apply to a request must admit it.",
     (
         limits_key("client", "Per client, for grants without a user, such as client_credentials."),
         limits_key("user", "Per client and user, for grants with a user."),

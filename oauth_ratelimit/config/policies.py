@@ -57,8 +57,8 @@ def _parse_own_limits(value: object, at: str, problems: Problems) -> OwnLimits |
 _OWN_LIMITS = ConfigKey(
     "limits",
     or_null(LIMITS._replace(parse=_parse_own_limits)),
-    "Limits of its own, counted apart. Of a client or a plan they replace, kind by kind, those that the endpoint or "
-    "grant type has for all.",
+    "Limits by kind. A kind that is left out is inherited: by a client from its plan, then from what all clients have "
+    "here; by a grant type then from the limits at the token endpoint.",
 )
 RULES = section(
     "Limits and mode", "Limits and mode of a grant type or an endpoint.", (*SWITCH, _OWN_LIMITS), build=switched(Rules)
@@ -98,7 +98,7 @@ _PLAN_KEYS = (
         "Limits at the token endpoint. Each kind named here replaces the default of that kind; [] is no limit of "
         "that kind.",
     ),
-    ConfigKey("grants", _GRANTS, "Rules of its own for a grant type, by grant type."),
+    ConfigKey("grants", _GRANTS, "Rules of its own for a grant type, which is then counted apart."),
     ConfigKey(
         "endpoints",
         map_of(name_under("endpoints"), RULES),
@@ -189,7 +189,7 @@ POLICY_KEYS = (
     ConfigKey(
         "grants",
         _GRANTS,
-        "Rules of a grant type, such as refresh_token. With limits of its own it is counted apart.",
+        "Rules of a grant type, such as refresh_token, which is then counted apart.",
     ),
     ConfigKey(
         "trusted_clients",
@@ -216,20 +216,17 @@ POLICY_KEYS = (
 
 def build_policies(*, limits: OwnLimits, instance: str | None = None, **others: Any) -> PolicySet:
     """Return the policy set that the keys of the file make together."""
-    policies = PolicySet(
+    return PolicySet(
         limits=Limits(client=limits.client or (), user=limits.user or (), client_total=limits.client_total or ()),
         instance=instance or socket.gethostname(),
         **others,
     )
-    owners = (*policies.plans.values(), *policies.clients.values())
-    named = {grant: Rules() for rules in owners for grant in rules.grants}
-    return policies._replace(grants={**named, **policies.grants})
 
 
 def find_clashes(policies: PolicySet, problems: Problems) -> None:
-    """Report wherever two limits that can apply to one request have the same name."""
-    everywhere: set[str] = set()
-    for path, limits in _all_limits(policies):
+    """Report wherever two limits that can apply to one request have the same name, but where they are inherited."""
+    found: dict[tuple[str, str | None], set[str]] = {}  # by client id and scope; no client id is for all
+    for path, client_id, (scope, limits) in _all_limits(policies):
         total = {policy.name for policy in limits.client_total}
         clashes = {
             f"{kind} and client_total both have a limit with the name {policy.name}; give each a name of its own"
@@ -237,20 +234,20 @@ def find_clashes(policies: PolicySet, problems: Problems) -> None:
             for policy in own
             if policy.name in total
         }
-        for clash in sorted(clashes - everywhere):
+        inherited = (found.get(place, set()) for place in (("", None), ("", scope), (client_id, None)))
+        for clash in sorted(clashes.difference(*inherited)):
             problems.add(path, clash)
-        if path == "limits":
-            everywhere = clashes
+        found[client_id, scope] = clashes
 
 
-def _all_limits(policies: PolicySet) -> Iterator[tuple[str, Limits]]:
-    """Yield the path of each key that has limits of its own, the default first, and the limits that apply there."""
-    everybody = Rules(endpoints=policies.endpoints, grants=policies.grants)
+def _all_limits(policies: PolicySet) -> Iterator[tuple[str, str, tuple[str | None, Limits]]]:
+    """Yield path, client id, scope and limits of everything that is counted apart, the default first."""
+    everybody = Rules(endpoints=policies.endpoints)
     for client_id, rules in {"": everybody, **policies.clients}.items():
         path = dotted("clients", client_id) if client_id else ""
         plan = policies.plans.get(rules.plan or "", Rules())
-        yield path or "limits", policies.limits_at(client_id)[1]
+        yield path or "limits", client_id, policies.limits_at(client_id)
         for name in {**plan.endpoints, **rules.endpoints}:
-            yield dotted(path, "endpoints", name), policies.limits_at(client_id, endpoint=name)[1]
-        for grant in {**plan.grants, **rules.grants}:
-            yield dotted(path, "grants", grant), policies.limits_at(client_id, grant_type=grant)[1]
+            yield dotted(path, "endpoints", name), client_id, policies.limits_at(client_id, endpoint=name)
+        for grant in policies.grants_of(client_id):
+            yield dotted(path, "grants", grant), client_id, policies.limits_at(client_id, grant_type=grant)

@@ -30,6 +30,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 
+DEFAULT_DATABASE = "oauth_ratelimit"
 HEADER_FAMILIES = ("ietf", "x-ratelimit")
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
@@ -62,8 +63,8 @@ class StoreSettings:
 
     uri: str | None = setting(
         or_null(MONGO_URI),
-        doc="MongoDB connection string; its database is used, else oauth_ratelimit. Default: none, counters stay in "
-        "this process.",
+        doc=f"MongoDB connection string; its database is used, else {DEFAULT_DATABASE}. Default: none, counters stay "
+        "in this process.",
         is_secret=True,
     )
     collection: str = setting(
@@ -85,6 +86,17 @@ class StoreSettings:
         name="timeout",
         doc="Longest time for one call to MongoDB, in the background.",
     )
+
+    @property
+    def database(self) -> str | None:
+        """Name of the database, as it is written in the connection string; None without one."""
+        if self.uri is None:
+            return None
+        return self.uri.partition("://")[2].partition("?")[0].partition("/")[2] or DEFAULT_DATABASE
+
+    def has_same_collections(self, other: "StoreSettings") -> bool:
+        """Return whether both name the same collections, however their server is reached."""
+        return (self.database, self.collection, self.namespace) == (other.database, other.collection, other.namespace)
 
 
 @dataclass(frozen=True, slots=True)

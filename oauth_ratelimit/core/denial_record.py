@@ -5,9 +5,8 @@ import re
 from typing import NamedTuple
 
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
+from oauth_ratelimit.core.policy import GRANT_SCOPE
 from oauth_ratelimit.core.window import Window
-
-GRANT_SCOPE = "grant:"  # what the scope of a grant type with limits of its own starts with
 
 _DECISION_ID = re.compile(r"[0-9a-f]{16}")
 

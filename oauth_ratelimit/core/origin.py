@@ -29,15 +29,19 @@ class Origins(NamedTuple):
         """Return the origin of the limits of one kind."""
         client, plan = self.policies.rules_of(client_id)
         sections = self.policies.rules_at(client_id, endpoint, grant_type)
-        layers = [*zip(self._section_names(client_id, client, endpoint, grant_type), sections, strict=True)]
-        own = for_all = None
-        if endpoint == TOKEN_ENDPOINT and not any(rules.limits for rules in sections):
-            own, for_all = (self._find(OverrideKind.LIMIT, name, kind) for name in (client_id, None))
-            layers = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
-        own_limits = [name for name, rules in layers if getattr(rules.limits, kind, None) is not None]
-        named = Origin(own_limits[-1]) if own_limits else None
-        override = own or (None if named else for_all)
-        return Origin(OVERRIDE, override) if override else named or Origin(DEFAULTS)
+        names = self._section_names(client_id, client, endpoint, grant_type)
+        here = [name for name, rules in zip(names, sections, strict=True) if rules.names_limits(kind)]
+        if here:
+            return Origin(here[-1])
+        if endpoint != TOKEN_ENDPOINT:
+            return Origin(DEFAULTS)
+        if own := self._find(OverrideKind.LIMIT, client_id, kind):
+            return Origin(OVERRIDE, own)
+        for name, rules in ((f"clients.{client_id}", client), (f"plans.{client.plan}", plan)):
+            if rules.names_limits(kind):
+                return Origin(name)
+        for_all = self._find(OverrideKind.LIMIT, None, kind)
+        return Origin(OVERRIDE, for_all) if for_all else Origin(DEFAULTS)
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """Return the origin of the client's mode, without regard to a canary."""

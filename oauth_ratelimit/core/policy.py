@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,7 +12,9 @@ from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
 
 TOKEN_ENDPOINT = "token"
+GRANT_SCOPE = "grant:"  # before a grant type, in the scope of its counters
 MAX_LIMIT = 2**53  # the largest number that every reader of JSON keeps exactly
+MAX_POLICIES = 100  # of one kind: each is counted for every key
 
 # Characters that a structured-field string (RFC 9651) and a metric label hold without escapes.
 POLICY_NAME_PATTERN = r"^[!#-\[\]-~]([ !#-\[\]-~]*[!#-\[\]-~])?$"
@@ -69,8 +72,8 @@ class ClientPolicies(NamedTuple):
     limits: Limits
     mode: Mode  # effect of a denial, with canary and overrides applied
     trusted: bool = False  # True if the client is never denied and never counted
-    # Counter of its requests: None for the plain token counter, ``grant:<grant_type>`` for a grant type with limits of
-    # its own, else the endpoint's name
+    # Counter of its requests: None for the plain token counter, ``grant:<grant_type>`` for a grant type with a section,
+    # else the endpoint's name
     scope: str | None = None
     is_canary: bool = False  # True if the canary enforces limits for this client, which has no mode of its own
 
@@ -86,6 +89,10 @@ class Rules(NamedTuple):
     paths: tuple[str, ...] = ()  # patterns of the request path, for an endpoint
     methods: tuple[str, ...] = ()  # HTTP methods in capitals, for an endpoint. All methods if empty.
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing of a client is denied, whatever modes the file names
+
+    def names_limits(self, kind: LimitKind) -> bool:
+        """Return True if the section names limits of a kind, instead of inheriting them."""
+        return getattr(self.limits, kind, None) is not None
 
 
 _NO_RULES = Rules()
@@ -104,9 +111,7 @@ class PolicySet(NamedTuple):
     canary: Canary | None = None  # share of clients or instances that enforce limits, None if all do
     instance: str = ""  # name of this instance, for a canary by instance
     plans: Mapping[str, Rules] = MappingProxyType({})
-    # Sections by grant type at the token endpoint. Every grant type that a client or a plan names is a key, too, so
-    # that requests of other grant types share one entry per client.
-    grants: Mapping[str, Rules] = MappingProxyType({})
+    grants: Mapping[str, Rules] = MappingProxyType({})  # sections by grant type at the token endpoint
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing is denied, whatever modes the file names
 
     def matching(
@@ -138,11 +143,6 @@ class PolicySet(NamedTuple):
             is_canary=in_canary is True,
         )
 
-    def by_grant(self, client_id: str) -> dict[str, ClientPolicies]:
-        """Return a client's policies for each grant type that has rules and counts in the plain token counter."""
-        found = {name: self.matching(client_id, grant_type=name) for name in self.grants}
-        return {name: policies for name, policies in found.items() if policies.scope is None}
-
     def trusts(self, client_id: str) -> bool:
         """Return True if a client is trusted."""
         return client_id in self.trusted_ids or matches_any(self.trusted, client_id)
@@ -155,14 +155,36 @@ class PolicySet(NamedTuple):
     def limits_at(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> tuple[str | None, Limits]:
-        """Return the scope that a client's requests are counted in, and its limits, whatever the modes."""
+        """Return the scope that a client's requests are counted in, and its limits, whatever the modes.
+
+        A grant type inherits the client's limits at the token endpoint, an endpoint inherits none.
+        """
         client, plan = self.rules_of(client_id)
-        sections = [rules.limits for rules in self.rules_at(client_id, endpoint, grant_type)]
+        inherited = _NO_LIMITS
+        if endpoint == TOKEN_ENDPOINT:
+            inherited = _complete(self.limits, plan.limits, client.limits)
+        sections = (rules.limits for rules in self.rules_at(client_id, endpoint, grant_type))
+        scope = self.scope_of(client_id, endpoint=endpoint, grant_type=grant_type)
+        return scope, _complete(inherited, *sections)
+
+    def scope_of(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> str | None:
+        """Return the scope that a client's requests are counted in."""
         if endpoint != TOKEN_ENDPOINT:
-            return endpoint, _complete(_NO_LIMITS, *sections)
-        if any(sections):
-            return f"grant:{grant_type}", _complete(_NO_LIMITS, *sections)
-        return None, _complete(self.limits, plan.limits, client.limits)
+            return endpoint
+        client, plan = self.rules_of(client_id)
+        is_named = grant_type in self.grants or grant_type in client.grants or grant_type in plan.grants
+        return f"{GRANT_SCOPE}{grant_type}" if is_named else None
+
+    @property
+    def named_grants(self) -> list[str]:
+        """Grant types with a section anywhere."""
+        sections = (self.grants, *(each.grants for each in (*self.plans.values(), *self.clients.values())))
+        return list(dict.fromkeys(chain.from_iterable(sections)))
+
+    def grants_of(self, client_id: str) -> list[str]:
+        """Return the grant types of a client that are counted apart."""
+        client, plan = self.rules_of(client_id)
+        return list({**self.grants, **plan.grants, **client.grants})
 
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
         """Return the configured endpoint that a request belongs to, None if there is none.

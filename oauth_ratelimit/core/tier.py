@@ -20,24 +20,13 @@ class Series(NamedTuple):
 
     frame_s: int  # length of a frame in seconds
     count_denied: bool = False  # True if denied requests are counted, too
-    # True if only tiers in dry run use the counters, beside enforced tiers that count other requests
-    on_trial: bool = False
-    # True if only tiers use them that are enforced for fewer grant types than others, and for some
-    by_grant: bool = False
+    on_trial: bool = False  # True if only tiers in dry run use the counters, beside enforced ones of the same requests
 
 
 class Tier:
     """Policy with its mode. A request is admitted only if all of its tiers admit it."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        mode: Mode,
-        *,
-        on_trial: bool = False,
-        by_grant: bool = False,
-        is_total: bool = False,
-    ) -> None:
+    def __init__(self, policy: Policy, mode: Mode, *, on_trial: bool = False, is_total: bool = False) -> None:
         self.policy = policy
         self.mode = mode
         self.limit = policy.limit
@@ -51,7 +40,7 @@ class Tier:
         self.count_denied = policy.count_denied
         self.reuses = policy.on_limit is OnLimit.REUSE
         self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)  # unsent ones, where several instances count
-        self.series = Series(self.frame_s, policy.count_denied, on_trial, by_grant)
+        self.series = Series(self.frame_s, policy.count_denied, on_trial)
         self.sends = True  # false for all but the widest tier of a series: its tiers count the same requests
         self.is_total = is_total  # it counts all users of a client together
         self._frame_end_s = 0.0
@@ -105,30 +94,16 @@ class Tier:
 
 
 @lru_cache(maxsize=1000)
-def tiers_of(
-    policies: tuple[Policy, ...],
-    mode: Mode,
-    *,
-    by_grant: tuple[tuple[tuple[Policy, ...], Mode], ...] = (),
-    is_total: bool = False,
-) -> tuple[Tier, ...]:
+def tiers_of(policies: tuple[Policy, ...], mode: Mode, *, is_total: bool = False) -> tuple[Tier, ...]:
     """Return the tiers of one kind of limit, the widest window first. Clients with equal policies share them.
 
-    A denial by a dry run counts in enforced tiers alone. So tiers that are enforced for different grant types count
-    different requests. Those that are enforced most often have the plain series. ``by_grant`` has the same policies and
-    mode as they apply to each grant type; no policies where the mode is off.
+    A request that a dry run denies counts in enforced tiers alone, so tiers in dry run have other series beside them.
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
-    if not chosen:
-        return ()
-    modes = [[policy.mode or inherited for policy in found] for found, inherited in by_grant if found]
-    modes.append([own for _, own in chosen])
-    enforced = [column.count(Mode.ENFORCE) for column in zip(*modes, strict=True)]
-    least, most = min(enforced), max(enforced)
+    enforces = any(own is Mode.ENFORCE for _, own in chosen)
     tiers: list[Tier] = []
-    ranked = sorted(zip(chosen, enforced, strict=True), key=lambda each: -each[0][0].window.window_s)
-    for (policy, own), count in ranked:
-        tier = Tier(policy, own, on_trial=count == least < most, by_grant=least < count < most, is_total=is_total)
+    for policy, own in sorted(chosen, key=lambda each: -each[0].window.window_s):
+        tier = Tier(policy, own, on_trial=enforces and own is not Mode.ENFORCE, is_total=is_total)
         tier.sends = all(tier.series != wider.series for wider in tiers)
         tiers.append(tier)
     return tuple(tiers)

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 ROUNDING_S = 2e-6  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
-MAX_FRAMES = 3600  # one counter each in every document
+MAX_FRAMES = 60  # that a configuration may have; a document holds them all
 MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and make documents larger
 
 

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 from oauth_ratelimit.core.cached_denial import CachedDenial
@@ -14,7 +14,7 @@ from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.due_queue import Due, DueQueue
 from oauth_ratelimit.counters.key import NO_HORIZONS, KeyState, SharingState
-from oauth_ratelimit.counters.rules import NO_RULES, ClientRules
+from oauth_ratelimit.counters.rules import ClientRules
 
 CLIENT_TOTAL = "client_total"
 
@@ -22,7 +22,7 @@ CLIENT_TOTAL = "client_total"
 class ClientState:
     """One client in one scope: its limits and its keys. There is one in a process, so each document has one state.
 
-    All methods but ``apply`` and ``rules_for`` need the lock, and ``exempt_all`` a state that nobody else has.
+    All methods but ``apply`` need the lock, and ``exempt_all`` a state that nobody else has.
     """
 
     def __init__(
@@ -36,12 +36,11 @@ class ClientState:
         sharing: SharingState,
         endpoint: str = TOKEN_ENDPOINT,
         grant_type: str | None = None,
-        grants: Mapping[str, ClientPolicies],
     ) -> None:
         self.client_id = client_id  # in its storable form
         self.configured_id = configured_id  # as the configuration names it
         self.endpoint = endpoint
-        self.grant_type = grant_type  # None for all that have no limits of their own
+        self.grant_type = grant_type  # None for all that are not counted apart
         self.queue = queue
         self.sharing = sharing
         self.scope = None if policies.scope is None else storable_name(policies.scope)
@@ -56,15 +55,12 @@ class ClientState:
         self.horizons, self.horizon_s = NO_HORIZONS, 0
         self.is_gone = False  # the registry has dropped this state, so that no key may be added
         self.rules = ClientRules.of(policies._replace(limits=Limits()))
-        self.apply(policies, now_s, grants=grants)
+        self.apply(policies, now_s)
 
-    def apply(self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies]) -> None:
-        """Apply new policies, and those of grant types with other modes. Each key follows with its next request."""
+    def apply(self, policies: ClientPolicies, now_s: float) -> None:
+        """Apply new policies. Each key follows with its next request."""
         with self.lock:
-            self.rules = ClientRules.of(policies, by_grant=grants.values())
-            self.grant_rules: Mapping[str | None, ClientRules] = {
-                name: ClientRules.of(found) for name, found in grants.items()
-            } or NO_RULES
+            self.rules = ClientRules.of(policies)
             self.horizons = extend_horizons(self.horizons, self.rules.horizons)
             self.horizon_s = max(self.horizons.values(), default=0)
             self.former = {**self.former, **self.keys}
@@ -85,11 +81,6 @@ class ClientState:
     def exempt_all(self) -> None:
         """Admit every request uncounted."""
         self.rules = ClientRules(self.rules.mode, False, self.rules.exempt or Decision(self.rules.mode), (), (), ())
-        self.grant_rules = NO_RULES
-
-    def rules_for(self, grant_type: str | None) -> ClientRules:
-        """Return the rules for requests of a grant type."""
-        return self.grant_rules.get(grant_type, self.rules) if self.grant_rules else self.rules
 
     def add_key(self, username: str | None, now_s: float) -> KeyState:
         """Add a limited key that is not in ``keys``."""
@@ -118,13 +109,13 @@ class ClientState:
             return ()
         return counted + counted_in_total
 
-    def decide(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int, can_reuse: bool) -> Decision:
+    def decide(self, key: KeyState | None, now_s: float, cost: int, can_reuse: bool) -> Decision:
         """Decide about a request by the estimates, and count it where it counts; or repeat a denial.
 
-        A key of None has no limits of its own. The rules are those for the grant type.
+        A key of None has no limits of its own.
         """
         holder = key or self.total
-        if holder is not None and holder in self.denials and cost == 1 and rules is self.rules:
+        if holder is not None and holder in self.denials and cost == 1:
             cached = self.denials[holder]
             if repeated := cached.repeat(now_s, self._counted(key), can_reuse):
                 if not holder.is_dirty:
@@ -133,14 +124,14 @@ class ClientState:
         buckets = self._buckets(key, now_s) + self._buckets(self.total, now_s)
         for bucket in buckets:
             if bucket.denies(now_s, cost):
-                return self._deny(key, rules, buckets, now_s, cost, can_reuse)
+                return self._deny(key, buckets, now_s, cost, can_reuse)
         counted = _count(buckets, cost)
         for each in (key, self.total):
             if each is not None:
                 self.denials.pop(each, None)
                 if not each.is_urgent and each.has_reached_alert:
                     self.queue.add_urgent(each)
-        return Decision(rules.mode, now_s, rules.tiers_of(key), counted)
+        return Decision(self.rules.mode, now_s, self.rules.tiers_of(key), counted)
 
     def _buckets(self, key: KeyState | None, now_s: float) -> tuple[Bucket, ...]:
         """Return the buckets of a key, in the frames of ``now_s``, and queue it."""
@@ -161,19 +152,13 @@ class ClientState:
         return (key.counted() if key else ()) + (self.total.counted() if self.total else ())
 
     def _deny(
-        self,
-        key: KeyState | None,
-        rules: ClientRules,
-        buckets: Sequence[Bucket],
-        now_s: float,
-        cost: int,
-        can_reuse: bool,
+        self, key: KeyState | None, buckets: Sequence[Bucket], now_s: float, cost: int, can_reuse: bool
     ) -> Decision:
         """Describe a denial, and count the request where it counts all the same.
 
         A dry run beside enforced policies denies nothing, so the request counts in those. Reuse counts nowhere.
         """
-        tiers = rules.tiers_of(key)
+        tiers = self.rules.tiers_of(key)
         checked = list(zip(tiers, buckets, strict=True))
         over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
         is_enforced = any(tier.is_enforced for tier in over)
@@ -184,21 +169,21 @@ class ClientState:
         _count(counting, cost)
         denial = _describe(checked, over, now_s=now_s, cost=cost)
         _count(admitting, cost)  # afterwards, or it would describe the denial of the next request
-        decision = Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
+        decision = Decision(self.rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
         decision.can_reuse = can_reuse
         holder = key or self.total
         is_lasting = not can_reuse or len({tier.reuses for tier in tiers}) == 1  # with time, other limits may deny
-        if holder is not None and cost == 1 and rules is self.rules and is_lasting and not counting and not admitting:
+        if holder is not None and cost == 1 and is_lasting and not counting and not admitting:
             self.denials[holder] = CachedDenial(decision, now_s + denial.retry_after_s - ROUNDING_S)
         return decision
 
-    def preview(self, key: KeyState | None, rules: ClientRules, now_s: float, cost: int) -> Decision:
+    def preview(self, key: KeyState | None, now_s: float, cost: int) -> Decision:
         """Decide as ``decide`` does, and count nothing."""
-        buckets, tiers = self._buckets(key, now_s) + self._buckets(self.total, now_s), rules.tiers_of(key)
+        buckets, tiers = self._buckets(key, now_s) + self._buckets(self.total, now_s), self.rules.tiers_of(key)
         checked = list(zip(tiers, buckets, strict=True))
         over = [tier for tier, bucket in checked if bucket.denies(now_s, cost)]
         denial = _describe(checked, over, now_s=now_s, cost=cost) if over else None
-        return Decision(rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
+        return Decision(self.rules.mode, now_s, tiers, tuple(bucket.content for bucket in buckets), denial)
 
     def count(self, key: KeyState, now_s: float) -> None:
         """Count a request that was admitted before. If a dry run denies it, other dry runs do not count it, either."""

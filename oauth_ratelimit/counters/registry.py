@@ -3,11 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, PolicySet
 from oauth_ratelimit.counters.client import ClientState
 from oauth_ratelimit.counters.due_queue import DueQueue
 from oauth_ratelimit.counters.key import KeyState, SharingState
@@ -42,19 +42,16 @@ class ClientRegistry:
         sharing: SharingState,
     ) -> None:
         self._policies = policies
-        self._grants = policies.grants  # those that some rule names; all others share the plain token counter
         self._queue = queue
         self._sharing = sharing
         self._clock = clock
         self._max_keys = max_keys
         self._max_clients = max_keys + SPARE_CLIENTS
         self._clients: dict[tuple[str, str | None], ClientState] = {}  # by client id and scope
-        self._plain: dict[str, ClientState] = {}  # of the plain token counter, by client id
-        self._routes: dict[tuple[str, str, str | None], ClientState] = {}  # of others, by endpoint and grant type, too
         self._key_count = 0
         self._swept_s = -math.inf
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
-        self._lock = threading.Lock()  # guards changes of the mappings, the policies and the count
+        self._lock = threading.Lock()  # guards changes of the mapping, the policies and the count
 
     @property
     def key_count(self) -> int:
@@ -69,21 +66,18 @@ class ClientRegistry:
 
     def find(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState | None:
         """Return the state that a client's requests count in, None if it is not known."""
-        client_id = storable_name(client_id)
-        if grant_type not in self._grants:
-            if endpoint == TOKEN_ENDPOINT:
-                return self._plain.get(client_id)
-            grant_type = None
-        return self._routes.get((client_id, endpoint, grant_type))
+        scope = self._policies.scope_of(client_id, endpoint=endpoint, grant_type=grant_type)
+        return self._clients.get((client_id, scope)) or self._clients.get(_names_of(client_id, scope))
 
     def get(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
         """Return the state that a client's requests count in, after creating it if it is new.
 
         Raises ``TypeError`` if a name is not text.
         """
-        for name, value in (("client_id", client_id), ("endpoint", endpoint)):
-            if not isinstance(value, str):
-                raise TypeError(f"{name} must be text, got {value!r}")
+        if not isinstance(client_id, str):
+            raise TypeError(f"client_id must be text, got {client_id!r}")
+        if not isinstance(endpoint, str):
+            raise TypeError(f"endpoint must be text, got {endpoint!r}")
         known = self.find(client_id, endpoint, grant_type)
         if known is not None and not known.is_gone:
             return known
@@ -97,43 +91,26 @@ class ClientRegistry:
 
     def _resolve(self, client_id: str, endpoint: str, grant_type: str | None, now_s: float) -> tuple[ClientState, bool]:
         """Return the state of a client, and whether it is kept: there may be no room. The registry's lock is held."""
-        name = storable_name(client_id)
-        configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else name
-        if endpoint != TOKEN_ENDPOINT or grant_type not in self._grants:
-            grant_type = None
-        scope = self._policies.limits_at(configured_id, endpoint=endpoint, grant_type=grant_type)[0]
-        stored_scope = None if scope is None else storable_name(scope)
-        client = self._clients.get((name, stored_scope))
-        if client is None:
-            own_grant_type = None if scope is None else grant_type
-            policies, grants = self._policies_at(configured_id, endpoint, own_grant_type)
-            client = ClientState(
-                name,
-                policies,
-                now_s,
-                configured_id=configured_id,
-                queue=self._queue,
-                sharing=self._sharing,
-                endpoint=endpoint,
-                grant_type=own_grant_type,
-                grants=grants,
-            )
-            if len(self._clients) >= self._max_clients:
-                return client, False
-            self._clients[name, stored_scope] = client
-        if endpoint == TOKEN_ENDPOINT and grant_type is None:
-            self._plain[name] = client
-        elif len(endpoint) <= MAX_CONFIGURED_LENGTH:  # one with a longer name is looked up each time
-            self._routes[name, endpoint, grant_type] = client
-        return client, True
-
-    def _policies_at(
-        self, client_id: str, endpoint: str, grant_type: str | None
-    ) -> tuple[ClientPolicies, Mapping[str, ClientPolicies]]:
-        """Return a client's policies, and those of grant types that count with them under other modes."""
-        policies = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
-        grants = self._policies.by_grant(client_id) if policies.scope is None else {}
-        return policies, {name: found for name, found in grants.items() if found != policies}
+        configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else storable_name(client_id)
+        policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
+        names = _names_of(client_id, policies.scope)
+        known = self._clients.get(names)
+        if known is not None:
+            return known, True
+        client = ClientState(
+            names[0],
+            policies,
+            now_s,
+            configured_id=configured_id,
+            queue=self._queue,
+            sharing=self._sharing,
+            endpoint=endpoint if len(endpoint) <= MAX_CONFIGURED_LENGTH else storable_name(endpoint),
+            grant_type=None if policies.scope is None else grant_type,
+        )
+        is_kept = len(self._clients) < self._max_clients
+        if is_kept:
+            self._clients[names] = client
+        return client, is_kept
 
     def acquire(self, client_id: str, endpoint: str, grant_type: str | None) -> ClientState:
         """Return the state that a client's requests count in, with its lock held: the caller releases it.
@@ -141,11 +118,7 @@ class ClientRegistry:
         Raises ``TypeError`` if a name is not text.
         """
         while True:
-            client = None
-            if endpoint == TOKEN_ENDPOINT and grant_type not in self._grants:
-                client = self._plain.get(client_id)  # most names are storable as they are
-            if client is None:
-                client = self.get(client_id, endpoint, grant_type)
+            client = self.get(client_id, endpoint, grant_type)
             # Who waits inside a lock owns it before it has the interpreter, so that all others would have to wait, too.
             while not client.lock.acquire(False):
                 time.sleep(0)
@@ -218,13 +191,10 @@ class ClientRegistry:
                 if client.retire(now_s):
                     with self._lock:
                         del self._clients[client.client_id, client.scope]
-        self.drop_retired()
 
     def drop_retired(self) -> None:
         with self._lock:
-            self._clients = {name: client for name, client in self._clients.items() if not client.is_gone}
-            self._plain = {name: client for name, client in self._plain.items() if not client.is_gone}
-            self._routes = {route: client for route, client in self._routes.items() if not client.is_gone}
+            self._clients = {names: client for names, client in self._clients.items() if not client.is_gone}
 
     def __iter__(self) -> Iterator[ClientState]:
         with self._lock:
@@ -244,15 +214,16 @@ class ClientRegistry:
         self._queue.end_waiting()
         with self._lock:
             self._policies = policies
-            self._grants = policies.grants
-            # Grant types may have limits of their own now, or none any more.
-            self._routes = {route: client for route, client in self._routes.items() if route[2] is None}
         for client in self:
-            found, grants = self._policies_at(client.configured_id, client.endpoint, client.grant_type)
-            scope = None if found.scope is None else storable_name(found.scope)
-            if scope != client.scope:  # the grant type has no limits of its own any more
-                found, grants = found._replace(limits=Limits()), {}
-            client.apply(found, now_s, grants=grants)
+            found = policies.matching(client.configured_id, endpoint=client.endpoint, grant_type=client.grant_type)
+            if client.scope is not None and found.scope is None:  # the grant type is not counted apart any more
+                found = found._replace(limits=Limits())
+            client.apply(found, now_s)
 
     def _log_exhausted(self) -> None:
         self._log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")
+
+
+def _names_of(client_id: str, scope: str | None) -> tuple[str, str | None]:
+    """Return client id and scope as documents hold them."""
+    return storable_name(client_id), None if scope is None else storable_name(scope)

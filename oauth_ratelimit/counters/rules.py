@@ -1,8 +1,6 @@
-"""Tiers of one client, by what they count and by grant type."""
+"""Tiers of one client in one scope, by what they count."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
@@ -11,12 +9,10 @@ from oauth_ratelimit.core.tier import Series, Tier, tiers_of
 from oauth_ratelimit.counters.key import KeyState
 from oauth_ratelimit.store.base import MAX_HORIZON_S
 
-_USER, _CLIENT, _TOTAL = map(attrgetter, ("limits.user", "limits.client", "limits.client_total"))
-
 
 @dataclass(slots=True, eq=False)
 class ClientRules:
-    """Tiers of a client for all grant types, or for one that has modes of its own."""
+    """Tiers of a client in one scope."""
 
     mode: Mode  # of the client
     is_canary: bool  # True if the canary enforces limits for the client
@@ -33,24 +29,13 @@ class ClientRules:
         self.for_client = self.client + self.total
 
     @classmethod
-    def of(cls, policies: ClientPolicies, *, by_grant: Iterable[ClientPolicies] = ()) -> "ClientRules":
-        """Return the rules of policies, with those of the grant types that are counted with them."""
-        every = (policies, *by_grant)
-        # Limits are the same for all grants, but where a mode is off they are left out.
-        counted = next((found for found in every if found.limits != Limits()), policies)
-        exempt = None
-        if policies.trusted or policies.mode is Mode.OFF or policies.limits == Limits():
-            exempt = Decision(policies.mode, trusted=policies.trusted)
-        user, client, total = (
-            tiers_of(
-                kind(counted),
-                counted.mode,
-                by_grant=tuple((kind(found), found.mode) for found in every),
-                is_total=kind is _TOTAL,
-            )
-            for kind in (_USER, _CLIENT, _TOTAL)
-        )
-        return cls(policies.mode, policies.is_canary, exempt, user, client, total)
+    def of(cls, policies: ClientPolicies) -> "ClientRules":
+        mode, limits, exempt = policies.mode, policies.limits, None
+        if policies.trusted or mode is Mode.OFF or limits == Limits():
+            exempt = Decision(mode, trusted=policies.trusted)
+        user, client = tiers_of(limits.user, mode), tiers_of(limits.client, mode)
+        total = tiers_of(limits.client_total, mode, is_total=True)
+        return cls(mode, policies.is_canary, exempt, user, client, total)
 
     @property
     def horizons(self) -> dict[Series, int]:
@@ -67,6 +52,3 @@ class ClientRules:
         if key is None:
             return self.total
         return self.for_client if key.username is None else self.for_user
-
-
-NO_RULES: Mapping[str | None, ClientRules] = {}

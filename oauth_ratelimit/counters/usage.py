@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.policy import GRANT_SCOPE, TOKEN_ENDPOINT, LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.client import CLIENT_TOTAL
@@ -35,14 +35,10 @@ class LimitUsage(NamedTuple):
 
 
 class UsageReader:
-    """Computes the usage of limits from counter documents, under policies with overrides.
+    """Computes the usage of limits from counter documents, under policies with overrides."""
 
-    Their mode is that of a grant type, None for one without rules; with ``is_strictest`` that of the strictest one.
-    """
-
-    def __init__(self, policies: PolicySet, *, grant_type: str | None = None, is_strictest: bool = False) -> None:
+    def __init__(self, policies: PolicySet) -> None:
         self._policies = policies
-        self._grant_type, self._is_strictest = grant_type, is_strictest
         self._tiers = lru_cache(MAX_CACHED)(self._find_tiers)
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
@@ -53,14 +49,11 @@ class UsageReader:
         return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 
     def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
-        policies, (endpoint, own_grant_type, _) = self._policies, _meaning_of(scope)
-        found = policies.matching(client_id, endpoint=endpoint, grant_type=own_grant_type or self._grant_type)
-        every = (policies.matching(client_id), *policies.by_grant(client_id).values()) if found.scope is None else ()
-        if self._is_strictest:
-            found = max((found, *every), key=lambda each: list(Mode).index(each.mode))
-        limits = () if found.trusted else getattr(found.limits, kind.value)
-        by_grant = tuple((getattr(each.limits, kind.value), each.mode) for each in every)
-        return tiers_of(limits, found.mode, by_grant=by_grant)
+        endpoint, grant_type, _ = _meaning_of(scope)
+        found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
+        if found.trusted or (grant_type and found.scope is None):  # or the grant type is not counted apart any more
+            return ()
+        return tiers_of(getattr(found.limits, kind.value), found.mode)
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
@@ -81,10 +74,10 @@ def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int
 
 
 def _meaning_of(scope: str | None) -> tuple[str, str | None, bool]:
-    """Return the endpoint of a scope, its grant type if that has limits of its own, and whether it is a total."""
+    """Return the endpoint of a scope, its grant type if that is counted apart, and whether it is a total."""
     name = scope or ""
     is_total = name == CLIENT_TOTAL or name.endswith(f"/{CLIENT_TOTAL}")
     name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
-    if name.startswith("grant:"):
-        return TOKEN_ENDPOINT, name.removeprefix("grant:"), is_total
+    if name.startswith(GRANT_SCOPE):
+        return TOKEN_ENDPOINT, name.removeprefix(GRANT_SCOPE), is_total
     return name or TOKEN_ENDPOINT, None, is_total

@@ -78,7 +78,7 @@ class StartReport:
         if _response_types(self._grants("_authorization_grants")):
             known.add(IMPLICIT)
         if None not in known:  # else a grant chooses its requests by itself
-            yield from _unknown(policies.grants, {name for name in known if name})
+            yield from _unknown(policies.named_grants, {name for name in known if name})
 
     def unknown_endpoints(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each endpoint in a configuration that the application does not have."""

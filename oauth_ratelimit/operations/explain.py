@@ -21,7 +21,8 @@ MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after
 class LimitExplanation:
     """Limits, usage, mode and trust of one client and user at one endpoint.
 
-    The username is as the operator types it. None is for grants without a user, and for limits of any grant type.
+    The username is as the operator types it. None is for grants without a user,
+    and as the grant type for those that are not counted apart.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LimitExplanation:
 
     @cached_property
     def usages(self) -> list[tuple[LimitUsage, Origin]]:
-        reader = UsageReader(self.context.policies, grant_type=self._request["grant_type"])
+        reader = UsageReader(self.context.policies)
         return [
             (usage, self.context.origins.of_limits(self.client_id, kind, **self._request))
             for kind, key in self.keys.items()

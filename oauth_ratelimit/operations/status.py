@@ -2,17 +2,27 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config.diff import changes_between, fixed_values
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import mode_text
+from oauth_ratelimit.operations.format import counted, mode_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 LATE_AFTER_S = 30.0  # three heartbeats
 MAX_LAG_INTERVALS = 3
+MAX_CHANGES = 20
+LOST = {
+    "store.": "Every limit begins anew then: counts, overrides and statistics stay in the former place. ",
+    "privacy.": "If user_names or the first key changes, limits of users begin anew then. ",
+}
+NOTHING_LOST = "While MongoDB accepts the credentials in use, a process that ends loses no count"
 
 
 def is_late(beat: Heartbeat, now_s: float) -> bool:
@@ -34,6 +44,25 @@ def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
     }
 
 
+def restart_text(settings: Settings, heartbeats: Sequence[Heartbeat]) -> str | None:
+    """Return what of a configuration instances apply with a restart only, and what that loses; None if nothing is.
+
+    With ``mode: off`` nothing is: it applies at once, whatever else the file says.
+    """
+    wanted = fixed_values(settings)
+    found = [
+        changes_between(dict(pair.partition("=")[::2] for pair in beat.fixed_values.split()), wanted)
+        for beat in heartbeats
+        if beat.fixed_values is not None and settings.policies.mode is not Mode.OFF
+    ]
+    needed = list(filter(None, found))
+    if not needed:
+        return None
+    changes = ", ".join(list(dict.fromkeys(chain.from_iterable(needed)))[:MAX_CHANGES])
+    lost = next((text for section, text in LOST.items() if section in changes), "")
+    return f"restart needed on {len(needed)} of {counted(len(heartbeats), 'instance')}: {changes}. {lost}{NOTHING_LOST}"
+
+
 class Status:
     """Mode, overrides, database and instances at one moment; without a database no facts and no heartbeats."""
 
@@ -49,6 +78,11 @@ class Status:
     def rejecting(self) -> list[Heartbeat]:
         """Instances whose configuration file is not valid."""
         return [beat for beat in self.heartbeats if beat.config_rejected_at_s is not None]
+
+    @property
+    def reconnecting(self) -> Counter[str]:
+        """Number of instances that do not use the new ``store.uri`` yet, by the reason."""
+        return Counter(beat.connection_problem for beat in self.heartbeats if beat.connection_problem is not None)
 
     @property
     def files(self) -> Counter[str]:

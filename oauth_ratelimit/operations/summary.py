@@ -87,7 +87,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "store": store_text(settings.store),
         "trusted_clients": [*policies.trusted, *policies.trusted_ids],
         "clients": list(policies.clients),
-        "grants": list(policies.grants),
+        "grants": policies.named_grants,
         "endpoints": list(policies.endpoints),
         "guard": settings.guard.mode.value,
         "user_names": "plain" if privacy.key is None else f"hashed under {privacy.key}",

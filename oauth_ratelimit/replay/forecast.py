@@ -89,12 +89,15 @@ class Forecaster:
 
     def needed(self, kind: LimitKind, policy: Policy) -> int:
         """Return an amount that a limit should have to hardly deny, rounded up to two digits."""
-        window_s, keys = policy.window.window_s, {each.username for each in self._senders}
-        if kind is LimitKind.CLIENT:
-            keys = {None}
-        highest = 1.0
-        for names in [{key} for key in keys - {None}] if kind is LimitKind.USER else [keys]:
-            counts = [sum(count for each, count in minute.items() if each.username in names) for minute in self._load]
+        window_s, highest = policy.window.window_s, 1.0
+        by_key: dict[tuple[str | None, str | None], list[Sender]] = {}
+        for sender in self._senders:
+            if kind is LimitKind.CLIENT_TOTAL or (sender.username is None) is (kind is LimitKind.CLIENT):
+                scope = self._policies.scope_of(self._client_id, grant_type=sender.grant_type)
+                username = sender.username if kind is LimitKind.USER else None
+                by_key.setdefault((scope, username), []).append(sender)
+        for senders in by_key.values():
+            counts = [sum(minute[sender] for sender in senders) for minute in self._load]
             rounds, rest = divmod(math.ceil(window_s / MINUTE_S), len(counts))
             most = max(sum((counts * 2)[start : start + rest]) for start in range(len(counts)))
             per_second = min(max(counts), self._most_per_second * window_s)
@@ -212,7 +215,7 @@ def forecaster_of(context: OperatorContext, client_id: str, *, counts_dry_run: b
     senders = {sender for minute in minutes for sender, _ in _senders(minute)}
     keys = set()
     for sender in senders:
-        scope, _ = context.policies.limits_at(client_id, grant_type=sender.grant_type)
+        scope = context.policies.scope_of(client_id, grant_type=sender.grant_type)
         total = CLIENT_TOTAL if scope is None else f"{scope}/{CLIENT_TOTAL}"
         keys |= {Key(stored, sender.username, scope), Key(stored, None, total)}
     return Forecaster(

@@ -190,7 +190,11 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     pairs = {name: [_denied_grants(each, client_id or name) for each in (before, after)] for name in tallies}
     begins = any(new - old for old, new in pairs.values())
     grants = {name: new - old if begins else old - new for name, (old, new) in pairs.items()}
-    changed = {name: _of_grants(context, name, grants[name], tally) for name, tally in tallies.items() if tally.over}
+    changed = {
+        name: _of_grants(context, client_id or name, grants[name], tally)
+        for name, tally in tallies.items()
+        if tally.over
+    }
     hit = sorted((name for name in changed if changed[name].over), key=lambda name: (-changed[name].over, name))
     if not hit:
         return [NOBODY, *notes]
@@ -214,17 +218,17 @@ def _reuses(policies: PolicySet, client_id: str) -> bool:
 
 
 def _denied_grants(policies: PolicySet, client_id: str) -> set[str | None]:
-    """Return the grant types whose requests are denied over a limit; None is for all without rules of their own."""
-    found = {name: policies.matching(client_id, grant_type=name) for name in (None, *policies.grants)}
+    """Return the grant types whose requests are denied over a limit; None is for all that are not counted apart."""
+    found = {name: policies.matching(client_id, grant_type=name) for name in (None, *policies.grants_of(client_id))}
     return {name for name, matched in found.items() if matched.mode is Mode.ENFORCE and not matched.trusted}
 
 
-def _of_grants(context: OperatorContext, stored_id: str, grants: set[str | None], tally: Tally) -> Tally:
+def _of_grants(context: OperatorContext, client_id: str, grants: set[str | None], tally: Tally) -> Tally:
     """Return the requests of some grant types, of a client with this tally in the last hour."""
-    known = context.policies.grants
+    known = context.policies.grants_of(client_id)
     if not grants or len(grants) > len(known):
         return tally if grants else NO_REQUESTS
-    minutes = context.minutes(context.now_s - HOUR_S, stored_id, parts=("by",))
+    minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("by",))
     parts = [part for minute in minutes for part in minute.tallies.items() if part[0].is_token]
     found = (part for source, part in parts if (source.grant if source.grant in known else None) in grants)
     return sum(found, NO_REQUESTS)

@@ -29,8 +29,7 @@ class Stores:
     def __init__(self, connection: Connection, *, collection: str) -> None:
         self._connection = connection
         self._collection = collection
-        self.servers = connection.servers
-        self.counters: CounterStore = MongoStore(connection, collection=collection)
+        self.counters = MongoStore(connection, collection=collection)
         self.failures: CounterStore = MongoStore(connection, collection=FAILURES)
         self.overrides = OverrideStore(connection)
         self.revocations = RevocationNotices(connection)
@@ -41,6 +40,11 @@ class Stores:
         self.documents = CounterDocuments(connection, collection=collection)
         self.migrations = Migrations(connection, collection=collection)
 
+    @property
+    def servers(self) -> str | None:
+        """Hosts and ports, without credentials; None if they are not recognised."""
+        return self._connection.servers
+
     def erasure_of(self, person: Person) -> Erasure:
         """Return all records of a person, to count or remove."""
         return Erasure(self._connection, collection=self._collection, person=person)
@@ -48,6 +52,22 @@ class Stores:
     def time_limit(self, seconds: float) -> AbstractContextManager[None]:
         """Let all operations of this thread in a ``with`` block end within some seconds together."""
         return self._connection.time_limit(seconds)
+
+    def reconnect(self, settings: StoreSettings) -> Connection:
+        """Use another address of the same collections, and return the former connection, which its caller closes.
+
+        Blocks until the new one has shown that it can read overrides, and read and write counters. Raises
+        ``StoreUnavailable`` or ``StoreRejected`` if it cannot: then the former one is used as before.
+        """
+        other = Connection(settings.uri or "", namespace=settings.namespace, timeout_s=settings.timeout_s)
+        try:
+            MongoStore(other, collection=self._collection).prove(after=self.counters)
+            OverrideStore(other).revision()
+        except BaseException:
+            other.close()
+            raise
+        self._connection.swap(other)
+        return other
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -65,13 +65,16 @@ def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Pag
     assert ["This applies already, so nothing changes."] == page.send("preview", REUSE).json["lines"]
 
 
+GRANTS = {"password": {"limits": {"user": ["9/hour"]}}, "implicit": {"limits": {"client": ["9/hour"]}}}
+
+
 def test_preview_says_what_a_change_leaves_as_it_is(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    page = open_page(store={"uri": mongo_uri}, trusted_clients=["friend"], grants={"password": {"mode": "enforce"}})
+    page = open_page(store={"uri": mongo_uri}, trusted_clients=["friend"], grants=GRANTS)
     friend = page.send("preview", {**LIMIT, "client_id": "friend"}).json["lines"]
     everybody = page.send("preview", {**LIMIT, "client_id": None}).json["lines"]
 
     assert any("trusted" in line for line in friend)
-    assert any("password" in line for line in friend)
+    assert "Grant types with user limits of their own keep them: password." in friend
     assert "Clients with limits of their own keep them." in everybody
 
 

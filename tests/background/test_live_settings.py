@@ -120,3 +120,35 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
 
     assert applied is live.current.policies.mode
     assert hidden == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
+
+
+def test_what_needs_a_restart_stays_until_then_and_all_else_applies() -> None:
+    """Another way to the same database needs none. A worker that starts later takes all from the file."""
+    places = ["kim:old@one/oauth", "kim:new@two/oauth?w=1", "kim:new@two/other"]
+    files = [
+        {"mode": mode, "store": {"uri": f"mongodb://{place}"}, "sync": {"interval": interval}}
+        for mode, place, interval in zip(("enforce", "dry-run", "enforce"), places, ("1s", "2s", "1s"), strict=True)
+    ]
+    first, second, third = map(load_config, files)
+    changed = [third, second]
+    live = LiveSettings(first, lambda: changed.pop() if changed else None)
+    with capture_logs() as logs:
+        live.poll()
+        live.update(())
+        assert (Mode.DRY_RUN, second.store, first.sync) == (
+            live.current.policies.mode,
+            live.current.store,
+            live.current.sync,
+        )
+        live.poll()
+        live.update(())
+        assert (Mode.ENFORCE, second.store) == (live.current.policies.mode, live.current.store)
+    assert third == live.use()
+
+    reloaded = [entry for entry in logs if entry["event"] == "config_reloaded"]
+    assert [["mode: enforce -> dry-run", "store.uri: changed"], ["mode: dry-run -> enforce"]] == [
+        sorted(entry["changes"]) for entry in reloaded
+    ]
+    assert [["sync.interval: 1.0 -> 2.0"], ["store.database: oauth -> other"]] == [
+        entry["changes"] for entry in logs if entry["event"] == "restart_needed"
+    ]

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from flask import Flask
 from flask.cli import FlaskGroup
 
 from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
+from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.operations.conftest import LIMITS
 from tests.support.apps import make_app, make_server
@@ -95,6 +98,13 @@ class Terminal:
         text = self.ok(*words, "--json")
         assert text.isascii()
         return json.loads(text)
+
+
+def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
+    with closing(Connection(mongo_uri)) as connection:
+        limiter = Limiter(load_config({**terminal.settings, "instance": name}))
+        HealthMonitor(limiter, HeartbeatStore(connection)).beat(override_count=0)
+        limiter.close()
 
 
 @pytest.fixture

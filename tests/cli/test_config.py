@@ -1,17 +1,19 @@
 """check-config."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import Result
 from flask import Flask
 
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
-from tests.cli.conftest import protected, run_command, run_flask
+from tests.cli.conftest import Terminal, protected, run_command, run_flask, send_heartbeat
 
 SHIPPED = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"
 
@@ -131,3 +133,38 @@ def test_schema_is_printed_with_and_without_json_option() -> None:
     schema = json.loads((SHIPPED.parents[1] / "oauth_ratelimit" / "config.schema.json").read_text())
     for words in ((), ("--json",)):
         assert schema == json.loads(run_command("check-config", "--schema", *words).stdout)
+
+
+def test_what_running_instances_need_a_restart_for_is_said_before_the_file_is_replaced(
+    terminal: Terminal, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new user needs none, and off never does. The database is that of --config, else of the file."""
+    monkeypatch.setenv("KEY", "k" * 32)
+    path = terminal.config_path.with_name("new.yaml")
+
+    def running(*options: str, **changed: Any) -> str:
+        path.write_text(yaml.safe_dump({**terminal.settings, **changed}))
+        result = run_command(*options, "check-config", str(path), "--running", "--json")
+        assert 0 == result.exit_code
+        return str(json.loads(result.stdout)["running"])
+
+    assert running().startswith("no instance was seen in the last 10 minutes in 127.0.0.1:")
+    for name in ("node-1", "node-2"):
+        send_heartbeat(terminal, mongo_uri, name)
+    other_user = {"uri": f"{mongo_uri}&appname=secret"}
+    assert "no restart needed by 2 instances" == running(store=other_user, mode="dry-run")
+    hashed = {"user_names": "hashed", "keys": [{"env": "KEY"}]}
+    text = running(sync={"interval": "2s"}, privacy=hashed)
+    start = "restart needed on 2 of 2 instances: sync.interval: 1.0 -> 2.0, privacy.user_names: plain -> hashed"
+    assert text.startswith(start)
+    assert "limits of users begin anew" in text
+    assert "Every limit" not in text
+    config = ("--config", str(terminal.config_path))
+    elsewhere = {"store": {"uri": "mongodb://kim:secret@127.0.0.1:1/other"}}
+    text = running(*config, **elsewhere)
+    assert re.search(r": store.database: test_\w+ -> other. Every limit begins anew then: ", text)
+    assert "secret" not in text
+    assert "no restart needed by 2 instances" == running(*config, **elsewhere, mode="off")
+    path.write_text(yaml.safe_dump({**terminal.settings, **elsewhere}))
+    assert text in run_command(*config, "check-config", str(path), "--running").stdout
+    assert 3 == run_command("check-config", str(path), "--running").exit_code

@@ -29,12 +29,17 @@ def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Ter
     assert "name one" not in terminal.ok("explain", "app", "alice")
 
 
-def test_grant_type_with_another_mode_is_named(terminal: Terminal) -> None:
+def test_grant_types_that_are_counted_apart_are_named(terminal: Terminal) -> None:
     app = {"mode": "off", "grants": {"password": {"mode": "enforce"}}}
     terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "clients": {"app": app}}))
-    hint = "Other modes by grant type: password enforce."
-    assert hint in terminal.run("explain", "app", "alice").stderr
-    assert hint not in terminal.run("explain", "app", "alice", "--grant", "password").stderr
+
+    def counted_at(*words: str) -> str:
+        lines = terminal.ok("explain", "app", "alice", *words).splitlines()
+        return next(line.removeprefix("counted at").strip() for line in lines if line.startswith("counted at"))
+
+    assert "token; apart, with --grant: refresh_token, password" == counted_at()
+    assert "token; apart, with --grant: refresh_token, password" == counted_at("--grant", "implicit")
+    assert "grant:password" == counted_at("--grant", "password")
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ import io
 import json
 import sys
 import time
-from contextlib import closing
 
 import click
 import pytest
 
-from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.background.health import HealthMonitor
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.output import print_table
 from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
@@ -21,7 +19,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.cli.conftest import WHY, Terminal
+from tests.cli.conftest import WHY, Terminal, send_heartbeat
 from tests.support.limiters import send_hits
 
 
@@ -51,13 +49,6 @@ def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limi
     assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5.0", "100%"]] == [
         line.split()[:8] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
     ]
-
-
-def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
-    with closing(Connection(mongo_uri)) as connection:
-        limiter = Limiter(load_config({**terminal.settings, "instance": name}))
-        HealthMonitor(limiter, HeartbeatStore(connection)).beat(override_count=0)
-        limiter.close()
 
 
 def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> None:
@@ -147,3 +138,19 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert 'flask oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
     assert "Next, in spite of that:\n  flask oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")
+
+
+def test_status_lists_what_needs_a_restart_and_who_does_not_use_the_new_address(
+    terminal: Terminal, mongo_uri: str, connection: Connection
+) -> None:
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    text = terminal.ok("status")
+    assert "restart" not in text
+    assert "store.uri" not in text
+
+    (beat,) = HeartbeatStore(connection).read(time.time())
+    behind = beat._replace(instance="node-2", connection_problem="AuthenticationFailed (18)")
+    HeartbeatStore(connection).put(behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5"))
+    text = terminal.ok("status")
+    assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
+    assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. While" in text

@@ -25,7 +25,8 @@ CLIENT_ID = "text of 1 to 1024 characters"
 GRANT_TYPE = "a grant type, such as refresh_token"
 AMOUNT = "a whole number from 1 to 2^53 (9007199254740992)"
 WINDOW = f"whole seconds from 1 s to 366 days {DURATION}"
-FRAMES = "a whole number from 1 to 3600 that divides the window"
+TOO_MANY = "limits.user: got 101 limits, allowed: at most 100, because each key counts in all"
+FRAMES = "a whole number from 1 to 60 that divides the window, because a document holds them all"
 POLICY_NAME = "1 to 64 printable ASCII characters other than quotation mark and backslash, no space at the ends"
 RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 LIMIT = f"a mapping with limit and window, or {RATES}"
@@ -59,7 +60,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("limits.user[0]", RATES, ["ten/minute", "1/minute;", "", "100", "100 minute", "1.5/minute", "1/second per hour"]),
     ("limits.user[0].limit", AMOUNT, [0, -1, 1.5, 2**53 + 1, 10**20, "10", True, None]),
     ("limits.user[0].window", WINDOW, [0, -60, 1.5, "1 fortnight", 10**20, True, None]),
-    ("limits.user[0].frames", FRAMES, [0, -2, 3601, "2", True]),
+    ("limits.user[0].frames", FRAMES, [0, -2, 61, "2", True]),
     ("limits.user[0].name", POLICY_NAME, ["", " x", 'say "x"', "a\nb", "für", 5]),
     ("limits.user[0].estimator", "sliding, proportional or strict", ["exact", None]),
     ("limits.user[0].count_denied", FLAG, [1, "yes"]),
@@ -165,6 +166,7 @@ def refused(rows: list[tuple[str, str, list[object]]]) -> Iterator[tuple[dict[An
 
 # Messages that are of another form.
 SPECIAL: list[tuple[dict[Any, Any], str]] = [
+    (at("limits.user", [f"1/{window}s" for window in range(1, 102)]), TOO_MANY),
     *((at(path, value), f"{path}: got text not shown here, allowed: {allowed}") for path, allowed, value in SECRET),
     (at("limits.user[0].name", "n" * 65), f'limits.user[0].name: got "{"n" * 60}…", allowed: {POLICY_NAME}'),
     (at("sync.interval", "9" * 5000 + "s"), f'sync.interval: got "{"9" * 60}…", allowed: 10 ms to 1 h {DURATION}'),
@@ -208,6 +210,34 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
         "clients.app: user and client_total both have a limit with the name client_total; give each a name of its own",
     ),
     (
+        {
+            "limits": {"client_total": ["5/second"]},
+            "grants": {"password": {"limits": {"user": [{"limit": 1, "window": 1, "name": "client_total"}]}}},
+            "clients": {"app": {"limits": {"client": ["9/second"]}}},
+        },
+        "grants.password: user and client_total both have a limit with the name client_total; "
+        "give each a name of its own",
+    ),
+    (
+        {
+            "grants": {"password": {"limits": {"client_total": ["5/second"]}}},
+            "clients": {"app": {"limits": {"user": [{"limit": 1, "window": 1, "name": "client_total"}]}}},
+        },
+        "clients.app.grants.password: user and client_total both have a limit with the name client_total; "
+        "give each a name of its own",
+    ),
+    (
+        {
+            "clients": {
+                "app": {
+                    "limits": {"user": ["1/s"], "client_total": [{"limit": 1, "window": 1, "name": "user"}]},
+                    "grants": {"password": {"mode": "off"}},
+                }
+            }
+        },
+        "clients.app: user and client_total both have a limit with the name user; give each a name of its own",
+    ),
+    (
         {"grants": {"device_code": {}, "urn:ietf:params:oauth:grant-type:device_code": {}}},
         "grants: device_code and urn:ietf:params:oauth:grant-type:device_code are the same grant type",
     ),
@@ -218,6 +248,7 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
         {"plans": {"gold": {"endpoints": {"userinfo": {}}}}, "endpoints": {"revocation": {}}},
         'plans.gold.endpoints.userinfo: got "userinfo", allowed: revocation',
     ),
+    (at("limits.user", [*(f"1/{window}s" for window in range(1, 100)), "1/100s; 1/101s"]), TOO_MANY),
 ]
 
 # Unknown keys by their path, with the keys that are allowed there.

@@ -98,9 +98,15 @@ def test_rules_of_clients_plans_grant_types_and_endpoints_arrive() -> None:
         "old": Rules(Mode.OFF),
     } == policies.clients
     limits = OwnLimits(user=(Policy("user", 5, Window(1, 1)),))
-    assert {device_code: Rules(), "refresh_token": Rules(Mode.DRY_RUN, limits)} == policies.grants
+    assert {"refresh_token": Rules(Mode.DRY_RUN, limits)} == policies.grants
+    assert ["refresh_token", device_code] == policies.named_grants
     limits = OwnLimits(client=(Policy("client", 7, Window(1, 1)),))
     assert {"x": Rules(Mode.OFF, limits, paths=("/x/*",), methods=("POST",))} == policies.endpoints
+
+
+def test_hundred_limits_of_a_kind_are_allowed() -> None:
+    texts = [f"1/{window}s" for window in range(1, 101)]
+    assert 100 == len(load_config({"limits": {"user": texts}}).policies.limits.user)
 
 
 def test_limits_that_never_meet_in_a_request_may_share_a_name() -> None:

@@ -59,14 +59,20 @@ OWN, ALL = limit_override("own", "app"), limit_override("all", None)
         (LIMITED_GRANT, [OWN], GRANT, "grants.password"),
         (LIMITED_GRANT, [OWN], {}, "own"),
         (app(**LIMITED_GRANT), [ALL], GRANT, "clients.app.grants.password"),
+        (ENFORCED_GRANT, [], GRANT, "limits"),
+        (ENFORCED_GRANT, [ALL], GRANT, "all"),
+        (ENFORCED_GRANT, [ALL, OWN], GRANT, "own"),
+        ({**ENFORCED_GRANT, **gold(**LIMITS)}, [ALL], GRANT, "plans.gold"),
+        ({"grants": {"password": {"limits": {"user": []}}}, **app(**LIMITS)}, [ALL], GRANT, "clients.app"),
         (LIMITED_ENDPOINT, [OWN], ENDPOINT, "endpoints.revocation"),
+        ({"endpoints": {"revocation": {}}}, [ALL, OWN], ENDPOINT, "limits"),
         ({**LIMITED_ENDPOINT, **app(**LIMITED_ENDPOINT)}, [], ENDPOINT, "clients.app.endpoints.revocation"),
     ],
 )
 def test_origin_of_limits_is_the_most_specific_section_or_override(
     config: Any, overrides: list[Override], at: Any, expected: str
 ) -> None:
-    """Limits of a grant type or endpoint come from the file only."""
+    """Limits that a grant type or endpoint names come from the file. A grant type inherits the others as they are."""
     assert expected == name_of(
         Origins(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **at)
     )

@@ -55,6 +55,17 @@ def test_limit_of_all_clients_replaces_the_default() -> None:
     assert found(config).limits.client == found(config, change).limits.client
 
 
+@pytest.mark.parametrize("client_id", [None, "app"])
+def test_limit_reaches_grant_types_that_inherit_the_kind(client_id: str | None) -> None:
+    """One that names the kind keeps its own."""
+    own = {"limits": {"client": ["9/minute"]}}
+    config = {"grants": {"password": {"mode": "enforce"}, "refresh_token": own}}
+    change = override(client_id=client_id, policies=(POLICY,))
+    inherited, kept = (found(config, change, grant_type=grant) for grant in ("password", "refresh_token"))
+    assert ("grant:password", (POLICY,)) == (inherited.scope, inherited.limits.client)
+    assert ("grant:refresh_token", [9]) == (kept.scope, [policy.limit for policy in kept.limits.client])
+
+
 @pytest.mark.parametrize("client_id", ["star*", "app-?", "[a]", "*"])
 def test_client_that_is_trusted_at_run_time_is_taken_literally(client_id: str) -> None:
     """Its id may look like a pattern."""

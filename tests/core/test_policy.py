@@ -54,17 +54,62 @@ def test_client_and_plan_may_differ_at_an_endpoint() -> None:
     assert expected == policies.matching("app", endpoint="revocation")
 
 
-def test_grant_type_with_limits_of_its_own_is_counted_apart() -> None:
-    """It inherits no limit, and other grant types are not affected. The limits may be those of a client."""
-    own = {"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))}
-    of_client = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules()}, clients={"app": Rules(grants=own)})
-    assert "grant:refresh_token" == of_client.matching("app", grant_type="refresh_token").scope
-    assert of_client.matching("another", grant_type="refresh_token").scope is None
-    policies = PolicySet(limits=DEFAULTS, grants=own)
-    expected = ClientPolicies(Limits(user=(OTHER,)), DRY_RUN, scope="grant:refresh_token")
-    assert expected == policies.matching("app", grant_type="refresh_token")
+NAMED = {"refresh_token": Rules()}
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        PolicySet(grants=NAMED),
+        PolicySet(plans={"gold": Rules(grants=NAMED)}, clients={"app": Rules(plan="gold")}),
+        PolicySet(clients={"app": Rules(grants=NAMED)}),
+        PolicySet(grants={"refresh_token": Rules(mode=ENFORCE)}),
+    ],
+    ids=["for all", "in the plan", "in the client", "with a mode only"],
+)
+def test_grant_type_with_a_section_is_counted_apart(policies: PolicySet) -> None:
+    """Whatever the section names. Other grant types, and clients without the section, share the plain token counter."""
+    policies = policies._replace(limits=DEFAULTS)
+    found = policies.matching("app", grant_type="refresh_token")
+    assert ("grant:refresh_token", DEFAULTS) == (found.scope, found.limits)
+    assert (["refresh_token"], ["refresh_token"]) == (policies.grants_of("app"), policies.named_grants)
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app", grant_type="password")
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app")
+    is_for_all = bool(policies.grants)
+    assert (["refresh_token"] if is_for_all else []) == policies.grants_of("another")
+    assert ("grant:refresh_token" if is_for_all else None) == policies.scope_of("another", grant_type="refresh_token")
+
+
+def test_grant_type_inherits_the_limits_of_the_client_that_it_does_not_name() -> None:
+    """Kind by kind: the sections of the grant type come before the client, its plan and the defaults."""
+    for_all, of_plan, of_client, by_client = (a_policy(name) for name in ("for-all", "plan", "own", "client-user"))
+    policies = PolicySet(
+        limits=DEFAULTS,
+        grants={"refresh_token": Rules(limits=OwnLimits(client=(for_all,), client_total=(for_all,)))},
+        plans={
+            "gold": Rules(
+                limits=OwnLimits(user=(OTHER,)),
+                grants={"refresh_token": Rules(limits=OwnLimits(client_total=(of_plan,)))},
+            )
+        },
+        clients={
+            "app": Rules(
+                plan="gold",
+                limits=OwnLimits(client=(OTHER,), user=(by_client,)),
+                grants={"refresh_token": Rules(limits=OwnLimits(client_total=(of_client,)))},
+            ),
+            "golden": Rules(plan="gold"),
+            "free": Rules(grants={"refresh_token": Rules(limits=OwnLimits(user=()))}),
+        },
+    )
+    expected = {
+        "app": Limits((for_all,), (by_client,), (of_client,)),
+        "golden": Limits((for_all,), (OTHER,), (of_plan,)),
+        "free": Limits((for_all,), (), (for_all,)),
+        "another": Limits((for_all,), (USER,), (for_all,)),
+    }
+    assert expected == {name: policies.limits_at(name, grant_type="refresh_token")[1] for name in expected}
+    assert Limits((OTHER,), (by_client,), (TOTAL,)) == policies.matching("app").limits
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,7 @@ def settings_with(
     total: tuple[Policy, ...] = (),
 ) -> Settings:
     """Return settings in which the client ``other`` has limits of its own for two grant types."""
-    settings = some_settings(
-        *policies, mode=mode, total=total, grants={PASSWORD: Rules(), REFRESH: Rules(), **(grants or {})}
-    )
+    settings = some_settings(*policies, mode=mode, total=total, grants=grants)
     others = {"other": Rules(grants={PASSWORD: OWN, REFRESH: OWN}), **(clients or {})}
     return replace(settings, policies=settings.policies._replace(clients=others))
 
@@ -38,15 +36,10 @@ def outcome(decision: Decision) -> tuple[bool, bool, Mode]:
     return decision.allowed, decision.would_deny, decision.mode
 
 
-@pytest.mark.parametrize(
-    "grants",
-    [{}, {PASSWORD: Rules(mode=Mode.DRY_RUN)}, {PASSWORD: Rules(mode=Mode.DRY_RUN), REFRESH: Rules(mode=Mode.OFF)}],
-    ids=["no rules", "one mode", "two modes"],
-)
-def test_grants_without_limits_of_their_own_share_one_state(clock: Clock, grants: dict[str, Rules]) -> None:
+def test_grant_types_that_nobody_names_share_one_state(clock: Clock) -> None:
     """Every first write of a round is a lost reply; each request is stored once all the same."""
     store = FaultyStore(MemoryStore())
-    limiter = Limiter(settings_with(a_policy(window_s=600), grants=grants), store, clock=clock)
+    limiter = Limiter(settings_with(a_policy(window_s=600)), store, clock=clock)
     for _ in range(20):
         for grant_type in (PASSWORD, REFRESH):
             limiter.check(CLIENT, "kim", grant_type=grant_type)
@@ -54,34 +47,52 @@ def test_grants_without_limits_of_their_own_share_one_state(clock: Clock, grants
         limiter.sync()
     for _ in range(2):
         limiter.sync()
-    assert (20 if REFRESH in grants else 40) == stored_hits(store, Key(CLIENT, "kim"))
+    assert 40 == stored_hits(store, Key(CLIENT, "kim"))
     assert 1 == limiter.sync().key_count
     assert [] == [key for key in store.inner.latest(10) if key.scope is not None]
 
 
-def test_grant_with_a_mode_of_its_own_decides_by_the_shared_counts(clock: Clock) -> None:
-    """The counts are those of all grants; the mode alone differs, and a repeated denial is not mixed up."""
-    limiter = Limiter(settings_with(a_policy(2), grants={PASSWORD: Rules(mode=Mode.DRY_RUN)}), None, clock=clock)
-    assert [1, 0] == [limiter.check(CLIENT, "kim", grant_type=grant).remaining for grant in (PASSWORD, REFRESH)]
+def test_grant_type_with_a_mode_only_is_counted_apart(clock: Clock) -> None:
+    """It inherits the limits, and has counts and denials of its own, of the client's total, too."""
+    store = MemoryStore()
+    total = (a_policy(3, name="total"),)
+    settings = settings_with(a_policy(2), total=total, grants={PASSWORD: Rules(mode=Mode.DRY_RUN)})
+    limiter = Limiter(settings, store, clock=clock)
     denied, would_deny = (False, True, Mode.ENFORCE), (True, True, Mode.DRY_RUN)
-    for grant_type in (REFRESH, PASSWORD) * 3:
-        expected = would_deny if grant_type == PASSWORD else denied
+    for grant_type, expected in ((REFRESH, denied), (PASSWORD, would_deny)):
+        left = [limiter.check(CLIENT, "kim", grant_type=grant_type).remaining for _ in range(2)]
+        assert ([1, 0], expected) == (left, outcome(limiter.check(CLIENT, "kim", grant_type=grant_type)))
         assert expected == outcome(limiter.check(CLIENT, "kim", grant_type=grant_type))
         assert expected == outcome(limiter.peek(CLIENT, "kim", grant_type=grant_type))
-    clock.advance(120)
-    admission = limiter.check(CLIENT, "kim", grant_type=PASSWORD)
-    assert ((True, False, Mode.DRY_RUN), 1) == (outcome(admission), admission.remaining)
+        assert limiter.check(CLIENT, "lee", grant_type=grant_type).remaining == 0, "the total has no more"
+        assert expected == outcome(limiter.check(CLIENT, "lee", grant_type=grant_type))
+    limiter.close()
+
+    keys = [(name, scope) for scope in (None, "grant:password") for name in ("kim", "lee")]
+    assert [2, 1, 2, 1] == [stored_hits(store, Key(CLIENT, *key)) for key in keys]
+    assert [3, 3] == [stored_hits(store, Key(CLIENT, None, f"{at}client_total")) for at in ("", "grant:password/")]
 
 
-def test_mode_of_a_grant_applies_to_the_total_of_the_client(clock: Clock) -> None:
-    """A total that is used up denies one grant type and would deny the other."""
-    settings = settings_with(
-        a_policy(), total=(a_policy(1, name="total"),), grants={PASSWORD: Rules(mode=Mode.DRY_RUN)}
-    )
-    limiter = Limiter(settings, None, clock=clock)
-    assert limiter.check(CLIENT, "kim", grant_type=PASSWORD).allowed
-    assert (True, True, Mode.DRY_RUN) == outcome(limiter.check(CLIENT, "lee", grant_type=PASSWORD))
-    assert (False, True, Mode.ENFORCE) == outcome(limiter.check(CLIENT, "lee"))
+def test_counts_of_a_grant_type_are_found_again_when_it_is_named_again(clock: Clock) -> None:
+    """Without a section it counts with the others. Unsent hits reach the document that they were counted for."""
+    store, plain = MemoryStore(), some_settings(a_policy(10, window_s=600))
+    named = some_settings(a_policy(10, window_s=600), grants={PASSWORD: Rules()})
+    limiter = Limiter(named, store, clock=clock)
+
+    def check(count: int) -> list[int]:
+        return [limiter.check(CLIENT, "kim", grant_type=PASSWORD).remaining for _ in range(count)]
+
+    assert [9, 8, 7] == check(3)
+    limiter.reconfigure(plain)
+    assert [9, 8] == check(2)
+    limiter.sync()
+    assert [2, 3] == [stored_hits(store, Key(CLIENT, "kim", scope)) for scope in (None, "grant:password")]
+    limiter.reconfigure(named)
+    assert [6] == check(1)
+    limiter.reconfigure(plain)
+    assert [7] == check(1)
+    limiter.close()
+    assert [3, 4] == [stored_hits(store, Key(CLIENT, "kim", scope)) for scope in (None, "grant:password")]
 
 
 def test_request_that_was_admitted_before_counts_in_all_dry_runs_or_in_none(clock: Clock) -> None:

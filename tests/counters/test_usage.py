@@ -23,10 +23,8 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def usage_of(
-    store: MemoryStore, key: Key, now_s: float, config: Mapping[str, Any] = CONFIG, **options: bool
-) -> list[LimitUsage]:
-    return UsageReader(load_config(config).policies, **options).of(key, store.read([key]).get(key), now_s)
+def usage_of(store: MemoryStore, key: Key, now_s: float, config: Mapping[str, Any] = CONFIG) -> list[LimitUsage]:
+    return UsageReader(load_config(config).policies).of(key, store.read([key]).get(key), now_s)
 
 
 @pytest.mark.parametrize("estimator", Estimator)
@@ -78,16 +76,20 @@ def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [Key("friend", None), Key("off", "alice"), Key("app", None, "gone")], ids=["trusted", "off", "no endpoint"]
+    "key",
+    [Key("friend", None), Key("off", "alice"), Key("app", None, "gone"), Key("app", "alice", "grant:gone")],
+    ids=["trusted", "off", "no endpoint", "no section of the grant type"],
 )
 def test_key_without_limits_has_no_usage(key: Key) -> None:
     assert [] == usage_of(MemoryStore(), key, 0.0)
 
 
-def test_mode_is_that_of_the_strictest_grant_type() -> None:
-    clients = {"app": {"mode": "off", "grants": {"password": {"mode": "enforce"}}}}
-    config = {**CONFIG, "mode": "dry-run", "clients": clients}
-    listed, other = (
-        usage_of(MemoryStore(), Key("app", "alice"), 0.0, config, is_strictest=each) for each in (True, False)
+def test_limits_of_a_grant_type_have_its_mode() -> None:
+    config = {**CONFIG, "clients": {"app": {"mode": "off", "grants": {"password": {"mode": "enforce"}}}}}
+    apart, plain = (
+        usage_of(MemoryStore(), Key("app", "alice", each), 0.0, config) for each in ("grant:password", None)
     )
-    assert (["enforce"], []) == ([usage.mode for usage in listed], other)
+    assert ([("user", 5, "enforce")], []) == (
+        [(each.policy.name, each.policy.limit, each.mode) for each in apart],
+        plain,
+    )

@@ -14,6 +14,8 @@ from testbed.clock import Clock
 from tests.operations.conftest import LIMITS, ContextOf, alone
 from tests.support.limiters import send_hits
 
+REFRESH = "refresh_token"
+
 
 def count(mongo_uri: str, clock: Clock, config: Mapping[str, Any], *hits: tuple[Any, ...]) -> None:
     """Count and flush requests: number, client, user, as an instance does."""
@@ -28,16 +30,34 @@ def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longe
 ) -> None:
     trial = {"name": "trial", "limit": 3, "window": "1d", "mode": "dry-run"}
     tiers = {"mode": "enforce", "limits": {"user": [{"name": "burst", "limit": 5, "window": "1h"}, trial]}}
-    tiers["grants"] = {"refresh_token": {"mode": "dry-run"}}
     count(mongo_uri, clock, tiers, (6, "app", "alice"), (4, "app", "bob"), (1, "app", "cat"))
 
-    def forecast(username: str, grant_type: str | None = None) -> str:
-        return LimitExplanation(context_of(tiers), "app", username=username, grant_type=grant_type).forecast()[1]
+    def forecast(username: str) -> str:
+        return LimitExplanation(context_of(tiers), "app", username=username).forecast()[1]
 
     assert forecast("alice").startswith("denied: over burst for ")
     assert forecast("bob").startswith("admitted, would be denied: over trial for ")
     assert "admitted" == forecast("cat")
-    assert forecast("alice", "refresh_token").startswith("admitted, would be denied: over trial for ")
+
+
+def test_grant_type_with_a_mode_only_is_explained_by_counters_of_its_own(
+    context_of: ContextOf, mongo_uri: str, clock: Clock
+) -> None:
+    config = {"mode": "enforce", "limits": {"user": ["2/hour"], "client_total": ["9/hour"]}}
+    config["grants"] = {"refresh_token": {"mode": "dry-run"}}
+    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock)
+    for _ in range(3):
+        limiter.check("app", "alice", grant_type="refresh_token")
+    limiter.check("app", "alice", grant_type="password")
+    limiter.close()
+    context = context_of(config)
+    apart, plain = (LimitExplanation(context, "app", username="alice", grant_type=each) for each in (REFRESH, None))
+
+    assert apart.forecast()[1].startswith("admitted, would be denied: over user for ")
+    assert [("user", 2, "limits"), ("client_total", 2, "limits")] == [
+        (usage.policy.name, usage.estimate, origin.name) for usage, origin in apart.usages
+    ]
+    assert ("admitted", [1, 1]) == (plain.forecast()[1], [usage.estimate for usage, _ in plain.usages])
 
 
 def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The forecast of a change against what limiters then do with real load: ten scenarios, in simulated time."""
+"""The forecast of a change against what limiters then do with real load: eleven scenarios, in simulated time."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,9 +10,10 @@ import pytest
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
-from oauth_ratelimit.core.statistics import ClientMinute
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.operations.changes import amount_overrides
+from oauth_ratelimit.operations.suggest import rounded_up
 from oauth_ratelimit.replay.fleet import quiet_limiter
 from oauth_ratelimit.replay.forecast import Forecaster, recent_minutes
 from oauth_ratelimit.replay.impact import client_impact
@@ -72,6 +73,14 @@ SCENARIOS = {
     "raising by a half what gets twice as much": Scenario(
         {"client": ["20/minute"]}, {LimitKind.CLIENT: {"client": 40}}, steady(80), "This helps.", "client"
     ),
+    "raising what a grant type that is counted apart inherits": Scenario(
+        {"client": ["20/minute"]},
+        {LimitKind.CLIENT: {"client": 40}},
+        steady(80),
+        "This helps.",
+        "client",
+        grants={MACHINE: {"mode": "enforce"}},
+    ),
     "raising hardly": Scenario(
         {"client": ["20/minute"]}, {LimitKind.CLIENT: {"client": 22}}, steady(80), "does not help", "client"
     ),
@@ -106,7 +115,7 @@ class Service:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.now_s = START_S
-        self.settings = load_config({"mode": "enforce", "limits": scenario.limits})
+        self.settings = load_config({"mode": "enforce", "limits": scenario.limits, "grants": scenario.grants})
         self.store = MemoryStore(lambda: self.now_s)
         self.limiters = [
             quiet_limiter(self.settings, self.store, lambda: self.now_s) for _ in range(scenario.instance_count)
@@ -158,6 +167,17 @@ def raised(service: Service, scenario: Scenario) -> PolicySet:
     template = Override(Target(OverrideKind.LIMIT, "app", LimitKind.USER), "ann", "a test", 0.0)
     policies = service.settings.policies
     return apply_overrides(policies, amount_overrides(policies, "app", scenario.raised, template))
+
+
+@pytest.mark.parametrize(
+    ("grants", "needed"), [({}, 140 * 1.25), ({MACHINE: {}}, 80 * 1.25)], ids=["together", "apart"]
+)
+def test_total_that_a_client_needs_is_that_of_its_busiest_counter(grants: dict[str, Any], needed: float) -> None:
+    policies = load_config({"limits": {"client_total": ["9/minute"]}, "grants": grants}).policies
+    tallies = {Source("user", PASSWORD): Tally(60), Source("client", MACHINE): Tally(80)}
+    minutes = [ClientMinute("app", int(START_S), tallies)] * 3
+    forecaster = Forecaster("app", minutes, [], policies=policies, now_s=START_S)
+    assert rounded_up(needed) == forecaster.needed(LimitKind.CLIENT_TOTAL, policies.limits.client_total[0])
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Configurations of simulated instances, with what they count in: spelt out here and not derived by the package."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 ENFORCE, DRY_RUN = "enforce", "dry-run"
@@ -28,6 +28,7 @@ class Limit:
     mode: str | None = None
     count_denied: bool = False
     suffix: str = ""  # of the name of its series, after the length of a frame
+    dry_run_suffix: str = ""  # the same for requests in dry run
 
     @property
     def series(self) -> str:
@@ -64,18 +65,27 @@ class Config:
 
     limits: Kinds  # of all clients
     clients: Mapping[str, Kinds] = field(default_factory=dict)  # of those that differ, kind by kind
-    grant_modes: Mapping[str | None, str] = field(default_factory=dict)
-    grants: Mapping[str | None, Kinds] = field(default_factory=dict)  # counted apart
+    grants: Mapping[str | None, Kinds] = field(default_factory=dict)  # counted apart; other kinds are inherited
+    grant_modes: Mapping[str | None, str] = field(default_factory=dict)  # of some of them
     endpoints: Mapping[str, Kinds] = field(default_factory=dict)
 
     def at(self, client_id: str, route: Route) -> tuple[str | None, Kinds, str]:
         """Return the scope of a client's requests, their limits, and the mode of those without one of their own."""
         if route.endpoint != "token":
             return route.endpoint, self.endpoints.get(route.endpoint, NO_KINDS), ENFORCE
-        mode = self.grant_modes.get(route.grant_type, ENFORCE)
-        if route.grant_type in self.grants:
-            return f"grant:{route.grant_type}", self.grants[route.grant_type], mode
-        return None, {**self.limits, **self.clients.get(client_id, NO_KINDS)}, mode
+        mode, kinds = (
+            self.grant_modes.get(route.grant_type, ENFORCE),
+            {**self.limits, **self.clients.get(client_id, {})},
+        )
+        if route.grant_type not in self.grants:
+            return None, kinds, mode
+        kinds |= self.grants[route.grant_type]
+        if mode == DRY_RUN:
+            kinds = {
+                kind: tuple(replace(limit, suffix=limit.dry_run_suffix or limit.suffix) for limit in limits)
+                for kind, limits in kinds.items()
+            }
+        return f"grant:{route.grant_type}", kinds, mode
 
     @property
     def horizon_s(self) -> int:
@@ -90,7 +100,10 @@ class Config:
             "mode": ENFORCE,
             "limits": _content_of(self.limits),
             "clients": _sections_of(self.clients),
-            "grants": _sections_of(self.grants) | {name: {"mode": mode} for name, mode in self.grant_modes.items()},
+            "grants": {
+                name: {**section, "mode": self.grant_modes.get(name)}
+                for name, section in _sections_of(self.grants).items()
+            },
             "endpoints": _sections_of(self.endpoints),
         }
 
@@ -111,25 +124,28 @@ CONFIGS = (
     Config(USUAL),
     Config({"user": (TWO_MINUTES,), "client": (CLIENT,)}),
     Config({"user": (Limit(20, 10, 1), USER), "client": (Limit(200, 600, 60),)}),
-    Config({"user": (Limit(200, 600, 6),), "client": (CLIENT,)}),
+    Config({"user": (Limit(200, 360, 6),), "client": (CLIENT,)}),
     Config({**USUAL, "client_total": (TWO_MINUTES,)}),
     Config(USUAL, {"shop": {"user": (TWO_MINUTES,)}}),  # as an override of one client changes the first
-    Config({"user": (ON_TRIAL, Limit(18, 60, 6)), "client": (NEVER_PAUSES, CLIENT, Limit(200, 600, 6))}),
+    Config({"user": (ON_TRIAL, Limit(18, 60, 6)), "client": (NEVER_PAUSES, CLIENT, Limit(200, 360, 6))}),
     Config(
-        {**USUAL, "client_total": (ON_TRIAL, Limit(30, 120, 6))}, grants={"refresh_token": {"user": (ON_TRIAL, USER)}}
+        {**USUAL, "client_total": (ON_TRIAL, Limit(30, 120, 6))},
+        grants={"refresh_token": {"user": (Limit(13, 60, 6, DRY_RUN, suffix="+dry-run"), USER)}},
     ),
     Config(
         {
-            "user": (Limit(25, 60, 6, ENFORCE), Limit(15, 60, 6, suffix="+by-grant"), ON_TRIAL),
+            "user": (Limit(25, 60, 6, ENFORCE), Limit(15, 60, 6, dry_run_suffix="+dry-run"), ON_TRIAL),
             "client": (Limit(9, 60, 6, count_denied=True, suffix="+denied"),),
         },
+        grants={"password": {}},
         grant_modes={"password": DRY_RUN},
         endpoints={"revocation": {"user": (USER,), "client": (NEVER_PAUSES,), "client_total": (CLIENT,)}},
     ),
     Config(
-        USUAL,
+        {**USUAL, "client_total": (Limit(60, 120, 12),)},
+        {"shop": {"user": (TWO_MINUTES,)}},
+        grants={"password": {}, "refresh_token": {"user": (Limit(20, 10, 1),), "client_total": ()}},
         grant_modes={"password": DRY_RUN},
-        grants={"refresh_token": {"user": (Limit(20, 10, 1),), "client": (NEVER_PAUSES,)}},
         endpoints={"revocation": {"client": (Limit(12, 60, 6),)}},
     ),
 )
@@ -142,5 +158,4 @@ SHORTEST_HORIZONS_S = {  # of any configuration, by the name of the series
     "60": 660,
     "6+denied": 66,
     "6+dry-run": 66,
-    "6+by-grant": 66,
 }

@@ -329,8 +329,7 @@ def _frames_of(cells: Mapping[Cell, int], key: Identity, limit: Limit) -> dict[i
 
 
 def _name_of(series: Series) -> str:
-    suffixes = "+denied" * series.count_denied, "+dry-run" * series.on_trial, "+by-grant" * series.by_grant
-    return f"{series.frame_s}{''.join(suffixes)}"
+    return f"{series.frame_s}{'+denied' * series.count_denied}{'+dry-run' * series.on_trial}"
 
 
 def identity_of(document: Mapping[str, Any]) -> bytes:

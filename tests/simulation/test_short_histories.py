@@ -158,11 +158,11 @@ def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(
     wide.ask("shop", "ann", 1)
     if not is_wide_last:
         wide.sync(urgent=False)
-    fleet.true_s += 500.0
+    fleet.true_s += 300.0
     fleet.send(narrow, hits=20)
     if is_wide_last:
         wide.sync(urgent=False)
-    fleet.true_s += 500.0
+    fleet.true_s += 300.0
     fleet.server.expire()
     fleet.send(wide, hits=1)
     assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICIES, LimitKind, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection, server_time
 from oauth_ratelimit.store.mongo.fields import MAX_NAMED
-from oauth_ratelimit.store.mongo.overrides import MAX_LIMITS, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
 MODE = Target(OverrideKind.MODE)
@@ -155,7 +155,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "more fields in its id": an_override(_id={"kind": "mode", "clientId": "app", "more": 1}, mode="off", limits=[]),
     "another order in its id": an_override(_id={"clientId": None, "kind": "mode"}, mode="enforce", limits=[]),
     "author of forty thousand letters": an_override(by="x" * 40_000),
-    "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_LIMITS + 1)),
+    "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_POLICIES + 1)),
     "limit of zero": a_limit(limit=0),
     "limit beyond all reason": a_limit(limit=Int64(2**62)),
     "endless window": a_limit(window=Int64(2**40)),

@@ -22,6 +22,7 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from oauth_ratelimit.config.errors import without_parts_of
+from oauth_ratelimit.config.settings import DEFAULT_DATABASE
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.fork import call_in_child
 
@@ -34,7 +35,6 @@ OVERRIDES = "ratelimit_overrides"
 MIGRATIONS = "ratelimit_migrations"
 
 MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
-DEFAULT_DATABASE = "oauth_ratelimit"
 SHORTEST_LIMIT_S = 1e-6  # 0 is no limit for the driver, and with a longer one the first call waits half a second
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
@@ -101,6 +101,17 @@ class Connection:
                 yield
         finally:
             _operation_s.reset(token)
+
+    def swap(self, other: "Connection") -> None:
+        """Exchange client, address and timeout with another connection to the same database, which its caller closes.
+
+        The caller alone uses the other one. Operations that have begun go on with their client.
+        """
+        with self._lock:
+            self._client, other._client = other._client, self._client
+            self._uri, other._uri = other._uri, self._uri
+            self.servers, other.servers = other.servers, self.servers
+            self._timeout_s, other._timeout_s = other._timeout_s, self._timeout_s
 
     def close(self) -> None:
         """Close the client. Idempotent; the next use connects again."""

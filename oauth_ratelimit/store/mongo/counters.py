@@ -7,6 +7,7 @@ A first change filters on a version that no document has: it inserts, or answers
 writes only a first one can restore a removed document.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 
@@ -16,7 +17,7 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.yielding import pause, yield_between
 from oauth_ratelimit.store.base import MAX_WHOLE, Change, Snapshot, WriteResult
 from oauth_ratelimit.store.mongo.client import COUNTERS, Connection, Document, code_of, server_time, translated_errors
@@ -35,6 +36,7 @@ from oauth_ratelimit.store.mongo.indexes import EXPIRY, IndexKeeper
 
 MAX_READ_BYTES = MAX_WHOLE * MAX_BYTES  # of all documents that are read at once
 PRELOADED = projection(MAX_PRELOADED_BYTES)
+PROBE = Key("oauth_ratelimit: probe", None)  # no document is ever made for it
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -77,6 +79,17 @@ class MongoStore:
             self._index.ensure(collection)
         return result
 
+    def prove(self, after: "MongoStore") -> None:
+        """Raise an error unless this store can read and write, later than all that another one has seen.
+
+        Changes nothing: the write names a version that no document has.
+        """
+        self._session = after._session
+        self.read([PROBE])
+        change = Change(PROBE, secrets.randbelow(2**52), 0, 0, {}, 0.0)
+        if self.compare_and_set("probe", [change]).rejected:
+            raise StoreRejected("MongoDB refused a write")
+
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """Uses the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using or opening
@@ -104,11 +117,16 @@ class MongoStore:
             self._connection.close()
 
     def _open(self) -> tuple[Collection[Document], ClientSession]:
-        client, session, collection = self._connection.client, self._session, self._connection.collection(self._name)
-        if session is None or session.client is not client:  # another one after close() or in a forked child
+        collection = self._connection.collection(self._name)
+        client, session = collection.database.client, self._session
+        if session is None or session.client is not client:  # another one after close(), in a forked child, or swapped
             # Causal consistency: a former primary that has not noticed must not answer with an older version than
             # the one already known, because "not at this version" is read as "has moved on".
-            session = self._session = client.start_session(causal_consistency=True)
+            former, session = session, client.start_session(causal_consistency=True)
+            if former is not None and former.cluster_time and former.operation_time:  # only a replica set has them
+                session.advance_cluster_time(former.cluster_time)
+                session.advance_operation_time(former.operation_time)
+            self._session = session
         return collection, session
 
 

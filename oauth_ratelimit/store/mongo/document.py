@@ -30,12 +30,12 @@ SCOPE_PATH = "_id.scope"
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
-MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit can have fit in
+MAX_BYTES = 2**19  # of a document; a hundred series with as many frames as a limit can have fit in
 MAX_ID_BYTES = 2**13  # three names of 512 letters; an ``_id`` may have any size, too
 MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
 
-_SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(?:(\+dry-run)|(\+by-grant))?")
+_SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
 _FRAMES = re.compile(r"(?:(?:0|[1-9][0-9]{0,11})(?:,|\Z))*")
 _WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -172,8 +172,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 @lru_cache(maxsize=1000)
 def _series_name(series: Series) -> str:
     """Return the name of a series in a document, such as ``6+denied+dry-run``."""
-    shared_by = "+dry-run" * series.on_trial + "+by-grant" * series.by_grant
-    return f"{series.frame_s}{'+denied' * series.count_denied}{shared_by}"
+    return f"{series.frame_s}{'+denied' * series.count_denied}{'+dry-run' * series.on_trial}"
 
 
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:

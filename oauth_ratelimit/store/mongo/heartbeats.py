@@ -49,6 +49,8 @@ class Heartbeat(NamedTuple):
     # The start of the SHA-256 of its configuration file; None if its code configures it
     config_digest: str | None = None
     config_rejected_at_s: float | None = None  # when it began to reject its file; None while the file is valid
+    fixed_values: str | None = None  # of its configuration until it ends, such as "sync.interval=1.0 …"
+    connection_problem: str | None = None  # why it does not use the store.uri of its file; None if it does
 
 
 class InstanceEvent(NamedTuple):

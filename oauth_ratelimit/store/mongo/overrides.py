@@ -20,7 +20,7 @@ from oauth_ratelimit.config.limits import content_of, parse_content
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.core.policy import MAX_POLICIES, LimitKind
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, OVERRIDES, Connection, Document, translated_errors
@@ -41,7 +41,6 @@ MAX_HISTORY = 1000  # entries of one document
 MAX_HISTORY_BYTES = 2**21  # of one document
 KEPT_ENTRIES = 50  # of a history that would be larger
 MAX_TOTAL_HISTORY_BYTES = 2**24
-MAX_LIMITS = 100  # of one kind: each is a bucket in every key
 REVISION = {"value": {"$cond": [{"$eq": [{"$type": "$value"}, "objectId"]}, "$value", "$$REMOVE"]}}
 TOO_MANY = f"more overrides than instances read: {MAX_OVERRIDES:,}, or {MAX_TOTAL_BYTES // 2**20} MiB together"
 LEFT_OUT = Override(Target(OverrideKind.MODE), "oauth_ratelimit", TOO_MANY, 0.0, mode=Mode.DRY_RUN)
@@ -256,8 +255,8 @@ def parse_override(content: Mapping[str, Any]) -> Override:
     """Return the override in a document, or raise one of ``MALFORMED``."""
     _check_size(content, MAX_BYTES)
     limits = content["limits"]
-    if not isinstance(limits, list) or len(limits) > MAX_LIMITS:
-        raise TypeError(f"expected a list of up to {MAX_LIMITS} limits, got {limits!r}")
+    if not isinstance(limits, list) or len(limits) > MAX_POLICIES:
+        raise TypeError(f"expected a list of up to {MAX_POLICIES} limits, got {limits!r}")
     return Override(
         target=_parse_target(content["_id"]),
         author=checked_text(content["by"]),
