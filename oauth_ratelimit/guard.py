@@ -8,7 +8,7 @@ tokens, and a flood of failures takes no memory from the keys of tokens.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -158,11 +158,6 @@ class Guard:
     def run(self, *, error: StoreError | None = None) -> None:
         if self.limiter is not None:
             self.limiter.sync(error=error, is_scheduled=True)
-
-    def erase(self, marks: Collection[str]) -> None:
-        """Drop the failures in the names of erased users."""
-        if self.limiter is not None:
-            self.limiter.erase(marks)
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything."""

@@ -231,8 +231,7 @@ class Limiter:
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the keys that do not wait for a full cycle: near their limit, or new with a small limit.
 
-        After a failure nothing is sent until the next ``sync``: its owner may have to call ``erase`` before it. Returns
-        None if there are no such keys.
+        After a failure nothing is sent until the next ``sync``. Returns None if there are no such keys.
         """
         return self._cycle.run_urgent()
 
@@ -257,11 +256,6 @@ class Limiter:
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
         self._clients.apply(settings.policies)
-
-    def erase(self, marks: Collection[str]) -> None:
-        """Drop the keys of erased users, by their ``erasure_mark``, with all their hits. Waits for a running cycle."""
-        if marks:
-            self._cycle.erase(marks)
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""

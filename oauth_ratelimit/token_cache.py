@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+
+log = get_logger(__name__)
 
 WAIT_S = 5.0  # longest time that a request waits for a token that is being issued
 MAX_VARIANTS = 10  # tokens of one client
 MAX_TOKEN_BYTES = 16_384
 ENTRY_BYTES = 1000  # of a token without its text, or of a client without its name
 LIFETIME_PARTS = 10  # a token with less than one of them left is not given out again
-MAX_REVOKED = 1000  # clients to announce; if there are more, the tokens of all are dropped
+MAX_REVOKED = 10_000  # clients to announce; if there are more, the tokens of all are dropped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +55,7 @@ class _Client:
     issues: set[Issue] = field(default_factory=set)
     issued_s: float | None = None  # time of the last one that was issued above a limit
     noted_s: float | None = None  # the same in a dry run
+    since_s: float = 0.0  # time at which it came
 
 
 class TokenCache:
@@ -58,6 +63,7 @@ class TokenCache:
 
     Args:
         settings: Returns the settings that apply now.
+        may_reuse: Returns True if limits, as they are now, may have tokens of a client kept.
         notices: Of clients whose tokens all instances drop; None if there are no others.
         clock: Returns the time in seconds, of a clock that is never set.
     """
@@ -66,10 +72,13 @@ class TokenCache:
         self,
         settings: Callable[[], ReuseSettings],
         *,
+        may_reuse: Callable[[str], bool],
         notices: RevocationNotices | None = None,
         clock: Callable[[], float] = uptime_s,
     ) -> None:
         self._settings = settings
+        self._may_reuse = may_reuse
+        self._changed_s = clock()  # when limits last changed
         self._notices = notices
         self._clock = clock
         self._changed = Waiters()  # guards the attributes below
@@ -157,11 +166,22 @@ class TokenCache:
         return bool(self._clients) and storable_name(client_id) in self._clients
 
     def revoke(self, client_id: str) -> None:
-        """Drop the tokens of a client here at once, and in all other processes within two sync cycles."""
-        self.forget((client_id,))
-        if self._notices is not None:
+        """Drop the tokens of a client here at once, and in all other processes within two sync cycles.
+
+        It is announced only if tokens of it may be kept: by the limits of now, or by those before a recent change.
+        """
+        stored = storable_name(client_id)
+        self.forget((stored,))
+        if self._notices is not None and (not self._is_past(self._changed_s) or self._may_reuse(client_id)):
             with self._changed:
-                self._revoked.add(client_id if len(self._revoked) < MAX_REVOKED else OTHER_CLIENTS)
+                is_full = len(self._revoked) == MAX_REVOKED
+                self._revoked.add(OTHER_CLIENTS if len(self._revoked) >= MAX_REVOKED else stored)
+            if is_full:  # and no longer after that
+                log.error("revocations_left_out", client_count=MAX_REVOKED)
+
+    def note_change(self) -> None:
+        """Note that limits have changed: other processes may go by the former ones for a while."""
+        self._changed_s = self._clock()
 
     def forget(self, client_ids: Collection[str]) -> None:
         """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` means all."""
@@ -191,10 +211,14 @@ class TokenCache:
                     self._size -= client.size
 
     def run(self) -> None:
-        """Announce what was revoked here, and drop what was revoked elsewhere. A background task."""
-        self._announce()
-        if self._notices is not None and self._clients:
-            self.forget(self._notices.read())
+        """Drop what was revoked elsewhere, and announce what was revoked here. A background task."""
+        try:
+            if self._notices is not None and self._clients:
+                with self._changed:
+                    held_s = {name: self._clock() - client.since_s for name, client in self._clients.items()}
+                self.forget(self._notices.read({OTHER_CLIENTS: max(held_s.values()), **held_s}))
+        finally:
+            self._announce()
 
     def close(self, _deadline: Deadline) -> None:
         """Announce the last clients."""
@@ -205,12 +229,16 @@ class TokenCache:
             revoked, self._revoked = self._revoked, set()
         if self._notices is None or not revoked:
             return
+        left = revoked
         try:
-            self._notices.announce(revoked)
-        except Exception:
+            failed = self._notices.announce(revoked)
+            left = set(failed)
+        finally:
             with self._changed:
-                self._revoked |= revoked
-            raise
+                self._revoked |= left
+        if failed:
+            client_id, reason = next(iter(failed.items()))
+            raise StoreRejected(f"{len(failed)} revocations are not announced, such as that of {client_id!r}: {reason}")
 
     # The lock is held by the callers of all that follow.
 
@@ -218,7 +246,7 @@ class TokenCache:
         """Return a client, created if there is room for it."""
         client = self._clients.get(client_id)
         if client is None and self._has_room(2 * ENTRY_BYTES):
-            client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id))
+            client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id), since_s=self._clock())
             self._size += client.size
         return client
 

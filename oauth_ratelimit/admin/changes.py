@@ -184,11 +184,11 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
     def change(context: OperatorContext) -> Record:
         with _applying:
             applied = read_overrides(context, body, operator=operator)
-            for override in applied:
+            for number, override in enumerate(applied):
                 if override not in context.overrides:
-                    context.stores.overrides.put(override)
+                    applied[number] = context.stores.overrides.put(override)
                     _log_change(override.target, "set", operator=operator)
-        return {"since_s": int(applied[0].made_at_s)}
+        return {"since_s": int(min(applied[0].made_at_s, context.now_s))}  # dated by MongoDB's clock
 
     return _changed(cache, change)
 
@@ -199,7 +199,7 @@ def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
     form.raise_errors()
 
     def change(context: OperatorContext) -> Record:
-        is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason, at_s=context.now_s)
+        is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason)
         if is_removed:
             _log_change(target, "unset", operator=operator)
         return {"is_removed": is_removed}
@@ -208,9 +208,10 @@ def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
 
 
 def _changed(cache: ReadCache, change: Callable[[OperatorContext], Record]) -> Record:
-    answer = cache.read(change)
-    cache.clear()
-    return answer
+    try:
+        return cache.read(change)
+    finally:  # a change that instances do not see was written all the same
+        cache.clear()
 
 
 CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": remove}

@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -41,8 +40,6 @@ class HealthMonitor:
     """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
 
     Heartbeats go by the limiter's clock, which is corrected, so that their ages are right whatever this machine's says.
-
-    ``before_cycle`` is called before each full cycle and returns an error if nothing may be sent in it.
     """
 
     def __init__(
@@ -51,11 +48,9 @@ class HealthMonitor:
         store: HeartbeatStore | None,
         *,
         metrics: Metrics | None = None,
-        before_cycle: Callable[[], StoreError | None] = lambda: None,
         file: ConfigFile | None = None,
         reconnector: Reconnector | None = None,
     ) -> None:
-        self._before_cycle = before_cycle
         self._file = file
         self._reconnector = reconnector
         self._fixed_values = " ".join(map("=".join, fixed_values(limiter.settings).items()))
@@ -80,7 +75,7 @@ class HealthMonitor:
     def sync(self) -> CycleReport:
         """Run a full sync cycle."""
         started_s = time.monotonic()
-        report = self._limiter.sync(error=self._before_cycle(), is_scheduled=True)
+        report = self._limiter.sync(is_scheduled=True)
         self._last_full = report
         if report.error is None:
             now_s = time.monotonic()
@@ -130,7 +125,7 @@ class HealthMonitor:
                 found.last_cycle, lag_s=found.lag_s, is_config_valid=found.rejection is None, mode=mode
             )
 
-    def beat(self, *, override_count: int, revision: str | None = None, base: Settings | None = None) -> None:
+    def beat(self, *, override_count: int, base: Settings | None = None) -> None:
         """Store a heartbeat, if it is due or if the mode, the overrides or the file have changed, and note what is new.
 
         If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
@@ -141,7 +136,7 @@ class HealthMonitor:
         rejection = self._file.rejection if self._file else None
         digest = self._file.digest if self._file else None
         problem = self._connection_problem
-        reported = (settings.policies.mode.value, override_count, revision, digest, rejection is None, problem)
+        reported = (settings.policies.mode.value, override_count, digest, rejection is None, problem)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -159,7 +154,6 @@ class HealthMonitor:
                     lag_s=self._longest_lag_s,
                     override_count=override_count,
                     clock_offset_s=self._limiter.clock_offset_s,
-                    revision=revision,
                     config_digest=digest,
                     config_rejected_at_s=rejection and self._time_of(rejection.since_s),
                     fixed_values=self._fixed_values,

@@ -13,20 +13,19 @@ from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.store.mongo.overrides import Erased, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
 
 log = get_logger(__name__)
 
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 RETRY_INTERVAL_S = 10.0  # overrides that take too long to read delay one sync cycle in this time
 LOG_INTERVAL_S = 60.0
-CLOCKS_DIFFER_S = 60.0  # one server may have dated an erasure, and another one answer now
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
 
 class OverrideCache:
-    """The overrides as last read, kept while MongoDB is unreachable, and the erasures that their revision announces.
+    """The overrides as last read, kept while MongoDB is unreachable.
 
     The background thread alone uses it. ``overrides`` has also those that have ended since they were read.
     """
@@ -35,43 +34,37 @@ class OverrideCache:
         self._store = store
         self._clock = clock
         self.overrides: tuple[Override, ...] = ()
-        self.revision: str | None = None
+        self._revision: str | None = None
         self._reread_at_s = -math.inf
         self._retry_at_s = -math.inf
-        self._erasures: set[str] = set()  # ids of the last read
-        self._started_s = clock()
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
-    def refresh(self) -> frozenset[str]:
-        """Read the revision, and the overrides and erasures if it has changed. A failure keeps the overrides.
+    def refresh(self) -> None:
+        """Read the revision, and the overrides if it has changed: those for everybody first, because they are few.
 
-        Returns the marks of users who were erased since the last call, or since the start of this process. Raises
-        ``StoreUnavailable`` if MongoDB did not answer: users may have been erased who are not known here.
+        A failure keeps the overrides. Raises ``StoreUnavailable`` if MongoDB did not answer.
         """
         if self._store is None:
-            return frozenset()
-        marks: frozenset[str] | None = None
+            return
+        everybody: tuple[Override, ...] | None = None
         try:
             revision = self._store.revision()
-            if revision != self.revision or self._clock() >= self._reread_at_s:
-                marks = self._new_marks(self._store.erasures())
-                if self._clock() >= self._retry_at_s:
-                    self._retry_at_s = self._clock() + RETRY_INTERVAL_S
-                    self.overrides = self._store.read()
-                    self.revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
-                    self._retry_at_s = -math.inf
+            if revision == self._revision and self._clock() < self._reread_at_s:
+                return
+            everybody = self._store.read_for_everybody()
+            if self._clock() >= self._retry_at_s:
+                self._retry_at_s = self._clock() + RETRY_INTERVAL_S
+                self.overrides = self._store.read()
+                self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
+                self._retry_at_s = -math.inf
+                return
         except StoreError as exc:
             self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
-            if marks is None and isinstance(exc, StoreUnavailable):
+            if everybody is None and isinstance(exc, StoreUnavailable):
                 raise
-        return marks or frozenset()
-
-    def _new_marks(self, erasures: list[Erased]) -> frozenset[str]:
-        """Return the marks that were not read before. What is older than this process concerns no hit of it."""
-        uptime_s = self._clock() - self._started_s
-        known, self._erasures = self._erasures, {erased.id for erased in erasures}
-        new = [each for each in erasures if each.id not in known and each.age_s <= uptime_s + CLOCKS_DIFFER_S]
-        return frozenset(mark for erased in new for mark in erased.marks)
+        if everybody is not None:  # the others take too long to read
+            others = (each for each in self.overrides if each.target.client_id is not None or each is LEFT_OUT)
+            self.overrides = tuple({each.target: each for each in (*others, *everybody)}.values())
 
 
 class LiveSettings:

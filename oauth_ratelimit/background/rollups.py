@@ -1,8 +1,8 @@
 """Derives the rollups of the statistics, in the background of each process."""
 
-import random
 import time
 from collections.abc import Callable, Iterator
+from random import SystemRandom
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import MINUTE_S
@@ -31,7 +31,7 @@ class RollupTask:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._second = random.uniform(0, MINUTE_S)
+        self._second = SystemRandom().uniform(0, MINUTE_S)
         self._next_s = 0.0
         self._work: Iterator[Step] | None = None
         self._log = ThrottledLog(log, LOG_INTERVAL_S)

@@ -38,7 +38,6 @@ WATCH_S = 0.5  # at most, between two looks at the file; a change applies when t
 TASKS_S = 1.0  # after which no further task begins in a cycle
 REPEAT_S = 60.0  # between two log entries about the same task
 WAITING_SHARE = 1 / 2  # of the time to end, for the tick that runs
-READING_SHARE = 1 / 4  # of what is left then, to read of erased users
 TASK_SHARE = 1 / 2  # of the time that is left, for each task that has something to write
 
 
@@ -105,6 +104,7 @@ class Worker:
         self._override_cache = OverrideCache(stores and stores.overrides)
         self.tokens = TokenCache(
             lambda: live.current.reuse,
+            may_reuse=lambda client_id: live.current.policies.may_reuse(client_id),
             notices=stores and stores.revocations,
             clock=uptime_s if clock is time.time else clock,  # an injected clock is right by definition
         )
@@ -112,7 +112,6 @@ class Worker:
             self.limiter,
             stores and stores.heartbeats,
             metrics=metrics,
-            before_cycle=self._refresh_overrides,
             file=live.file,
             reconnector=self._reconnector,
         )
@@ -125,7 +124,6 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = self._is_watched = False
-        self._is_cut_off = False  # the last cycle has not reached MongoDB
         self._settings_lock = threading.Lock()  # guards ``live``; held while settings are applied, never during I/O
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -165,9 +163,6 @@ class Worker:
         self._loop.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
         if self._failure_loop is not None:
             self._failure_loop.stop(deadline.part(WAITING_SHARE))
-        if self._is_cut_off:  # else an erasure waits for the heartbeat of this process to change or to go
-            with self._time_limit(deadline.part(READING_SHARE)):
-                self._refresh_overrides()  # users may have been erased meanwhile
         self.limiter.close(deadline)
         self.guard.close(deadline)
         self._attempt(self.observer.count_noted)
@@ -186,17 +181,13 @@ class Worker:
         return self.stores.time_limit(deadline.remaining_s) if self.stores else nullcontext()
 
     def _refresh_overrides(self) -> StoreError | None:
-        """Read changed overrides and drop erased users, so that no flush brings them back.
-
-        Returns the error if MongoDB did not answer: nothing may be sent until it does.
-        """
+        """Read changed overrides. Returns the error if MongoDB did not answer."""
         try:
-            marks = self._override_cache.refresh()
-            self.limiter.erase(marks)
-            self.guard.erase(marks)
+            with self._time_limit(Deadline(self._settings.store.timeout_s)):
+                self._override_cache.refresh()
         except StoreUnavailable as exc:
             return exc
-        except Exception as exc:  # noqa: BLE001  # a bug must not keep hits from being sent
+        except Exception as exc:  # noqa: BLE001  # a bug must not keep other work from being done
             self._log_failure(exc)
         return None
 
@@ -205,9 +196,10 @@ class Worker:
 
         The scheduler calls this with the report of the sync cycle before; None if none has run yet.
         """
-        error = self._refresh_overrides() if report is None else report.error
+        error = None if report is None else report.error
+        if error is None or error.has_answered:
+            error = self._refresh_overrides() or error
         error = error or self.limiter.measure_clock()  # heartbeats and ends of overrides go by it
-        self._is_cut_off = error is not None
         tasks = self._run_tasks if error is None else partial(self.guard.run, error=error)
         look = self._apply_settings if self._is_watched else self.look_at_file
         for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
@@ -229,9 +221,7 @@ class Worker:
                 self._attempt(tasks[(self._turn - 1) % len(tasks)])
 
     def _beat(self) -> None:
-        self.health_monitor.beat(
-            override_count=len(self._live.overrides), revision=self._override_cache.revision, base=self._live.base
-        )
+        self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
 
     def _watch(self) -> None:
         while not self._is_ending:
@@ -257,6 +247,7 @@ class Worker:
                 self.limiter.reconfigure(settings)
                 self.guard.reconfigure(settings)
                 self._start_failure_loop()
+                self.tokens.note_change()
                 self._settings = settings  # last, so that the next look tries again after a failure
 
     def _attempt(self, work: Callable[[], object]) -> None:

@@ -104,7 +104,7 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
       0  success
       1  a negative result: invalid configuration, no such override, pending migrations
       2  wrong usage
-      3  MongoDB is unreachable or rejects the command
+      3  MongoDB is unreachable or rejects the command, or instances do not see the change
     """
     if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
         ctx.color = False

@@ -1,5 +1,9 @@
 """Commands that prepare the database, and that remove counts and records: init-db, reset, erase."""
 
+from collections import Counter
+from time import sleep
+from typing import NamedTuple
+
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
@@ -38,12 +42,14 @@ DONE_COLUMNS = [
     Column("applied migrations", lambda done: ", ".join(done["applied_migrations"]) or "none: up to date"),
 ]
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
-WAITING = "Waiting until the instances have dropped the user, at most half a minute."
+WAITING = "Waiting for what instances still send, as long as sync.max_interval."
+MAX_ROUNDS = 3
+CUT_OFF_AFTER_S = 15.0  # an instance that runs has a heartbeat every ten seconds
 NOT_ERASED = (
     "log files",
     "backups of the database",
     "what hooks and traces have passed on",
-    "memory of instances that have not confirmed it",
+    "names in memory of instances, until they are idle",
 )
 
 
@@ -113,7 +119,7 @@ def reset(
     confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
     # Recorded first: a reset that cannot be recorded is not made.
-    context.stores.overrides.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
+    context.stores.overrides.note_reset(counters, author=author, reason=reason)
     count = context.stores.documents.reset(counters.client_id, counters.username)
     if as_json:
         print_json({"reset_count": count})
@@ -138,7 +144,8 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
       forget-tokens --client partner-app --json
     """
     context.allows_invalid_config = True
-    context.stores.revocations.announce([storable_name(client)])
+    if reasons := context.stores.revocations.announce([storable_name(client)]):
+        raise StoreRejected(f"instances do not see the notice: {', '.join(reasons.values())}")
     if as_json:
         print_json({"client_id": client})
     else:
@@ -160,9 +167,9 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     Counters of the user start at zero on all instances. Overrides and resets stay in the history; the name is blanked
     where it is the author, part of the reason or the user of the reset.
 
-    Waits until the running instances have dropped the user, at most half a minute. They may still send statistics of
-    the present minute: run it again two minutes later. Log files, backups and what was passed on to others stay
-    untouched. Asks first on a terminal.
+    Removes them again after sync.max_interval, in which instances send what they have counted, up to three times, and
+    says what came back. Instances may still send statistics of the present minute: run it again two minutes later. Log
+    files, backups and what was passed on to others stay untouched. Asks first on a terminal.
 
     \b
     Examples:
@@ -182,48 +189,58 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )
-    counts, rejected, unconfirmed = _erase(context, person, dry_run=dry_run)
+    erased = _erase(context, person, dry_run=dry_run)
     done = "found" if dry_run else "removed"
     if as_json:
-        print_json(
-            {
-                "is_dry_run": dry_run,
-                done: counts,
-                "refused": rejected,
-                "unconfirmed": unconfirmed,
-                "outside": NOT_ERASED,
-                "again_after_s": RUN_AGAIN_AFTER_S,
-            }
-        )
+        facts = erased._asdict() | {"outside": NOT_ERASED, "again_after_s": RUN_AGAIN_AFTER_S}
+        print_json({"is_dry_run": dry_run, done: facts.pop("counts"), **facts})
     else:
-        parts = [{"what": name, done: counts.get(name, "rejected")} for name in PARTS]
+        parts = [{"what": name, done: erased.counts.get(name, "rejected")} for name in PARTS]
         print_table([Column("what", "what"), Number(done, done)], parts)
-        for name, reason in rejected.items():
+        for name, reason in erased.refused.items():
             click.echo(f"{name}: {visible(reason)}", err=True)
         click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
         if not dry_run:
             click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")
-        for instance in unconfirmed:
-            click.echo(f"{visible(instance)} has not confirmed it: run it again when it has ended or is back.")
-    if rejected:
-        raise StoreRejected(f"not all records could be read: {', '.join(rejected)}")
+        for instance in erased.cut_off:
+            click.echo(f"{visible(instance)} is cut off and may bring counters back, until they expire.")
+    if erased.refused:
+        raise StoreRejected(f"not all records could be read: {', '.join(erased.refused)}")
+    if erased.came_back:
+        last = ", ".join(f"{count} in {name}" for name, count in erased.came_back.items())
+        raise StoreRejected(f"records came back, at last {last}: run it again when the user is idle")
 
 
-def _erase(context: CliContext, person: Person, *, dry_run: bool) -> tuple[dict[str, int], dict[str, str], list[str]]:
-    """Return the number of records by collection, the refusals by collection, and the instances without an answer."""
-    erasure = context.stores.erasure_of(person)
-    counts: dict[str, int] = {}
-    rejected: dict[str, str] = {}
-    unconfirmed: list[str] = []
-    if not dry_run:
-        click.echo(WAITING, err=True)
-        try:
-            unconfirmed = erasure.announce(interval_s=context.settings.sync.interval_s)
-        except StoreRejected as exc:
-            rejected["instances"] = str(exc)
-    for name in PARTS:
-        try:
-            counts[name] = erasure.count(name, remove=not dry_run)
-        except StoreRejected as exc:
-            rejected[name] = str(exc)
-    return counts, rejected, unconfirmed
+class Erased(NamedTuple):
+    """Numbers of records by kind, and what is in the way."""
+
+    counts: dict[str, int]
+    refused: dict[str, str]  # reasons by kind
+    came_back: dict[str, int]  # what the last round found again
+    cut_off: list[str]  # instances without a heartbeat
+
+
+def _erase(context: CliContext, person: Person, *, dry_run: bool) -> Erased:
+    """Count the records of a person, or remove them in rounds until none comes back."""
+    erasure, stores = context.stores.erasure_of(person), context.stores
+    counts: Counter[str] = Counter()
+    refused: dict[str, str] = {}
+    for number in range(1 if dry_run else MAX_ROUNDS):
+        if number:
+            click.echo(WAITING, err=True)
+            sleep(context.settings.sync.max_interval_s)
+        found: dict[str, int] = {}
+        for name in PARTS:
+            try:
+                found[name] = erasure.count(name, remove=not dry_run)
+            except StoreRejected as exc:
+                refused[name] = str(exc)
+        counts.update(found)
+        if number and not any(found.values()):
+            break
+    cut_off: list[str] = []
+    if not dry_run and not refused:
+        now_s = stores.documents.facts().clock_s
+        cut_off = [each.instance for each in stores.heartbeats.read(now_s) if now_s - each.beat_at_s > CUT_OFF_AFTER_S]
+    came_back = {} if dry_run else {name: count for name, count in found.items() if count}
+    return Erased(dict(counts), refused, came_back, cut_off)

@@ -266,8 +266,8 @@ def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
     if client is not None and override.target.kind is not OverrideKind.TRUSTED:
         is_trusted = context.policies.trusts(client)
         hint = f"'{visible(client)}' is a trusted client: its limits have no effect" if is_trusted else hint
-    context.stores.overrides.put(override)
-    print_overrides("json" if as_json else "table", [override])
+    applied = context.stores.overrides.put(override)
+    print_overrides("json" if as_json else "table", [applied])
     if not as_json:
         _print_delay(context)
         print_hint(hint)
@@ -275,7 +275,7 @@ def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
 
 def remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> None:
     store = context.stores.overrides
-    removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=context.now_s)]
+    removed = [target for target in targets if store.remove(target, author=author, reason=reason)]
     if as_json:
         print_json({"removed_count": len(removed)})
     elif removed:

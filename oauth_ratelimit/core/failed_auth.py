@@ -167,12 +167,6 @@ def _base_of(letter: str) -> str:
     return letter
 
 
-def claimed_name(failure_name: str) -> str | None:
-    """Return the user in the name of a ``FailureKey``, None for an address or a client alone."""
-    _, separator, name = failure_name.partition(" ")
-    return name if separator else None
-
-
 @lru_cache(maxsize=10_000)
 def networks_of(remote_addr: str | None) -> tuple[str, ...]:
     """Return where a request comes from: the IPv4 address, or the /64 and then the /48 of the IPv6 address.

@@ -6,6 +6,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
@@ -145,6 +146,11 @@ class PolicySet(NamedTuple):
     def trusts(self, client_id: str) -> bool:
         """Return True if a client is trusted."""
         return client_id in self.trusted_ids or matches_any(self.trusted, client_id)
+
+    def may_reuse(self, client_id: str) -> bool:
+        """Return True if limits, whatever the modes, give out tokens of a client again."""
+        _, limits = self.limits_at(client_id, grant_type=CLIENT_CREDENTIALS)
+        return any(each.on_limit is OnLimit.REUSE for each in (*limits.client, *limits.client_total))
 
     def limits_at(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None

@@ -1,7 +1,6 @@
 """User pseudonyms: the username or its keyed hash."""
 
 import base64
-import hashlib
 import hmac
 import re
 from collections.abc import Callable, Sequence
@@ -49,14 +48,6 @@ class PseudonymKey:
         """Return True if a text has the form of a hash under this key."""
         label, _, digest = text.partition("-")
         return label == self.label and _HEX_HASH.fullmatch(digest) is not None
-
-
-def erasure_mark(name: str, client_id: str | None = None, *, in_failures: bool = False) -> str:
-    """Return the digest of a username or pseudonym by which instances recognise that it was erased.
-
-    It is another one for each client, None for all, and for failed authentications under the name.
-    """
-    return hashlib.sha256(repr((name, client_id, in_failures)).encode()).digest()[:HASH_BYTES].hex()
 
 
 def _hash(mac: hmac.HMAC, content: bytes) -> bytes:

@@ -254,12 +254,6 @@ class KeyState:
         """Return whether all hits counted here have left every window."""
         return now_s - self.requested_s > self.client.horizon_s
 
-    def discard(self) -> None:
-        """Drop all hits that were not sent. The client's lock is held."""
-        self.gather()
-        self.is_dirty = False
-        self.fresh_past = self.unsent = self.attempt = None
-
     @property
     def unconfirmed_hits(self) -> int:
         """Number of hits in a write that may have been applied."""

@@ -3,13 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from oauth_ratelimit.core.failed_auth import NAMING_SCOPES, claimed_name
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, PolicySet
-from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.counters.client import ClientState
 from oauth_ratelimit.counters.due_queue import DueQueue
 from oauth_ratelimit.counters.key import KeyState, SharingState
@@ -178,14 +176,6 @@ class ClientRegistry:
                 self._key_count -= 1
         return is_forgotten
 
-    def erase(self, marks: Collection[str]) -> None:
-        """Drop the keys of erased users, by their ``erasure_mark``, with all their hits."""
-        for key in yield_between(self.all_keys()):
-            if _is_erased(key, marks):
-                with key.client.lock:
-                    key.discard()
-                self.forget(key)
-
     def sweep(self, now_s: float) -> None:
         """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""
         client_count = len(self._clients)
@@ -237,14 +227,3 @@ class ClientRegistry:
 def _names_of(client_id: str, scope: str | None) -> tuple[str, str | None]:
     """Return client id and scope as documents hold them."""
     return storable_name(client_id), None if scope is None else storable_name(scope)
-
-
-def _is_erased(key: KeyState, marks: Collection[str]) -> bool:
-    """Return True if a key is that of an erased user, or of failed authentications in the user's name."""
-    in_failures = key.scope in NAMING_SCOPES
-    name = claimed_name(key.username) if in_failures and key.username is not None else key.username
-    if name is None:
-        return False
-    return any(
-        erasure_mark(name, client_id, in_failures=in_failures) in marks for client_id in (None, key.client.client_id)
-    )

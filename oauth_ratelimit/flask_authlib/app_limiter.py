@@ -15,7 +15,6 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
@@ -198,12 +197,12 @@ class AppLimiter:
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.
 
-        Also where nothing is reused now: it may have been, may be again, and may be in other processes.
+        Here also where nothing is reused now: it may have been, and may be again.
         """
         with self.fail_open("reuse_failed"):
             client_id = f"{client.get_client_id()}"
             if client_id and not self.is_switched_off:  # no client has an empty name, which means all
-                self._running_worker().tokens.revoke(storable_name(client_id))
+                self._running_worker().tokens.revoke(client_id)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

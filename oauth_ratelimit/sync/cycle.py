@@ -82,11 +82,7 @@ class SyncCycle:
         return report
 
     def run_urgent(self) -> CycleReport | None:
-        """Synchronise the urgent keys. None if there are none.
-
-        After a failure it sends nothing until the next full cycle: users may have been erased meanwhile, and its owner
-        calls ``erase`` before that.
-        """
+        """Synchronise the urgent keys; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock, self._restart_on_interrupt():
             if self._failure is not None:
@@ -165,9 +161,8 @@ class SyncCycle:
             known_s = {state: max(state.requested_s, state.read_s) for state in part}
             remote_hits = self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
             for state in yield_between(part):
-                if state.due is Due.TAKEN:  # else its user was erased
-                    passed_s = now_s - known_s[state]
-                    self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
+                passed_s = now_s - known_s[state]
+                self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
 
     def _exchange(
         self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool, reads_all: bool
@@ -283,12 +278,6 @@ class SyncCycle:
                     found.is_stale = True  # a write needs a version that is not older than what later reads show
                 self._queue.put_next(found)
         return loaded_count
-
-    def erase(self, marks: Collection[str]) -> None:
-        """Drop the keys of erased users everywhere, so that nothing holds their names."""
-        with self._lock:
-            self._clients.erase(marks)
-            self._queue.drop_outdated()
 
     def _make_room(self) -> None:
         """Evict keys if there are nearly too many, starting with those that are far below their limits.

@@ -6,12 +6,12 @@ as the new mark, which shows after a lost reply whether it was applied.
 """
 
 import os
-import random
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import SystemRandom
 
 from oauth_ratelimit.core.key import Key, logged_name
 from oauth_ratelimit.counters.key import KeyState
@@ -106,7 +106,7 @@ class Flusher:
             if not lost or number == MAX_ROUNDS:
                 break
             if number > 1:  # after the first round the losers read at once: they know least
-                time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * random.random())
+                time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * SystemRandom().random())
             for state, hits in self._refresh(lost, report).items():
                 remote_hits[state] = remote_hits.get(state, 0) + hits
             left = lost

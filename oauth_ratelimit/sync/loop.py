@@ -1,11 +1,11 @@
 """Background threads of the sync cycle: one for the full cycles and one for urgent keys, off the request path."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from random import SystemRandom
 from typing import Protocol
 
 from apscheduler.executors.debug import DebugExecutor
@@ -74,7 +74,7 @@ class UrgentLoop:
                 log.exception("cycle_failed")
                 return self._interval_s
             if report is not None and report.error is not None:
-                return self._interval_s * (1 - random.random() / 2)
+                return self._interval_s * (1 - SystemRandom().random() / 2)
             rest_s = min(LONGEST_REST_S, REST_FACTOR * (time.thread_time() - cpu_s))
             return max(rest_s, SHORTEST_GAP_S - (time.monotonic() - began_s))
 
@@ -132,7 +132,7 @@ class SyncLoop:
         """Run a cycle in each interval until ``stop``. After a long one, one that is late follows at once."""
         # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
         self.run_once(False)
-        next_s = time.monotonic() + random.random() * self._interval_s
+        next_s = time.monotonic() + SystemRandom().random() * self._interval_s
         while not self._stopping.is_set():
             left_s = next_s - time.monotonic()
             if left_s > 0:

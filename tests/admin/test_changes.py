@@ -12,6 +12,8 @@ from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.text import override_text
 from oauth_ratelimit.core.overrides import Target
 from oauth_ratelimit.core.statistics import ClientMinute, Source
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
 from tests.support.apps import app_limiter_of
 
@@ -108,8 +110,10 @@ def test_numbers_after_a_change_say_whether_it_worked(
     record(mongo_uri, [storm(2), storm(1)])
     before = page.part("panel", id="app", since=str(storm(2).minute_s - 300))
     since_s = page.send("apply", LIMIT).json["since_s"]
-    after = page.part("panel", id="app", since=str(since_s))
-    monkeypatch.setattr(app_limiter_of(page.app), "now_s", lambda: since_s + 20.0)
+    changed_s = page.history()[-1].at_s  # by MongoDB's clock, which does not stand still
+    monkeypatch.setattr(app_limiter_of(page.app), "now_s", lambda: changed_s)
+    after = page.part("panel", fresh=True, id="app", since=str(since_s))
+    monkeypatch.setattr(app_limiter_of(page.app), "now_s", lambda: changed_s + 20.0)
     later = page.part("panel", fresh=True, id="app", since=str(since_s))
 
     assert re.search(r"Still denied\. Denied since .* by client .* 100 90 0 .* 100 90 0", before)
@@ -210,3 +214,16 @@ def test_invalid_change_is_explained_and_not_stored(page: Page, body: Any, words
         assert (400, "input") == (response.status_code, response.json["problem"]["kind"]), response.text
         assert words in response.json["problem"]["text"]
     assert [] == page.history()
+
+
+def test_change_that_instances_do_not_see_is_an_error(page: Page, connection: Connection) -> None:
+    """A dry run for everybody works all the same."""
+    connection.collection(OVERRIDES).insert_many(
+        {"_id": {"kind": "mode", "clientId": f"{number:05}"}, "active": True} for number in range(MAX_OVERRIDES + 1)
+    )
+    refused = page.send("apply", {"kind": "trusted", "client_id": "zebra", "reason": "ticket 4711"})
+    assert (424, True) == (
+        refused.status_code,
+        "instances do not see the change of ratelimit_overrides" in refused.text,
+    )
+    assert 200 == page.send("apply", DRY_RUN).status_code

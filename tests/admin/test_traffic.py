@@ -7,7 +7,8 @@ from dataclasses import replace
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import Peak
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.fields import date_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.admin.conftest import LIMIT, Page, minute, record
 
@@ -80,8 +81,10 @@ def test_end_of_an_override_is_marked_unless_it_was_removed_before(page: Page, m
         store = OverrideStore(connection)
         for client_id in ("ended", "removed"):
             target = Target(OverrideKind.TRUSTED, client_id)
-            store.put(Override(target, "ann", "x", now_s - 600, until_s=now_s - 300))
-        store.remove(target, author="ann", reason="done", at_s=now_s - 500)
+            store.put(Override(target, "ann", "x", now_s, until_s=now_s - 300))
+        store.remove(target, author="ann", reason="done")
+        dates = {f"history.{number}.at": date_of(now_s - ago_s) for number, ago_s in enumerate((600, 500))}
+        connection.collection(OVERRIDES).update_one({"_id.clientId": "removed"}, {"$set": dates})
     texts = [mark["text"] for mark in page.traffic(span="15m")["marks"]]
 
     assert "override ended: trusted for ended" in texts

@@ -7,7 +7,6 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.background.live_settings import (
-    CLOCKS_DIFFER_S,
     LOG_INTERVAL_S,
     REREAD_INTERVAL_S,
     RETRY_INTERVAL_S,
@@ -17,7 +16,7 @@ from oauth_ratelimit.background.live_settings import (
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.mongo.overrides import Erased, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from testbed.clock import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
@@ -28,7 +27,7 @@ OTHER = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0)
 @pytest.fixture
 def store() -> Mock:
     store: Mock = create_autospec(OverrideStore, instance=True)
-    store.revision.return_value, store.read.return_value, store.erasures.return_value = "a", (LASTING,), []
+    store.revision.return_value, store.read.return_value, store.read_for_everybody.return_value = "a", (LASTING,), ()
     return store
 
 
@@ -75,41 +74,29 @@ def test_overrides_stay_while_mongodb_is_unreachable(store: Mock, override_cache
     ]
 
 
-def test_erased_users_are_returned_once(store: Mock, override_cache: OverrideCache) -> None:
-    """Those who were erased before the process started concern none of its hits: clocks may differ by a minute.
-
-    Erasures that could not be read are read with the next refresh.
-    """
-    old = [Erased("1", frozenset("a"), CLOCKS_DIFFER_S + 1), Erased("2", frozenset("b"), CLOCKS_DIFFER_S)]
-    store.erasures.side_effect = [StoreUnavailable("unreachable"), old, [*old, Erased("3", frozenset("ac"), 0.0)]]
-    with pytest.raises(StoreUnavailable):
-        override_cache.refresh()
-    found = [override_cache.refresh(), override_cache.refresh()]
-    store.revision.return_value = "b"
-    found += [override_cache.refresh(), override_cache.refresh()]
-
-    assert [{"b"}, set(), {"a", "c"}, set()] == found
-
-
-def test_overrides_that_take_too_long_hold_up_neither_erasures_nor_cycles(
+def test_overrides_that_take_too_long_hold_up_neither_cycles_nor_a_mode_of_everybody(
     store: Mock, override_cache: OverrideCache, clock: Clock
 ) -> None:
-    """They are tried again every ten seconds, and those last read apply."""
+    """They are tried again every ten seconds. Meanwhile those that concern everybody apply, of the others the last."""
+    store.read.return_value = (LASTING, OTHER)
     override_cache.refresh()
     store.read.reset_mock()
-    store.revision.return_value = "b"
+    store.revision.return_value, store.read_for_everybody.return_value = "b", (ENFORCED,)
     store.read.side_effect = StoreUnavailable("MongoDB failed: MaxTimeMSExpired (50)")
-    store.erasures.return_value = [Erased("1", frozenset("a"), 0.0)]
     with capture_logs() as logs:
-        found = [override_cache.refresh() for _ in range(5)]
+        for _ in range(5):
+            override_cache.refresh()
 
-    assert [{"a"}, set(), set(), set(), set()] == found
-    assert (1, (LASTING,)) == (store.read.call_count, override_cache.overrides)
+    assert (1, (OTHER, ENFORCED)) == (store.read.call_count, override_cache.overrides)
     assert ["overrides_unavailable"] == [entry["event"] for entry in logs]
+    store.read_for_everybody.return_value = ()
+    override_cache.refresh()
+    assert (OTHER,) == override_cache.overrides
     clock.advance(RETRY_INTERVAL_S)
     store.read.side_effect, store.read.return_value = None, (OTHER,)
-    override_cache.refresh()
-    assert ((OTHER,), "b") == (override_cache.overrides, override_cache.revision)
+    for _ in range(5):
+        override_cache.refresh()
+    assert ((OTHER,), 2) == (override_cache.overrides, store.read.call_count)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def send_heartbeat(terminal: Terminal, mongo_uri: str, name: str) -> None:
 @pytest.fixture
 def terminal(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.delenv("OAUTH_RATELIMIT_MONGO_URI", raising=False)
+    monkeypatch.setattr("oauth_ratelimit.cli.database.sleep", lambda _seconds: None)  # no instance runs
     settings = {**LIMITS, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump(settings))

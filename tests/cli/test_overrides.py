@@ -2,17 +2,20 @@
 
 import re
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import yaml
 
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import WHY, Terminal
 
@@ -236,3 +239,51 @@ def test_history_has_every_change(terminal: Terminal) -> None:
     assert 3 == len(terminal.data("overrides", "app", "--history"))
     assert ["mode"] == [entry["kind"] for entry in terminal.data("overrides")]
     assert "app alice" in terminal.ok("overrides", "--history")
+
+
+FLOOD = {"active": True, "at": datetime(2099, 1, 1, tzinfo=UTC)}
+
+
+def test_way_back_works_whatever_was_planted_before(
+    terminal: Terminal, overrides: OverrideStore, connection: Connection
+) -> None:
+    """A large document under its key, and more small ones than are read. Other changes exit with 3 and say why."""
+    documents = connection.collection(OVERRIDES)
+    documents.insert_one({"_id": {"kind": "mode", "clientId": None}, "active": True, "more": "x" * 40_000})
+    documents.insert_many(
+        {"_id": {"kind": "mode", "clientId": f"{number:05}"}, **FLOOD} for number in range(MAX_OVERRIDES + 1)
+    )
+    refused = terminal.run("trust", "add", "app", *WHY)
+    assert (3, "") == (refused.exit_code, refused.stdout)
+    assert "ratelimit_overrides {'kind': 'trusted', 'clientId': 'app'}: there are more overrides" in refused.stderr
+    assert ["dry-run"] == [each["mode"] for each in terminal.data("mode", "set", "dry-run", *WHY)]
+    assert "dry-run" == terminal.ok("mode").splitlines()[0]
+    documents.delete_many({"_id.kind": "mode", "limits": {"$exists": False}})
+    assert {"dry-run", "trusted"} == {each["mode"] or each["kind"] for each in terminal.data("overrides")}
+    terminal.ok("mode", "unset", *WHY)
+    assert [OverrideKind.TRUSTED] == [each.target.kind for each in overrides.read()]
+
+
+@pytest.mark.parametrize(
+    ("planted", "exit_code"), [({"requestCounters": []}, 0), ({"writers": 5}, 3), ({"version": "text"}, 3)], ids=str
+)
+def test_reset_names_a_counter_that_instances_do_not_read(
+    terminal: Terminal, limiter: Limiter, documents: Any, planted: dict[str, Any], exit_code: int
+) -> None:
+    """Of a damaged document each instance goes on by what it has counted itself. The others are set to zero."""
+    for username in ("alice", "bob"):
+        limiter.check("app", username)
+    limiter.sync()
+    documents.update_one({"_id.username": "alice"}, {"$set": planted})
+    result = terminal.run("reset", "app")
+    assert exit_code == result.exit_code
+    named = f"1 in ratelimits: {{'clientId': 'app', 'username': 'alice'}} ({next(iter(planted))})"
+    assert (named in result.stderr) is (exit_code == 3)
+    assert "requestCounters" not in documents.find_one({"_id.username": "bob"})
+
+
+def test_forgotten_tokens_that_cannot_be_announced_are_an_error(terminal: Terminal, connection: Connection) -> None:
+    connection.database.create_collection("ratelimit_stats", validator={"stamp": {"$exists": False}})
+    result = terminal.run("forget-tokens", "app")
+    assert (3, "") == (result.exit_code, result.stdout)
+    assert "instances do not see the notice: error (121)" in result.stderr

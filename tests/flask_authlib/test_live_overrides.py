@@ -50,11 +50,12 @@ def overrides(connection: Connection) -> OverrideStore:
 
 def test_limit_applies_on_all_instances_and_ends(sites: list[Site], overrides: OverrideStore, clock: Clock) -> None:
     target, limits = Target(OverrideKind.LIMIT, CLIENT_ID, LimitKind.CLIENT), (Policy("client", 1000, Window.of(10)),)
-    overrides.put(Override(target, "ann", "a test", 0.0, clock.now_s + 5, policies=limits))
+    until_s = overrides.put(Override(target, "ann", "a test", 0.0, 60.0, policies=limits)).until_s
     for site in sites:
         wait_until(lambda site=site: site.remaining(CLIENT_ID) > 900, "the new limit is known")  # type: ignore[misc]
 
-    clock.advance(5)
+    assert until_s is not None
+    clock.now_s = until_s
     for site in sites:
         wait_until(lambda site=site: site.remaining(CLIENT_ID) <= 10, "the override has ended")  # type: ignore[misc]
 

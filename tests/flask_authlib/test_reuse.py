@@ -364,7 +364,7 @@ def test_a_token_is_denied_where_no_middleware_sees_the_answer(site: ReuseSite) 
 
 def test_memory_is_bounded_and_a_full_cache_denies() -> None:
     clock, names = Clock(), [f"{number}" + "\U0001f600" * 500 for number in range(10)]
-    cache = TokenCache(partial(ReuseSettings, max_bytes=20_000), clock=clock)
+    cache = TokenCache(partial(ReuseSettings, max_bytes=20_000), may_reuse=bool, clock=clock)
     for name in names:
         cache.note_request(name, b"some-request", is_over=True)
     assert [*map(cache.follows, names)] == [True] * 5 + [False] * 5  # each of about 4,000 bytes
@@ -454,7 +454,7 @@ def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> N
         issued_count = len(site.issued)
         assert len({site.token() for _ in range(4)}) == 4
         assert len(site.issued) == issued_count + 4
-        OverrideStore(connection).remove(target, author="ann", reason="a test", at_s=1.0)
+        OverrideStore(connection).remove(target, author="ann", reason="a test")
         wait_until(lambda: site.token() == site.token(), "enforced again")
     minutes = StatisticsStore(connection).minutes(0, 4e9)
     tallies = [tally for minute in minutes for tally in minute.tallies.values()]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Limit, Route
-from tests.simulation.instance import MANY_KEYS, START_S, Cell, Erased, Identity, Instance, identity_of, key_of
+from tests.simulation.instance import MANY_KEYS, START_S, Cell, Identity, Instance, identity_of, key_of
 from tests.support.simulated_mongo import Committed, Document, Fate, Server
 
 FAULTS = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.STALE))
@@ -14,8 +14,6 @@ CLIENTS = ("shop", "app")
 USERS = (None, "ann", "bob")
 COMMAND_S = (0.0, 0.0, 0.2, 3.0, 30.0)  # how long a command may take on its way, and the same for the answer
 HELLO_S = (*(0.0, 0.2) * 4, 30.0, 130.0)  # of one that measures a clock: a long one shows nothing of it
-CLOCKS_DIFFER_S = 120.0  # an erasure so shortly before the start of an instance may concern it
-SECOND_PASS_S = 1.0  # after which an operator erases once more; few keys are due by then, so lists still hold them
 SLACK_S = 60  # how long a frame is kept after its last use
 SPARE_ENTRIES, ENTRIES_PER_KEY = 100, 60  # in memory after these rounds; today about half as many
 ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
@@ -40,7 +38,6 @@ class Fleet:
         self.returned: Counter[Cell] = Counter()
         self.over: Counter[Cell] = Counter()  # of frames removed when nobody who had written the document needed them
         self.moved: Counter[Cell] = Counter()  # maybe in another frame: a clock was wrong before they were sent
-        self.erased: list[Erased] = []
         self.damaged: set[Identity] = set()  # documents of which nothing is expected
         self.backup: Committed | None = None
         self.fault_rate = 0.0  # share of the commands that something happens to
@@ -141,25 +138,6 @@ class Fleet:
         """Return the seconds for which a cell matters to those who have written its document."""
         return cell[4] + self.horizons_s.get((cell[:3], cell[3]), 0) - self.true_s
 
-    def erase(self, username: str, client_id: str | None = None) -> None:
-        """Erase a user as an operator does: announce it, let instances confirm it, and remove the documents.
-
-        Those that are cut off confirm nothing, and drop the user before they send anything again.
-        """
-        erased = Erased(username, client_id, self.true_s)
-        self.erased.append(erased)
-        for instance in self.instances:
-            instance.unread.append(erased)
-            instance.read_erasures()
-        stored = self.server.committed.documents  # a write that no majority has is not found
-        for identity, document in stored.items():
-            if erased.concerns(key_of(document)):
-                self.server.replace(identity, None)
-        self._forget_horizons(erased.concerns)
-        for cell, count in self.truth.items():
-            if erased.concerns(cell[:3]):
-                self.lost[cell] = max(self.lost[cell], count)
-
     def expire(self) -> None:
         """Let the server remove what has expired, and fail if somebody who has written a document still needs it."""
         before = self.stored()
@@ -176,10 +154,6 @@ class Fleet:
         for instance in self.instances:  # what they have written lately may be gone, too
             for identity in filter(is_gone, list(instance.written)):
                 del instance.written[identity]
-
-    def late_erasures(self) -> list[Erased]:
-        """Return the erasures that an instance which starts now may take for later ones."""
-        return [erased for erased in self.erased if self.true_s - erased.at_s < CLOCKS_DIFFER_S]
 
     def restore(self, backup: Committed) -> None:
         """Restore the documents. What is sent before an instance has read them may be stored twice."""
@@ -209,59 +183,6 @@ class Fleet:
             report = instance.sync(urgent=False)
             assert report is not None and report.error is None, f"the server answers, and a cycle failed: {report}"
             assert not report.in_flight_hits or self.damaged, f"the server answers, and hits stay in flight: {report}"
-
-    def check_erased(self) -> None:
-        """Erase those users again, and fail if anything is left of them, or if one who comes back is miscounted.
-
-        Everything has settled: the second time finds the writes that were under way at the first. Then users come back
-        to instances that are cut off, are erased, and come back as soon as these instances reach the server.
-        """
-        for erased in dict.fromkeys(each._replace(at_s=0.0) for each in self.erased):
-            self._erase_again(erased)
-            for usernames in (["dan"], ["dan", erased.username]):  # a failed read keeps the second from being written
-                for instance in self.instances:
-                    instance.is_cut_off = instance.is_cut_off or self.rng.random() < 0.5
-                    for username in usernames:
-                        instance.ask(erased.client_id or "shop", username, 1)
-                    instance.sync(urgent=False)
-                self.true_s += self.rng.choice((SECOND_PASS_S, ROUND_S))
-            self.erase(erased.username, erased.client_id)
-            counts = self._counts_of_return(erased)
-            assert all(stored <= counted for stored, counted in counts), f"kept of an erased user: {counts}"
-            self._erase_again(erased)
-            counts = self._counts_of_return(erased)
-            # A wrong clock may remove old frames.
-            assert self.was_wrong or all(stored == counted for stored, counted in counts), f"miscounted: {counts}"
-
-    def _erase_again(self, erased: Erased) -> None:
-        """Erase a user, and fail if anything is left after everything has settled."""
-        self.true_s += SECOND_PASS_S
-        self.erase(erased.username, erased.client_id)
-        self.settle()
-        kept = [key_of(document) for document in self.documents() if erased.concerns(key_of(document))]
-        assert not kept, f"kept of an erased user: {kept}"
-        for instance in self.instances:
-            held = [key for key in instance.limiter.known_keys() if erased.concerns(key)]
-            assert not held, f"erased, and in memory: {held}"
-            if erased.client_id is None:
-                assert erased.username not in instance.names_held(), "the name of an erased user is in memory"
-
-    def _counts_of_return(self, erased: Erased) -> list[tuple[int, int]]:
-        """Have a user make a request to each instance, and return the hits stored and counted since.
-
-        By cell, or by series where a wrong clock may have chosen the frame.
-        """
-        before = self.truth.copy()
-        for instance in self.instances:
-            instance.is_cut_off = False
-            instance.ask(erased.client_id or "shop", erased.username, 1)
-            instance.sync(urgent=False)  # before any other key is read, which would show the erasure
-        self.settle()
-        stored, counted = self.stored(), self.truth - before
-        if self.was_wrong:
-            stored, counted = _by_series(stored), _by_series(counted)
-        cells = [cell for cell in stored | counted if erased.concerns(cell[:3]) and cell[:3] not in self.damaged]
-        return [(stored[cell], counted[cell]) for cell in cells]
 
     def check_marks(self) -> None:
         """Let time pass until all other marks are over, and fail if a document has more marks than instances run.

@@ -183,11 +183,6 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
     "removal": (Event("document", 0.5, _change_document, (("remove", "reset"), (None,))),),
     "restore": (Event("backup or restore", 0.5, _restore),),
     "damage": tuple(Event("document", 0.025, _change_document, ((name,), (value,))) for name, value in DAMAGE),
-    "erase": (
-        Event(
-            "erased: user, client", 0.5, lambda fleet, _, *who: fleet.erase(*who), (USERS[1:], (None, None, *CLIENTS))
-        ),
-    ),
     "preload": (Event("replaced: killed, room, preload", 0.5, _replace, ((True, False, False), (None,), YES)),),
     "stale": (Event("set", 1.0, _set, (("stale_rate",), (0.0, 0.3, 0.8))),),
     "batches": (Event("batch", 0.3, _limit_batch, (BATCHES,)),),
@@ -270,11 +265,6 @@ def _run(fleet: Fleet, steps: Sequence[Step]) -> None:
     fleet.settle()
     fleet.check_counts()
     fleet.check_agreement()
-    if fleet.erased:
-        fleet.history.append("erased users are erased again, and come back")
-        fleet.check_erased()
-        fleet.check_counts()
-        fleet.check_agreement()
     fleet.history.append("time passes, and all make requests")
     fleet.check_marks()
     fleet.check_memory()

@@ -9,22 +9,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bson import encode
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from tests.simulation.configs import ENFORCE, PLAIN_ROUTE, SHORTEST_HORIZONS_S, Config, Limit, Route
 from tests.support.interruption import Interruption
-from tests.support.memory import entry_count, held_by
+from tests.support.memory import entry_count
 from tests.support.simulated_mongo import Fate, SimulatedMongo
 
 if TYPE_CHECKING:
@@ -57,17 +55,6 @@ class Clock:
         return true_s + self.offset_s + (true_s - START_S) * self.drift
 
 
-class Erased(NamedTuple):
-    """A user who was erased, at one client or at all of them, and the true time."""
-
-    username: str
-    client_id: str | None
-    at_s: float
-
-    def concerns(self, identity: Identity) -> bool:
-        return identity[1] == self.username and self.client_id in (None, identity[0])
-
-
 class Instance:
     """One process."""
 
@@ -88,7 +75,6 @@ class Instance:
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
-        self.unread = fleet.late_erasures()  # it may still drop the hits of these users
         self.horizon_s = config.horizon_s
         mongo = SimulatedMongo(fleet.server, self._begin, lambda command: fleet.happen_meanwhile(self, command))
         self.limiter = Limiter(
@@ -108,7 +94,6 @@ class Instance:
         now_s = self.now_s
         limits_of, mode = self._limits_of(client_id, username, route)
         *_, total = limits_of
-        unread = {key for key in limits_of if any(erased.concerns(key) for erased in self.unread)}
         self._note_forgotten()
         self.fleet.asked[client_id, username, route] = None
         self.in_request = True
@@ -130,14 +115,11 @@ class Instance:
                 self.fleet.truth[cell] += cost
                 self.pending[cell] += cost
                 known[cell] += cost
-                if key in unread:
-                    self.fleet.lost[cell] += cost
                 if not self.knows_restored:
                     self.fleet.twice[cell] += cost
                 if not self.was_wrong:
                     self.fleet.certain[cell] += cost
-            if key not in unread:  # else the hits may be dropped
-                self.written[key].update(counted)
+            self.written[key].update(counted)
             if counted and self.pending_since_s is None:
                 self.pending_since_s = self.fleet.true_s
 
@@ -193,20 +175,16 @@ class Instance:
         )
 
     def sync(self, *, urgent: bool, scheduled: bool = False) -> CycleReport | None:
-        if urgent:
-            report = self.limiter.sync_urgent()
-        else:
-            report = self.limiter.sync(error=self.read_erasures(), is_scheduled=scheduled)
+        report = self.limiter.sync_urgent() if urgent else self.limiter.sync(is_scheduled=scheduled)
         assert report is None or "the cycle failed" not in str(report.error), f"a bug: {report.error}"
         return self._note(report, urgent=urgent)
 
     def interrupt(self, *, urgent: bool) -> None:
         """Synchronise, and be interrupted at any instruction, as by Ctrl-C. What was dropped nobody knows then."""
-        error = None if urgent else self.read_erasures()
         report = None
         interruption = Interruption(self.fleet.rng.randint(1, self.cycle_length))
         with self.fleet.quiet(), suppress(KeyboardInterrupt), interruption:
-            report = self.limiter.sync_urgent() if urgent else self.limiter.sync(error=error)
+            report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
         self.cycle_length = interruption.count if report else 2 * self.cycle_length
         if report is None and self._may_drop:
             self.fleet.lost.update(self.pending)
@@ -253,15 +231,6 @@ class Instance:
             longest_s[cell[:3]] = max(SHORTEST_HORIZONS_S[cell[3]], longest_s.get(cell[:3], 0))
         passed_s = self.fleet.true_s - (self.pending_since_s or self.fleet.true_s)
         return passed_s > min(longest_s.values(), default=math.inf)
-
-    def read_erasures(self) -> StoreError | None:
-        """Drop users who were erased, as a worker does before each cycle. Return the error if the server is silent."""
-        if self._fate("find revision") is not Fate.ANSWERED:
-            return StoreUnavailable("no answer")
-        self.limiter.erase({erasure_mark(erased.username, erased.client_id) for erased in self.unread})
-        self.unread.clear()
-        self._note_forgotten()
-        return None
 
     def _note_forgotten(self) -> None:
         """Expect nothing more of what it has counted for keys that it has forgotten."""
@@ -323,10 +292,6 @@ class Instance:
                 assert len(frames) <= most, f"{key} holds {len(frames)} frames of {series}, not {most}"
                 known = admitted[key, _name_of(series)]
                 assert hits <= known, f"{hits} hits of {key} in {series} are in flight, and {known} were admitted"
-
-    def names_held(self) -> set[str]:
-        """Return every text in memory that belongs to counters and their synchronisation."""
-        return {value for value in held_by(self.limiter, without=self._not_counters) if isinstance(value, str)}
 
     def entry_count(self) -> int:
         """Return the number of entries in memory that belong to counters and their synchronisation."""

@@ -188,48 +188,6 @@ def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet
     fleet.check_agreement()
 
 
-@pytest.mark.parametrize("client_id", (None, "shop"))
-def test_erased_user_is_gone_from_documents_and_memory_and_comes_back_at_zero(
-    fleet: ScriptedFleet, client_id: str | None
-) -> None:
-    """With hits that were not sent, and with a first write that arrives after the erasure. Others keep theirs."""
-    instances = started(fleet, count=3)
-    for _ in range(20):  # near the limit, where instances follow what others write
-        ask_each(instances[:2])
-        ask_each(instances, "bob")
-    fleet.true_s += 1.0
-    fleet.send(instances[2], Fate.HELD, hits=3)
-    instances[0].ask("shop", "ann", 2)
-    fleet.erase("ann", client_id)
-
-    fleet.settle()
-    fleet.check_erased()
-    fleet.assert_exact()
-
-
-@pytest.mark.parametrize("is_cut_off", (True, False))
-@pytest.mark.parametrize("is_known", (True, False))
-def test_erased_user_who_comes_back_loses_only_what_was_counted_before_the_instance_knew(
-    fleet: ScriptedFleet, is_known: bool, is_cut_off: bool
-) -> None:
-    (instance,) = started(fleet, count=1)
-    ask_each([instance], "ann" if is_known else "bob")
-    instance.is_cut_off = is_cut_off
-    instance.sync(urgent=False)
-    fleet.erase("ann")
-    instance.is_cut_off = False
-    instance.ask("shop", "ann", 3)
-    instance.sync(urgent=True)
-    for _ in range(2):
-        instance.sync(urgent=False)
-        instance.ask("shop", "ann", 2)
-    fleet.settle()
-
-    stored = sum(count for cell, count in fleet.stored().items() if cell[1] == "ann")
-    assert (4 if is_cut_off else 7) == stored
-    assert stored == 50 - instance.limiter.peek("shop", "ann").remaining
-
-
 def test_late_write_does_not_fit_the_document_that_was_made_anew(fleet: ScriptedFleet) -> None:
     """The document was removed, and its next life has had as many writes: versions do not repeat."""
     here, there = started(fleet)

@@ -1,9 +1,8 @@
 """All of a person's records are found and removed, on a real MongoDB."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,19 +21,15 @@ from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Tar
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.guard import Guess
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.document import document_id
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal, terminal
 from tests.store.test_denials import DENIAL, RECORD
-from tests.support.limiters import in_flight_hits
 from tests.support.stores import FAR_S, everything_in, mongo_store
 
 __all__ = ["terminal"]
@@ -101,7 +96,7 @@ class Records:
             mode=Mode.DRY_RUN,
         )
         OverrideStore(connection).put(override)
-        OverrideStore(connection).note_reset(Counters("app", name), author="ops", reason="", at_s=time.time())
+        OverrideStore(connection).note_reset(Counters("app", name), author="ops", reason="")
 
 
 @pytest.fixture
@@ -167,7 +162,7 @@ def test_dry_run_and_an_empty_name_remove_nothing(records: Records) -> None:
     before = everything_in(records.uri)
 
     data = records.terminal.data("erase", ALICE, "--dry-run")
-    assert (FOUND, True, {}, []) == (data["found"], data["is_dry_run"], data["refused"], data["unconfirmed"])
+    assert (FOUND, True, {}, {}) == (data["found"], data["is_dry_run"], data["refused"], data["came_back"])
     assert [2, 2] == [records.terminal.run("erase", user).exit_code for user in ("", " ")]
     assert before == everything_in(records.uri)
 
@@ -188,7 +183,7 @@ def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: p
         store = OverrideStore(connection)
 
         def note_reset(user: str) -> None:
-            store.note_reset(Counters("app", user), author="ann", reason=f"asked by {user}", at_s=time.time())
+            store.note_reset(Counters("app", user), author="ann", reason=f"asked by {user}")
 
         find = Collection.find
 
@@ -196,6 +191,7 @@ def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: p
             found = find(self, query, *args, **options)
             if self.name != OVERRIDES or "history" not in query:
                 return found
+            patch.setattr(Collection, "find", find)
             documents = list(found)
             note_reset("carol")
             return documents
@@ -230,151 +226,100 @@ def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
     assert 2 == everything_in(records.uri).count(BOB)
 
 
-class Instance:
-    """A worker on a real MongoDB whose cycles the test runs."""
+def test_entries_of_any_form_keep_no_name_in_others(records: Records) -> None:
+    """What cannot be blanked is named."""
+    records.fill({})
+    client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
+    with client:
+        overrides = client.get_default_database()["ratelimit_overrides"]
+        for number, history in enumerate(([[{"by": ALICE}], {"by": ALICE}], [{"by": [ALICE]}], ALICE)):
+            overrides.insert_one({"_id": {"kind": f"a{number}", "clientId": "app"}, "history": history})
+        result = records.terminal.run("erase", ALICE)
+        found = list(overrides.find({"_id.kind": {"$in": ["mode", "counters"]}}))
 
-    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        limits = {"limits": {"user": ["100000/minute"]}, "guard": {"mode": "enforce"}, "sync": {"max_interval": "1s"}}
-        live = LiveSettings(load_config({"mode": "enforce", "store": {"uri": uri}, **limits}), lambda: None)
-        self.worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=time.time)
-        self.limiter = self.worker.limiter
-        self.is_cut_off = self.is_without_overrides = False
-        assert self.worker.stores is not None
-        for store, names in (
-            (self.worker.stores.overrides, ("revision",)),
-            (self.worker.stores.counters, ("read", "compare_and_set")),
-            (self.worker.stores.failures, ("read", "compare_and_set")),
-        ):
-            for name in names:
-                monkeypatch.setattr(store, name, partial(self._call, name, getattr(store, name)))
-        self.worker.after_cycle(None)
-
-    def _call(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
-        if self.is_cut_off or (self.is_without_overrides and name == "revision"):
-            raise StoreUnavailable("no answer")
-        return method(*args)
-
-    def fail(self, username: str) -> None:
-        keys = [FailureKey.at(FailureKind.USER, "app", "192.0.2.7", username)]
-        guess = self.worker.guard.reserve(keys)
-        assert isinstance(guess, Guess)
-        self.worker.guard.settle(guess, is_wrong=True)
-
-    def cycle(self) -> None:
-        self.worker.after_cycle(self.worker.health_monitor.sync())
+    assert (3, 3) == (result.exit_code, len(found))
+    assert f"{ALICE}:" not in str(found).replace(f"{ALICE}x", "")
+    assert "a name stays in ratelimit_overrides {'kind': 'a0', 'clientId': 'app'}: error (28)" in result.stderr
 
 
-class Erasing:
-    """Instances that count while Ann is erased."""
+class Instances:
+    """Workers on a real MongoDB that count Ann and Bob, and go on while Ann is erased."""
 
-    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.uri = uri
-        self.pause_count = 0
-        self.instances = [Instance(uri, monkeypatch) for _ in range(2)]
-        self.connection = Connection(uri)
-        self.erasure = erasure.Erasure(
-            self.connection, collection="ratelimits", person=erasure.Person(("ann",), ("ann",), ("ann",))
-        )
+    def __init__(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = {"limits": {"user": ["100000/minute"]}, "guard": {"mode": "enforce"}}
+        found = load_config({**terminal.settings, "mode": "enforce", **limits})
+        self.terminal = terminal
+        self.workers = [
+            Worker(LiveSettings(found, lambda: None), callbacks=Callbacks(has_grant=bool), clock=time.time)
+            for _ in range(2)
+        ]
+        self.waited_s: list[float] = []
+        self.active: list[str] = []  # users with a request in each pause
+        monkeypatch.setattr("oauth_ratelimit.cli.database.sleep", self._pause)
+        for worker in self.workers:
+            worker.after_cycle(None)
+        self.count("ann", "bob")
+        self.send()
 
-    def cycle(self) -> None:
-        for instance in self.instances:
-            instance.cycle()
+    def count(self, *usernames: str) -> None:
+        for worker, username in product(self.workers, usernames):
+            worker.limiter.check("app", username, cost=3)
+            keys = [FailureKey.at(FailureKind.USER, "app", "192.0.2.7", username)]
+            guess = worker.guard.reserve(keys)
+            assert isinstance(guess, Guess)
+            worker.guard.settle(guess, is_wrong=True)
 
-    def erase(self) -> tuple[list[str], int, int]:
-        """Erase Ann. Return who has not confirmed it, and the number of her counters and failures."""
-        unconfirmed = self.erasure.announce(interval_s=1.0, sleep=self._pause)
-        counters, failures = (self.erasure.count(part, remove=True) for part in ("counters", "failures"))
-        return unconfirmed, counters, failures
+    def send(self) -> None:
+        for worker in self.workers:
+            worker.limiter.sync()
+            worker.guard.run()
 
-    def _pause(self, _seconds: float) -> None:
-        """Let instances go on, one of them later than the other."""
-        self.pause_count += 1
-        for number, instance in enumerate(self.instances):
-            if self.pause_count > 2 * number:
-                instance.cycle()
+    def _pause(self, seconds: float) -> None:
+        self.waited_s.append(seconds)
+        self.count(*self.active)
+        self.send()
 
-    def hits(self, username: str) -> int | None:
-        """Return the stored hits, None without a document."""
-        found = self.connection.collection("ratelimits").find_one({"_id": document_id(Key("app", username))})
-        return None if found is None else sum(found["requestCounters"]["6"].values())
+    def stored(self, documents: Any) -> dict[str, int]:
+        return {each["_id"]["username"]: sum(each["requestCounters"]["6"].values()) for each in documents.find()}
 
 
 @pytest.fixture
-def erasing(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Erasing]:
-    made = Erasing(mongo_uri, monkeypatch)
-    for instance in made.instances:
-        for username in ("ann", "bob"):
-            instance.limiter.check("app", username, cost=3)
-            instance.fail(username)
-        instance.cycle()
+def instances(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instances]:
+    made = Instances(terminal, monkeypatch)
     yield made
-    for instance in made.instances:
-        instance.worker.stop()
-    made.connection.close()
+    for worker in made.workers:
+        worker.stop()
 
 
-def test_erased_user_is_not_written_from_memory_and_counts_anew_on_return(erasing: Erasing) -> None:
-    """Hits that were not sent go with the name, as soon as an instance knows. Others keep theirs."""
-    for instance in erasing.instances:
-        for username in ("ann", "bob"):
-            instance.limiter.check("app", username, cost=2)
-            instance.fail(username)
-    assert ([], 1, 1) == erasing.erase()
-    erasing.cycle()
-    assert (None, 10) == (erasing.hits("ann"), erasing.hits("bob"))
-    assert ("ann" in everything_in(erasing.uri), everything_in(erasing.uri).count("192.0.2.7 bob")) == (False, 1)
-
-    for instance in erasing.instances:
-        instance.limiter.check("app", "ann", cost=2)
-    for _ in range(3):
-        erasing.cycle()
-    assert 4 == erasing.hits("ann")
-
-
-@pytest.mark.parametrize("is_urgent_first", [False, True])
-def test_instance_that_is_cut_off_is_named_and_drops_the_erased_user_before_it_writes(
-    erasing: Erasing, is_urgent_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(erasure, "MAX_WAIT_S", 0.0)
-    other, cut_off = erasing.instances
-    cut_off.is_cut_off = True
-    cut_off.limiter.check("app", "ann")
-    cut_off.fail("ann")
-    other.limiter.check("app", "ann")
-    assert ([cut_off.worker.health_monitor.instance], 1, 1) == erasing.erase()
-
-    cut_off.is_cut_off = False
-    cut_off.limiter.check("app", "ann")
-    if is_urgent_first:
-        cut_off.limiter.sync_urgent()
-    erasing.cycle()
-    assert "ann" not in everything_in(erasing.uri)
+def test_hits_that_instances_still_had_are_removed_with_the_next_round(instances: Instances, documents: Any) -> None:
+    """Others keep theirs. The user counts anew on return."""
+    instances.count("ann", "bob")
+    data = instances.terminal.data("erase", "ann")
+    assert ({"counters": 2, "failures": 2}, {}, []) == (
+        {name: count for name, count in data["removed"].items() if count},
+        data["came_back"],
+        data["cut_off"],
+    )
+    assert [10.0, 10.0] == instances.waited_s
+    assert "ann" not in everything_in(instances.terminal.settings["store"]["uri"])
+    assert {"bob": 12} == instances.stored(documents)
+    instances.count("ann")
+    instances.send()
+    assert {"bob": 12, "ann": 6} == instances.stored(documents)
 
 
-def test_nothing_is_sent_while_erasures_cannot_be_read(erasing: Erasing) -> None:
-    """Somebody may be erased meanwhile."""
-    instance, _ = erasing.instances
-    instance.is_without_overrides = True
-    instance.limiter.check("app", "bob")
-    instance.cycle()
-    assert (6, 1) == (erasing.hits("bob"), in_flight_hits(instance.limiter, Key("app", "bob")))
-
-    instance.is_without_overrides = False
-    instance.cycle()
-    assert 7 == erasing.hits("bob")
+def test_user_who_goes_on_comes_back_and_the_command_says_so(instances: Instances) -> None:
+    instances.active = ["ann"]
+    result = instances.terminal.run("erase", "ann")
+    assert (3, 2) == (result.exit_code, len(instances.waited_s))
+    assert "records came back, at last 1 in counters, 1 in failures: run it again" in result.stderr
 
 
-def test_instance_that_ends_after_an_outage_drops_the_erased_user_and_sends_the_rest(
-    erasing: Erasing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(erasure, "MAX_WAIT_S", 0.0)
-    _, cut_off = erasing.instances
-    cut_off.is_cut_off = True
-    for username in ("ann", "bob"):
-        cut_off.limiter.check("app", username)
-    erasing.erase()
-    cut_off.cycle()
-    cut_off.is_cut_off = False
-    cut_off.worker.stop()
-
-    assert (None, 7) == (erasing.hits("ann"), erasing.hits("bob"))
+def test_instance_that_is_cut_off_is_named(instances: Instances, connection: Connection) -> None:
+    cut_off, running = (worker.health_monitor.instance for worker in instances.workers)
+    heartbeats = connection.collection("ratelimit_stats")
+    for instance, ago_s in ((cut_off, 16), (running, 9)):
+        beat = {"$set": {"beat_at_s": time.time() - ago_s}}
+        assert heartbeats.update_one({"_id": {"instance": instance}}, beat).matched_count
+    assert [cut_off] == instances.terminal.data("erase", "ann")["cut_off"]
+    assert f"{cut_off} is cut off and may bring counters back" in instances.terminal.ok("erase", "ann")

@@ -32,9 +32,7 @@ def store(connection: Connection) -> HeartbeatStore:
 
 def a_heartbeat(instance: str, beat_at_s: float = NOW_S) -> Heartbeat:
     """Return a heartbeat with a number of its own in every field."""
-    return Heartbeat(
-        instance, beat_at_s, NOW_S - 9, "1.2", "enforce", 1.5, 2.5, 3, 4, 5, 6, -7.5, 8, "rev", "f00d", NOW_S - 3
-    )
+    return Heartbeat(instance, beat_at_s, NOW_S - 9, "1.2", "enforce", 1.5, 2.5, 3, 4, 5, 6, -7.5, 8, "f00d", NOW_S - 3)
 
 
 def test_heartbeats_are_read_by_instance_as_they_were_put(store: HeartbeatStore, connection: Connection) -> None:
@@ -128,3 +126,12 @@ def test_damaged_history_is_read_as_far_as_it_is_valid(store: HeartbeatStore, co
 
     assert [InstanceEvent("a", NOW_S, "ended", "1")] == store.events()
     assert [("a", ())] == [(change.instance, change.changes) for change in store.configurations()]
+
+
+def test_more_heartbeats_than_are_read_are_logged(store: HeartbeatStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.heartbeats.MAX_INSTANCES", 2)
+    with capture_logs() as logs:
+        for number in range(3):
+            store.put(a_heartbeat(f"node-{number}"))
+            assert min(number + 1, 2) == len(store.read(NOW_S))
+    assert ["there are more than 2"] == [entry["reason"] for entry in logs]

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICIES, LimitKind, Policy
-from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import overrides
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import Connection, server_time
 from oauth_ratelimit.store.mongo.fields import MAX_NAMED
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
@@ -52,15 +52,33 @@ def documents(mongo_database: Any) -> Any:
     return mongo_database["ratelimit_overrides"]
 
 
+def without_times(*overrides: Override) -> list[Override]:
+    return [replace(each, made_at_s=0.0, until_s=each.until_s and 0.0) for each in overrides]
+
+
 def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore]) -> None:
     """It replaces the former one of its target. The id of a client is a value, never a field name."""
     writer = open_store()
     odd = ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", "x" * 1000, ""]
-    others = [replace(OFF, target=Target(OverrideKind.MODE, name), made_at_s=2000.0 + n) for n, name in enumerate(odd)]
-    for override in (OFF, *SAMPLES, *others):
-        writer.put(override)
+    others = [replace(OFF, target=Target(OverrideKind.MODE, name)) for name in odd]
+    put = [writer.put(override) for override in (OFF, *SAMPLES, *others)]
 
-    assert (*SAMPLES, *others) == open_store().read()
+    assert without_times(OFF, *SAMPLES, *others) == without_times(*put)
+    assert tuple(put[1:]) == open_store().read()
+    assert without_times(SAMPLES[1]) == without_times(*open_store().read_for_everybody())
+
+
+def test_times_are_those_of_mongodb(store: OverrideStore, connection: Connection) -> None:
+    """An operator's clock may be wrong: what is to last for 1000.5 s does."""
+    begun_s = server_time(connection.database).timestamp()
+    override = store.put(SAMPLES[0])
+    ended_s = server_time(connection.database).timestamp()
+
+    assert begun_s <= override.made_at_s <= ended_s
+    assert 1000.5 == pytest.approx((override.until_s or 0) - override.made_at_s)
+    store.remove(LIMIT, author="bob", reason="")
+    store.note_reset(Counters("partner"), author="bob", reason="")
+    assert all(begun_s <= entry.at_s <= ended_s + 60 for entry in store.history())
 
 
 def test_revision_changes_with_every_change_and_nothing_else(open_store: Callable[[], OverrideStore]) -> None:
@@ -69,43 +87,41 @@ def test_revision_changes_with_every_change_and_nothing_else(open_store: Callabl
     for change in (
         lambda: writer.put(SAMPLES[1]),
         lambda: writer.put(SAMPLES[1]),
-        lambda: writer.remove(MODE, author="bob", reason="", at_s=1.0),
+        lambda: writer.remove(MODE, author="bob", reason=""),
     ):
         change()
         assert reader.revision() == reader.revision()
         seen.append(reader.revision())
-    writer.remove(MODE, author="bob", reason="", at_s=1.0)
+    writer.remove(MODE, author="bob", reason="")
 
     assert 4 == len(set(seen))
     assert seen[-1] == reader.revision()
 
 
 def test_history_has_every_change_in_order(store: OverrideStore) -> None:
-    for override in reversed(SAMPLES):
-        store.put(override)
-    store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
+    put = [store.put(override) for override in reversed(SAMPLES)]
+    store.remove(LIMIT, author="bob", reason="over")
 
-    assert [*zip([LIMIT, MODE, TRUSTED], SAMPLES, strict=True), (LIMIT, None)] == [
+    assert [*((each.target, each) for each in put), (LIMIT, None)] == [
         (entry.target, entry.override) for entry in store.history()
     ]
     last = store.history()[-1]
-    assert ("bob", "over", 1500.0) == (last.author, last.reason, last.at_s)
-    assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
+    assert ("bob", "over") == (last.author, last.reason)
+    assert [put[-1], None] == [entry.override for entry in store.history("partner")]
 
 
 def test_resets_are_in_the_history_alone(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
-    store.put(SAMPLES[0])
+    put = store.put(SAMPLES[0])
     revision = store.revision()
-    resets = (5.0, "app", None), (6.0, "app", "ann"), (7.0, "partner", "kim"), (8.0, "app", "")
-    for at_s, client_id, username in resets:
-        store.note_reset(Counters(client_id, username), author="bob", reason="", at_s=at_s)
+    for client_id, username in ("app", None), ("app", "ann"), ("partner", "kim"), ("app", ""):
+        store.note_reset(Counters(client_id, username), author="bob", reason="")
 
-    assert [("reset", Counters("app", "ann"), 6.0), ("reset", Counters("app", ""), 8.0)] == [
-        (entry.action, entry.target, entry.at_s) for entry in store.history("app")
+    assert [("reset", Counters("app", "ann")), ("reset", Counters("app", ""))] == [
+        (entry.action, entry.target) for entry in store.history("app")
     ]
-    assert ["reset", "set"] == [entry.action for entry in store.history("partner")]
-    assert ((SAMPLES[0],), revision) == (store.read(), store.revision())
+    assert ["set", "reset"] == [entry.action for entry in store.history("partner")]
+    assert ((put,), revision) == (store.read(), store.revision())
 
 
 def an_override(**fields: Any) -> dict[str, Any]:
@@ -136,6 +152,9 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "unknown mode": an_override(_id={"kind": "mode", "clientId": "app"}, mode={}),
     "limits that are no list": an_override(limits={"0": {}}),
     "limits that are no mappings": an_override(limits=[1, "x"]),
+    "more fields in its id": an_override(_id={"kind": "mode", "clientId": "app", "more": 1}, mode="off", limits=[]),
+    "another order in its id": an_override(_id={"clientId": None, "kind": "mode"}, mode="enforce", limits=[]),
+    "author of forty thousand letters": an_override(by="x" * 40_000),
     "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_POLICIES + 1)),
     "limit of zero": a_limit(limit=0),
     "limit beyond all reason": a_limit(limit=Int64(2**62)),
@@ -151,59 +170,106 @@ DAMAGED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("document", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_override_is_logged_and_ignored(store: OverrideStore, documents: Any, document: dict[str, Any]) -> None:
     """In one line, and the others apply."""
-    store.put(SAMPLES[1])
+    put = store.put(SAMPLES[1])
     documents.insert_one(document)
     with capture_logs() as logs:
-        assert (SAMPLES[1],) == store.read()
+        assert (put,) == store.read()
         history = store.history()
 
-    assert SAMPLES[1] in [entry.override for entry in history]
-    assert {line["event"] for line in logs} in ({"override_ignored"}, {"overrides_left_out"})
+    assert put in [entry.override for entry in history]
+    assert {line["event"] for line in logs} <= {"override_ignored"}
     assert all(len(str(line)) < 1000 and len(str(line).splitlines()) == 1 for line in logs)
 
 
 @pytest.mark.parametrize("history", [None, 5, "x", [1], [{}], [{"action": "set"}], {"0": {}}], ids=repr)
 def test_damaged_history_hides_no_other(store: OverrideStore, documents: Any, history: Any) -> None:
-    store.put(SAMPLES[1])
+    put = store.put(SAMPLES[1])
     documents.insert_one(an_override(history=history))
     with capture_logs():
-        assert [SAMPLES[1]] == [entry.override for entry in store.history()]
+        assert [put] == [entry.override for entry in store.history()]
 
 
-def test_erasures_are_announced_by_a_new_revision(open_store: Callable[[], OverrideStore], mongo_database: Any) -> None:
-    """Without a name, and for a day."""
-    writer, reader = open_store(), open_store()
-    revisions = [writer.note_erasure([erasure_mark("ann")]), writer.note_erasure(["b", "c"])]
-    found = reader.erasures()
-
-    assert revisions[-1] == reader.revision() != revisions[0]
-    assert [{"b", "c"}, {erasure_mark("ann")}] == [erased.marks for erased in found]
-    assert all(0 <= erased.age_s < 60 for erased in found)
-    documents = list(mongo_database["ratelimit_stats"].find())
-    assert "ann" not in repr(documents)
-    assert {86_400.0} == {(each["expire"] - each["at"]).total_seconds() for each in documents}
+HUGE_TEXT = "x" * 16_000_000
+PLANTED: dict[str, dict[str, Any]] = {
+    "40 kB": {"active": True, "more": "x" * 40_000, "at": datetime(2099, 1, 1, tzinfo=UTC)},
+    "16 MB": {"active": True, "more": HUGE_TEXT},
+    "history of 16 MB": {"active": True, "history": [HUGE_TEXT]},
+    "history of many entries": {"active": True, "history": [{"action": "set", "more": "x" * 30_000}] * 500},
+    "history that is no list": {"active": [True], "history": {"0": {}}, "until": "now"},
+    "fields of another form": {"active": 1, "until": 5, "canary": [], "limits": {}, "mode": {"$gt": ""}},
+}
 
 
-def test_flood_of_overrides_is_bounded_and_logged_once(
-    store: OverrideStore, documents: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize("override", SAMPLES, ids=["limit", "mode", "trust"])
+def test_change_takes_effect_whatever_lay_there(
+    open_store: Callable[[], OverrideStore], documents: Any, override: Override, planted: dict[str, Any]
 ) -> None:
-    """By number, by the size of one and of all. The newest apply, whatever else their dates may be."""
-    monkeypatch.setattr(overrides, "MAX_OVERRIDES", 4)
-    old = datetime(1970, 1, 1, tzinfo=UTC)
-    planted = [an_override(_id=an_id(f"old-{number}"), at=old) for number in range(9)]
-    large = an_override(_id=an_id("large"), reason="x" * overrides.MAX_BYTES)
-    documents.insert_many([*planted, large, an_override(_id=an_id("dates"), at=[datetime(2040, 1, 1, tzinfo=UTC)])])
-    store.put(SAMPLES[1])
-    with capture_logs() as logs:
-        found = [store.read(), store.read()]
-        monkeypatch.setattr(overrides, "MAX_TOTAL_BYTES", 600)
-        fewer = store.read()
+    """A document is written whole. Its history stays small enough to be written again."""
+    writer, reader = open_store(), open_store()
+    identity = overrides._compose_target(override.target)
+    documents.insert_one({"_id": identity, **planted})
+    with capture_logs():
+        put = [writer.put(override) for _ in range(3)][-1]
+        assert (put,) == reader.read()
+        assert put in [entry.override for entry in reader.history()]
+    found = documents.find_one({"_id": identity})
+    assert {"_id", "active", "history", *overrides.CONTENT} == found.keys()
+    assert writer.remove(override.target, author="ann", reason="")
+    assert () == reader.read()
 
-    assert found[0] == found[1]
-    assert (3, SAMPLES[1]) == (len(found[0]), found[0][-1])
-    assert (SAMPLES[1],) == fewer
-    left_out = [entry["count"] for entry in logs if entry["event"] == "overrides_left_out"]
-    assert [8, 10] == left_out
+
+@pytest.mark.parametrize(("kind", "is_large"), [("limit", False), ("trusted", True)], ids=["tiny", "large"])
+def test_flood_of_documents_hides_no_mode_of_everybody_and_denies_nobody(
+    open_store: Callable[[], OverrideStore], documents: Any, monkeypatch: pytest.MonkeyPatch, kind: str, is_large: bool
+) -> None:
+    """By number or size, whatever their dates. Whoever changes something else learns that instances do not see it."""
+    monkeypatch.setattr(overrides, "MAX_OVERRIDES", 1000 if is_large else 40)
+    writer, reader = open_store(), open_store()
+    trusted = writer.put(SAMPLES[2])
+    last = replace(OFF, target=Target(OverrideKind.TRUSTED, "zebra"), mode=None)
+    at, reason = datetime(2099, 1, 1, tzinfo=UTC), "x" * 30_000 * is_large
+    documents.insert_many(
+        {"_id": {"kind": kind, "clientId": f"y{number:05}"}, "active": True, "at": at, "reason": reason}
+        for number in range(300 if is_large else 41)
+    )
+    with capture_logs() as logs:
+        expected = {overrides.LEFT_OUT, *([trusted] if kind == "trusted" else [])}
+        assert expected == {*reader.read()} == {*reader.read()}
+        for refused in (last, replace(OFF, mode=Mode.ENFORCE)):
+            with pytest.raises(
+                StoreRejected, match=r"ratelimit_overrides \{'kind': .*more overrides than instances read"
+            ):
+                writer.put(refused)
+        assert Mode.DRY_RUN is next(each.mode for each in reader.read() if each.target == MODE)
+        assert Mode.OFF is writer.put(OFF).mode
+        assert Mode.OFF is next(each.mode for each in reader.read() if each.target == MODE)
+    assert 2 == [entry["event"] for entry in logs].count("overrides_left_out")  # of each store
+    documents.delete_many({"_id.clientId": {"$regex": "^y"}})
+    assert {Mode.OFF, None} == {each.mode for each in reader.read()}
+    assert last in [replace(each, made_at_s=1.0) for each in reader.read()]
+
+
+def test_flood_of_damaged_documents_hides_nothing(store: OverrideStore, documents: Any) -> None:
+    """Two thousand of them with a date in the future, as in a report."""
+    at = datetime(2099, 1, 1, tzinfo=UTC)
+    documents.insert_many({"_id": {"kind": "mode", "clientId": f"{n}"}, "active": True, "at": at} for n in range(2000))
+    with capture_logs() as logs:
+        put = store.put(SAMPLES[2])
+        assert (put,) == store.read()
+    assert MAX_NAMED + 1 == len([entry for entry in logs if entry["event"] == "override_ignored"]) / 2
+
+
+def test_writer_learns_whose_change_came_in_between(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew = OverrideStore.renew_revision
+
+    def be_overtaken(self: OverrideStore) -> None:
+        monkeypatch.setattr(OverrideStore, "renew_revision", renew)
+        self.put(replace(OFF, author="bob", reason="incident"))
+
+    monkeypatch.setattr(OverrideStore, "renew_revision", be_overtaken)
+    with pytest.raises(StoreRejected, match=r"ratelimit_overrides .* it is that of bob: incident"):
+        store.put(replace(OFF, mode=Mode.DRY_RUN))
 
 
 def an_id(client_id: str) -> dict[str, str]:
@@ -233,26 +299,8 @@ def test_planted_revision_is_not_read_and_gone_after_the_next_change(
 
 
 def test_history_is_bounded_in_size(store: OverrideStore, documents: Any) -> None:
-    store.put(SAMPLES[1])
+    put = store.put(SAMPLES[1])
     documents.insert_one(an_override(_id=an_id("large"), history=["x" * overrides.MAX_HISTORY_BYTES]))
     with capture_logs() as logs:
-        assert [SAMPLES[1]] == [entry.override for entry in store.history()]
-    assert [] == logs
-
-
-def test_planted_erasures_are_bounded_and_ignored(
-    store: OverrideStore, mongo_database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overrides, "MAX_ERASURES", 3)
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    planted: list[dict[str, Any]] = [
-        {"_id": {"erasure": "f0"}, "marks": ["x" * overrides.MAX_ERASURE_BYTES], "at": at},
-        {"_id": {"erasure": "f1"}, "marks": "x", "at": at},
-        {"_id": {"erasure": "f2"}, "marks": ["x"], "at": "now"},
-        {"_id": {"erasure": "0"}, "marks": ["oldest"], "at": at},
-        {"_id": {"instance": "f"}, "marks": ["x"], "at": at},
-    ]
-    mongo_database["ratelimit_stats"].insert_many(planted)
-    store.note_erasure(["a"])
-
-    assert [{"a"}] == [erased.marks for erased in store.erasures()]
+        assert [put] == [entry.override for entry in store.history()]
+    assert ["override_ignored"] == [entry["event"] for entry in logs]

@@ -1,45 +1,103 @@
 """Notices of revocations between instances."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from bson import ObjectId
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, server_time
-from oauth_ratelimit.store.mongo.revocations import MAX_NOTICES, RevocationNotices
+from oauth_ratelimit.store.mongo import revocations
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, server_time
+from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+
+HELD_S = {OTHER_CLIENTS: 5.0, "a": 5.0, "b": 5.0}
 
 
-def test_each_instance_reads_a_notice_once(connection: Connection) -> None:
-    here, there = RevocationNotices(connection), RevocationNotices(connection)
-    here.announce(["a", "b"])
-    assert there.read() == {"a", "b"}
-    assert there.read() == set()
+@pytest.fixture
+def here(connection: Connection) -> RevocationNotices:
+    return RevocationNotices(connection)
+
+
+@pytest.fixture
+def there(connection: Connection) -> RevocationNotices:
+    return RevocationNotices(connection)
+
+
+def test_each_instance_reads_a_notice_once(here: RevocationNotices, there: RevocationNotices) -> None:
+    assert {} == here.announce(["a", "b"])
+    assert {"a", "b"} == there.read(HELD_S)
+    assert set() == there.read(HELD_S)
     here.announce(["b"])
-    assert there.read() == {"b"}
-    assert here.read() == {"a", "b"}
+    assert {"b"} == there.read(HELD_S)
+    assert {"a", "b"} == here.read(HELD_S)
+    here.announce([OTHER_CLIENTS])
+    assert {OTHER_CLIENTS} == there.read(HELD_S)
 
 
-def test_more_notices_than_are_read_stand_for_all_clients(connection: Connection) -> None:
-    notices = RevocationNotices(connection)
-    notices.announce(f"client-{index}" for index in range(MAX_NOTICES + 1))
-    assert RevocationNotices(connection).read() == {OTHER_CLIENTS}
+def test_notices_of_any_number_of_others_concern_nobody(
+    here: RevocationNotices, there: RevocationNotices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revocations, "BATCH_SIZE", 7)
+    names = [f"client-{number}" for number in range(20)]
+    here.announce([*names, "a"])
+    assert {"a"} == there.read(HELD_S)
+    assert set(names) == there.read(dict.fromkeys(names, 5.0))
 
 
-def test_planted_notices_hide_no_others(connection: Connection) -> None:
-    """One is of the future, one is huge, and the others have fields of another form, or ids among those of notices."""
-    notices = RevocationNotices(connection)
+def test_notice_from_before_all_tokens_drops_none(
+    connection: Connection, here: RevocationNotices, there: RevocationNotices
+) -> None:
+    """By MongoDB's clock, which may be another server's by now."""
+    here.announce(["a", "b"])
+    ago = {"a": 58, "b": 70}
+    for client_id, ago_s in ago.items():
+        moved = {"$set": {"at": {"$subtract": ["$at", 1000 * ago_s]}}}
+        connection.collection(STATISTICS).update_one({"_id": {"revocation": client_id}}, [moved])
+    assert {"a"} == there.read({"a": 0.0, "b": 0.0})
+    here.announce(["b"])
+    assert {"b"} == there.read({"a": 0.0, "b": 0.0})
+
+
+PLANTED: dict[str, Callable[[Any], Document]] = {
+    "future": lambda now: {"stamp": ObjectId(), "at": now + timedelta(days=1)},
+    "past": lambda now: {"stamp": ObjectId(), "at": now - timedelta(days=1)},
+    "9 kB": lambda now: {"stamp": ObjectId(), "at": now, "more": "x" * 9000},
+    "16 MB": lambda now: {"stamp": "x" * 16_000_000, "at": now},
+    "text": lambda _: {"stamp": {"$gt": ""}, "at": "now", "expire": "never"},
+    "lists": lambda now: {"stamp": [1], "at": [now - timedelta(days=1), now + timedelta(days=1)]},
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+def test_planted_notice_hides_no_later_one(
+    connection: Connection, here: RevocationNotices, there: RevocationNotices, planted: Callable[[Any], Document]
+) -> None:
+    """Nor do notices of others, which come before or after it in any order."""
+    now = server_time(connection.database)
     documents = connection.collection(STATISTICS)
-    ahead = server_time(connection.database) + timedelta(days=1)
+    documents.insert_one({"_id": {"revocation": "a"}, **planted(now)})
     documents.insert_many(
-        [
-            {"_id": {"revocation": "future"}, "stamp": ObjectId(), "at": ahead},
-            {"_id": {"revocation": "huge"}, "at": ahead - timedelta(days=1), "more": "x" * 10_000},
-            {"_id": {"revocation": 5}, "at": "now"},
-            {"_id": {"revocation": "c"}, "at": "now"},
-            {"_id": {"revocation": "list"}, "at": [ahead - timedelta(days=1), ahead]},
-            *({"_id": {"a": {"n": number}}, "at": ahead - timedelta(days=1)} for number in range(MAX_NOTICES)),
-        ]
+        {"_id": {"revocation": f"{prefix}{number}"}, "at": now + timedelta(seconds=59)}
+        for number in range(1000)
+        for prefix in ("A", "ffff")
     )
-    assert notices.read() == set()
-    notices.announce(["a"])
-    assert notices.read() == {"a"}
+    assert there.read(HELD_S) <= {"a"}
+    assert {} == here.announce(["a", "b"])
+    assert {"a", "b"} == there.read(HELD_S)
+    found = documents.find_one({"_id": {"revocation": "a"}})
+    assert found is not None
+    assert {"_id", "stamp", "at", "expire"} == found.keys()
+    assert timedelta(hours=2) == found["expire"] - found["at"]
+
+
+def test_notice_that_cannot_be_written_stops_no_other(
+    connection: Connection, here: RevocationNotices, there: RevocationNotices
+) -> None:
+    """The writer is told which one it is."""
+    name = connection.collection(STATISTICS).name
+    refused = {"_id": {"$ne": {"revocation": "a"}}}
+    connection.database.create_collection(name, validator=refused)
+    assert {"a": "error (121)"} == here.announce(["a", "b"])
+    assert {"b"} == there.read(HELD_S)

@@ -59,7 +59,6 @@ bodies = st.fixed_dictionaries(
 identities = st.one_of(
     st.fixed_dictionaries({"instance": values}),
     st.fixed_dictionaries({"denial": values}),
-    st.fixed_dictionaries({"erasure": values | st.just("f0")}),
     st.fixed_dictionaries({"clientId": values, "minute": values | st.integers(NOW_S - 600, NOW_S).map(Int64)}),
     st.fixed_dictionaries({"step": values | st.just(60), "start": values | st.just((NOW_S - 600) // 60 * 60)}),
     st.fixed_dictionaries({"kind": values, "clientId": values}),
@@ -68,8 +67,8 @@ identities = st.one_of(
 )
 FIELDS = (
     *("active", "by", "reason", "at", "until", "mode", "limits", "history", "version"),
-    *("beat_at_s", "started_at_s", "interval_s", "config_rejected_at_s", "lag_s", "revision"),
-    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "marks"),
+    *("beat_at_s", "started_at_s", "interval_s", "config_rejected_at_s", "lag_s"),
+    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "stamp"),
     *("clients", "total", "due"),
 )
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)
@@ -79,7 +78,7 @@ def put_alone(uri: str, content: Content) -> None:
     """Put records into their collections of a database, and nothing else."""
     with MongoClient[dict[str, Any]](uri, datetime_conversion="DATETIME_AUTO") as client:
         database = client.get_default_database()
-        for name in ("ratelimits", "ratelimit_overrides", "ratelimit_stats"):
+        for name in ("ratelimits", "ratelimit_failures", "ratelimit_overrides", "ratelimit_stats"):
             database[name].delete_many({})
         for name, identity, record in content:
             with suppress(OperationFailure):  # MongoDB does not take everything as an _id, and nothing twice

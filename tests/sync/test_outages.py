@@ -50,6 +50,21 @@ def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clo
     assert 50 == here.peek(CLIENT).remaining
 
 
+def test_urgent_keys_wait_for_the_full_cycle_after_a_failure(faulty: FaultyStore, clock: Clock) -> None:
+    """So that a store that fails is not called without end."""
+    limiter = a_limiter(faulty, clock, a_policy(100))
+    faulty.is_down = True
+    hit(limiter, cost=90)
+    faulty.taken_calls()
+    limiter.check(CLIENT)
+    report = limiter.sync_urgent()
+    assert report is not None and report.error is not None
+    assert [] == faulty.taken_calls()
+    faulty.is_down = False
+    limiter.sync()
+    assert 91 == stored_hits(faulty.inner)
+
+
 @pytest.mark.parametrize(
     ("error", "logged"),
     [(StoreRejected("not authorized"), []), (ZeroDivisionError("a bug"), ["cycle_failed"])],

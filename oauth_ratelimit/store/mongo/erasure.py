@@ -4,35 +4,32 @@ No index begins with the user, so each collection is scanned once on the server,
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pymongo
 from bson import MaxKey
-from pymongo import DeleteOne, UpdateOne
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
-from oauth_ratelimit.core.pseudonyms import erasure_mark
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.client import (
     FAILURES,
     OVERRIDES,
     STATISTICS,
     Connection,
     Document,
-    server_time,
+    code_of,
     translated_errors,
 )
 from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
 from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
 from oauth_ratelimit.store.mongo.fields import is_text
-from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.mongo.minute_sums import fields_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 PARTS = ("counters", "failures", "statistics", "denials", "overrides")
-MAX_WAIT_S = 30.0  # for instances: three heartbeats
-POLL_S = 0.2
 TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle
 ERASED = "[erased]"  # replaces a name in a text
 
@@ -45,13 +42,6 @@ class Person(NamedTuple):
     mentions: tuple[str, ...]  # in reasons and authors of overrides
     client_id: str | None = None  # only client to search; None for all
 
-    @property
-    def marks(self) -> list[str]:
-        """The digests by which instances recognise the person."""
-        return [erasure_mark(name, self.client_id) for name in self.names] + [
-            erasure_mark(name, self.client_id, in_failures=True) for name in self.failed_auth_names
-        ]
-
 
 class Erasure:
     """The records of one person. The counters are in a collection whose name has no namespace."""
@@ -60,26 +50,6 @@ class Erasure:
         self._connection = connection
         self._counters_name = collection
         self._person = person
-
-    def announce(self, *, interval_s: float, sleep: Callable[[float], object] = time.sleep) -> list[str]:
-        """Have instances drop what they hold of the person, and wait until they have confirmed it by their heartbeats.
-
-        Call it before the removal: then nobody writes again what is removed. For instances without a heartbeat it waits
-        for a sync interval. Returns the instances that have not confirmed it in time, because they are cut off, for
-        example.
-        """
-        overrides, heartbeats = OverrideStore(self._connection), HeartbeatStore(self._connection)
-        revisions = {overrides.note_erasure(self._person.marks)}
-        end_s = time.monotonic() + MAX_WAIT_S
-        sleep(min(interval_s, MAX_WAIT_S))
-        while True:
-            with translated_errors():
-                now_s = server_time(self._connection.database).timestamp()
-            revisions.add(str(overrides.revision()))  # somebody else may change an override
-            waiting = [beat.instance for beat in heartbeats.read(now_s) if beat.revision not in revisions]
-            if not waiting or time.monotonic() >= end_s:
-                return waiting
-            sleep(POLL_S)
 
     def count(self, part: str, *, remove: bool) -> int:
         """Return the number of documents of a part, one of ``PARTS``. Remove the person from them if asked to."""
@@ -106,10 +76,7 @@ class Erasure:
         if client_id is not None:
             selected |= {"clientId": client_id} if part == "denials" else filter_of_client(client_id)
         collection = self._connection.collection(name)
-        found = [DeleteOne({"_id": document["_id"]}) for document in collection.find(selected, {"_id": True})]
-        if remove and found:
-            collection.bulk_write(found, ordered=False)
-        return len(found)
+        return collection.delete_many(selected).deleted_count if remove else collection.count_documents(selected)
 
     def _statistics(self, remove: bool) -> int:
         """Erase the person from the heaviest users of each minute. The sums stay."""
@@ -128,7 +95,7 @@ class Erasure:
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
         mention = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
         name = re.compile("|".join(map(re.escape, self._person.names)))
-        count = 0
+        count, refused = 0, ""
         for document in collection.find({"history": {"$exists": True}}):
             identity = document["_id"]
             client_id = identity.get("clientId") if isinstance(identity, dict) else None
@@ -137,9 +104,14 @@ class Erasure:
                 changes += _blanked(document, "username", lambda new, text: new if name.fullmatch(text) else text)
             count += bool(changes)
             if changes and remove:
-                collection.bulk_write(changes, ordered=False)
+                try:
+                    collection.bulk_write(changes, ordered=False)
+                except BulkWriteError as exc:  # of another form: it stops no other
+                    refused = f"{collection.name} {identity}: {code_of(next(iter(exc.details['writeErrors']), {}))}"
         if count and remove:
             OverrideStore(self._connection).renew_revision()
+        if refused:
+            raise StoreRejected(f"a name stays in {refused}")
         return count
 
 

@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeGuard, TypeVar
 
-from pymongo.collection import Collection
-
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS
 
 log = get_logger(__name__)
 
@@ -25,27 +22,6 @@ NO_LIST = {"$not": {"$type": "array"}}  # a condition is met by a list if one of
 def fits(max_bytes: int, path: str = "$$ROOT") -> dict[str, Any]:
     """Return the filter by which the server leaves out documents above a size, so that it does not send them."""
     return {"$expr": {"$lte": [{"$bsonSize": path}, max_bytes]}}
-
-
-def newest(
-    collection: Collection[dict[str, Any]], *stages: dict[str, Any], at_most: int, max_bytes: int, max_total_bytes: int
-) -> list[dict[str, Any]]:
-    """Return the newest documents by ``at`` that some stages select, oldest first, bounded in number, size and time.
-
-    The server leaves out documents above ``max_bytes`` after the stages, and the oldest where all together are above
-    ``max_total_bytes``.
-    """
-    window = {"documents": ["unbounded", "current"]}
-    read_bytes = {"$sum": {"$bsonSize": "$$ROOT"}, "window": window}
-    last_first = {"at": -1, "_id": 1}
-    bounded: list[dict[str, Any]] = [
-        {"$match": fits(max_bytes)},
-        {"$sort": last_first},
-        {"$limit": at_most},
-        {"$setWindowFields": {"sortBy": last_first, "output": {"readBytes": read_bytes}}},
-        {"$match": {"readBytes": {"$lte": max_total_bytes}}},
-    ]
-    return list(collection.aggregate([*stages, *bounded], maxTimeMS=MAX_SCAN_MS))[::-1]
 
 
 def well_formed(

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from oauth_ratelimit.config.diff import changes_between
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import LATEST_S, checked_text, date_of, fits, is_text, mapping, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -43,8 +46,6 @@ class Heartbeat(NamedTuple):
     failure_count: int = 0  # failed cycles
     clock_offset_s: float = 0.0  # seconds that MongoDB's clock is ahead of its own
     over_admitted_count: int = 0  # hits above a limit that it has written
-    # Revision of the overrides that apply. The instance has dropped users who were erased before it.
-    revision: str | None = None
     # The start of the SHA-256 of its configuration file; None if its code configures it
     config_digest: str | None = None
     config_rejected_at_s: float | None = None  # when it began to reject its file; None while the file is valid
@@ -137,8 +138,10 @@ class HeartbeatStore(StatisticsCollection):
         is_own = {"_id.instance": {"$exists": True}}  # the server compares types before names
         selected: Document = {"_id": ids, **is_own, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
-            found = self._collection.find(selected).sort("_id").limit(MAX_INSTANCES)
-            return list(well_formed(parse, found, event="heartbeat_ignored"))
+            found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES + 1))
+        if len(found) > MAX_INSTANCES:
+            log.error("heartbeat_ignored", id=None, reason=f"there are more than {MAX_INSTANCES:,}")
+        return list(well_formed(parse, found[:MAX_INSTANCES], event="heartbeat_ignored"))
 
 
 def _parse_event(entry: Document) -> InstanceEvent:

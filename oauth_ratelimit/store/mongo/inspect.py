@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from pymongo import DESCENDING
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
@@ -18,6 +19,8 @@ from oauth_ratelimit.store.mongo.document import (
     projection,
     reset_of,
 )
+
+MAX_NAMED = 5  # damaged documents in an error
 
 
 class ServerFacts(NamedTuple):
@@ -65,10 +68,19 @@ class CounterDocuments:
         """Set the counters of a client, or of one user of it, to zero on all instances.
 
         Returns the number of documents that had hits. A user's counters are those at all grant types and endpoints.
+        Raises ``StoreRejected`` if some are damaged: of those each instance goes on by what it has counted itself.
         """
-        selected, update = reset_of(filter_of_client(client_id, username))
+        everything = filter_of_client(client_id, username)
+        selected, update = reset_of(everything)
         with translated_errors():
-            return self._connection.collection(self._name).update_many(selected, update).modified_count
+            count = self._connection.collection(self._name).update_many(selected, update).modified_count
+        damaged = [f"{document_id(key)} ({found.damage})" for key, found in self._find(everything) if found.damage]
+        if damaged:
+            place = (
+                f"{len(damaged)} in {self._connection.collection(self._name).name}: {', '.join(damaged[:MAX_NAMED])}"
+            )
+            raise StoreRejected(f"{count} counters are set to zero, but instances do not read {place}")
+        return count
 
     def _find(self, selected: Document, **options: Any) -> Iterator[tuple[Key, Snapshot]]:
         collection = self._connection.collection(self._name)

@@ -1,55 +1,71 @@
 """Notices of clients that have revoked a token: all instances drop the tokens that they keep of them."""
 
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
 
 from bson import ObjectId
-from pymongo import DESCENDING, UpdateOne
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
 
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, server_time, translated_errors
-from oauth_ratelimit.store.mongo.fields import NO_LIST, fits
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, code_of, translated_errors
 
 REVOCATION = "revocation"  # in the id; in the statistics, because MongoDB removes what has expired there
-KEPT = timedelta(hours=2)  # more than the longest ``reuse.max_age``
-SLACK = timedelta(minutes=1)  # by which the clocks of MongoDB's members may differ
-MAX_NOTICES = 1000  # the newest
-MAX_BYTES = 8192
-NOT_AHEAD: Final[Document] = {"$expr": {"$lte": ["$at", {"$add": ["$$NOW", SLACK // timedelta(milliseconds=1)]}]}}
+KEPT_MS = timedelta(hours=2) // timedelta(milliseconds=1)  # more than the longest ``reuse.max_age``
+SLACK_S = 60.0  # by which the clocks of MongoDB's members may differ
+BATCH_SIZE = 1000
 
 
 class RevocationNotices:
-    """The notices of all instances, as one of them reads and writes them."""
+    """The notices of all instances, as one of them reads and writes them, each by its ``_id``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._known: dict[str, object] = {}  # stamps by client
-        self._since = datetime.fromtimestamp(0, UTC)
 
-    def announce(self, client_ids: Iterable[str]) -> None:
-        """Have all instances drop the tokens of clients; ``OTHER_CLIENTS`` means all."""
+    def announce(self, client_ids: Collection[str]) -> dict[str, str]:
+        """Have all instances drop the tokens of clients; ``OTHER_CLIENTS`` means all.
+
+        A notice is written whole, and MongoDB dates it. Returns what was wrong with those that instances do not read.
+        """
+        stamp = ObjectId()
+        fields = {"_id": "$_id", "stamp": stamp, "at": "$$NOW", "expire": {"$add": ["$$NOW", KEPT_MS]}}
+        reason = "it is gone"
         with translated_errors():
-            at = server_time(self._connection.database)
-            fields = {"$set": {"stamp": ObjectId(), "at": at, "expire": at + KEPT}}
-            self._connection.collection(STATISTICS).bulk_write(
-                [UpdateOne({"_id": {REVOCATION: client_id}}, fields, upsert=True) for client_id in client_ids],
-                ordered=False,
-            )
+            for identities in _ids_of(client_ids):
+                changes = [UpdateOne({"_id": each}, [{"$replaceWith": fields}], upsert=True) for each in identities]
+                try:
+                    self._connection.collection(STATISTICS).bulk_write(changes, ordered=False)
+                except BulkWriteError as exc:  # one that cannot be written stops no other
+                    reason = code_of(next(iter(exc.details["writeErrors"]), exc.details))
+            seen = {client_id for client_id, notice in self._find(client_ids) if notice.get("stamp") == stamp}
+        return dict.fromkeys(set(client_ids) - seen, reason)
 
-    def read(self) -> set[str]:
-        """Return the clients with notices since the last call; ``OTHER_CLIENTS`` means all."""
-        selected: Document = {
-            "_id": {"$gte": {REVOCATION: ""}, "$lt": {REVOCATION: {}}},
-            f"_id.{REVOCATION}": {"$type": "string"},
-            "at": {"$gte": self._since, **NO_LIST},
-            "$and": [NOT_AHEAD, fits(MAX_BYTES)],
+    def read(self, held_s: Mapping[str, float]) -> set[str]:
+        """Return which of some clients have a notice that was not read before; ``OTHER_CLIENTS`` means all.
+
+        ``held_s`` has the seconds for which tokens of each are kept: what was revoked before concerns none of them.
+        """
+        with translated_errors():
+            found = dict(self._find(held_s))
+        former, self._known = self._known, {client_id: notice.get("stamp") for client_id, notice in found.items()}
+        return {
+            client_id
+            for client_id, notice in found.items()
+            if notice.get("stamp") != former.get(client_id, notice)
+            and (notice["age"] or 0) <= 1000 * (held_s[client_id] + SLACK_S)
         }
-        with translated_errors():
-            found = self._connection.collection(STATISTICS).find(selected)
-            notices = list(found.sort("at", DESCENDING).limit(MAX_NOTICES))
-        stamps = {notice["_id"][REVOCATION]: notice.get("stamp") for notice in notices}
-        new = {client_id for client_id, stamp in stamps.items() if self._known.get(client_id) != stamp}
-        if notices:
-            self._known, self._since = stamps, notices[0]["at"] - SLACK
-        return {OTHER_CLIENTS} if new and len(notices) == MAX_NOTICES else new
+
+    def _find(self, client_ids: Collection[str]) -> Iterator[tuple[str, Document]]:
+        """Yield the notices of some clients, with their age in milliseconds by MongoDB's clock."""
+        age = {"$cond": [{"$eq": [{"$type": "$at"}, "date"]}, {"$subtract": ["$$NOW", "$at"]}, None]}
+        stamp = {"$cond": [{"$eq": [{"$type": "$stamp"}, "objectId"]}, "$stamp", None]}
+        for identities in _ids_of(client_ids):
+            selected = {"_id": {"$in": identities}}
+            for notice in self._connection.collection(STATISTICS).find(selected, {"stamp": stamp, "age": age}):
+                yield notice["_id"][REVOCATION], notice
+
+
+def _ids_of(client_ids: Collection[str]) -> Iterator[list[Document]]:
+    """Yield the ids of notices in parts."""
+    identities = [{REVOCATION: client_id} for client_id in client_ids]
+    yield from (identities[start : start + BATCH_SIZE] for start in range(0, len(identities), BATCH_SIZE))
