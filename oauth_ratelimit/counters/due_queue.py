@@ -187,11 +187,10 @@ class DueQueue:
 
     def restart(self, keys: Iterable["KeyState"]) -> None:
         """Have the next cycle take all keys, because one was interrupted: some may be in no slot."""
-        self._urgent.clear()
         self._timed, self._later, self._waiting, self._next = [], defaultdict(Slot), defaultdict(Slot), Slot()
-        for key in keys:
+        for key in (*keys, *_drained(self._urgent)):  # one that is new since may be in the queue alone
             key.is_urgent = False
-            self._next.put(key)
+            self.put_next(key)
 
     def take_all(self) -> list["KeyState"]:
         """Take all keys that are due at any time."""

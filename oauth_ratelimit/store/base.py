@@ -8,12 +8,13 @@ from typing import NamedTuple, Protocol
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.core.window import MAX_WINDOW_S
 
 Hits = Mapping[Series, Mapping[int, int]]
 """Hits by series and frame start in seconds since the epoch."""
 
-MAX_HORIZON_S = 366 * 86_400
-"""The longest horizon of a series, in seconds. It holds for a series whose horizon is not known."""
+MAX_HORIZON_S = 2 * MAX_WINDOW_S
+"""The longest horizon of a series, in seconds: a window and one frame. It holds if the horizon is not known."""
 
 VERSION_JUMP = 2**20
 """Added to a version by a change that every instance has to notice: more than a ``last_version`` is ahead."""

@@ -142,11 +142,12 @@ def resolve(state: KeyState, writer: str, snapshot: Snapshot | None, monotonic_s
 def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> int:
     """Take over the document that was read, and return how many hits of other instances were new here."""
     hits: Hits = snapshot.hits if snapshot else {}
-    state.version = snapshot.version if snapshot else None
-    state.mark = snapshot.writers.get(writer) if snapshot else None
+    # In this order: an interruption must not leave a new mark or version beside old horizons.
     state.horizons = extend_horizons(snapshot.horizons, NO_HORIZONS) if snapshot else NO_HORIZONS
     state.newest_s = shared(snapshot.newest_s if snapshot else 0)
     state.prunable = prunable
+    state.mark = snapshot.writers.get(writer) if snapshot else None
+    state.version = snapshot.version if snapshot else None
     if snapshot:
         state.writer_count = count_writers(snapshot, writer=writer)
         state.client.sharing.max_writer_count = max(state.client.sharing.max_writer_count, state.writer_count)
