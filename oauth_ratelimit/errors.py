@@ -40,13 +40,11 @@ class StoreError(RateLimitError):
 
     Attributes:
         code: Name of the reason, such as ``Unauthorized (13)``.
-        has_answered: True if the server has answered, with an error.
     """
 
-    def __init__(self, message: str, *, code: str | None = None, has_answered: bool = False) -> None:
+    def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or type(self).__name__
-        self.has_answered = has_answered
 
 
 class StoreUnavailable(StoreError):

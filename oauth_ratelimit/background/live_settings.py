@@ -2,8 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.config.diff import changes_between, fixed_values
@@ -13,12 +16,13 @@ from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore, with_dry_run
 
 log = get_logger(__name__)
 
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
-RETRY_INTERVAL_S = 10.0  # overrides that take too long to read delay one sync cycle in this time
+SLOW_S = 0.5  # a read of overrides that fails after it ...
+RETRY_INTERVAL_S = 10.0  # ... is tried again after this time, because each try delays a sync cycle
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
@@ -52,19 +56,35 @@ class OverrideCache:
             if revision == self._revision and self._clock() < self._reread_at_s:
                 return
             everybody = self._store.read_for_everybody()
-            if self._clock() >= self._retry_at_s:
-                self._retry_at_s = self._clock() + RETRY_INTERVAL_S
-                self.overrides = self._store.read()
+            begun_s = self._clock()
+            if begun_s >= self._retry_at_s:
+                try:
+                    self.overrides = self._store.read()
+                except StoreError:
+                    if self._clock() - begun_s >= SLOW_S:
+                        self._retry_at_s = self._clock() + RETRY_INTERVAL_S
+                    raise
                 self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
-                self._retry_at_s = -math.inf
                 return
         except StoreError as exc:
             self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
             if everybody is None and isinstance(exc, StoreUnavailable):
                 raise
         if everybody is not None:  # the others take too long to read
-            others = (each for each in self.overrides if each.target.client_id is not None or each is LEFT_OUT)
-            self.overrides = tuple({each.target: each for each in (*others, *everybody)}.values())
+            others = (each for each in self.overrides if each.target.client_id is not None)
+            found = {each.target: each for each in (*others, *everybody)}
+            self.overrides = tuple((with_dry_run(found) if LEFT_OUT in self.overrides else found).values())
+
+
+class SettingsChange(NamedTuple):
+    """A change of settings that is still to be logged."""
+
+    old: Settings
+    new: Settings
+    origin: str
+    fixed_changes: Sequence[str]  # those that need a restart
+    restart_needed: bool
+    overridden: Mode | None  # new mode of the file that an override hides
 
 
 class LiveSettings:
@@ -90,21 +110,26 @@ class LiveSettings:
         self._warn = warn
         self._poll = poll
         self._applied_base = settings
+        self._unlogged: deque[SettingsChange] = deque()
         self.use()
 
     def use(self) -> Settings:
-        """Return the settings for a worker that starts."""
+        """Return the settings for a worker that starts. It may be in a child of the process that has read the file."""
+        if self.file is not None:
+            self.file.catch_up()
+            self.base = self._applied_base = self.file.settings
         # The worker keeps the collections, sync and privacy that the file names now.
-        self._used = self.current = replace(self.base, policies=self.current.policies)
+        policies = apply_overrides(self.base.policies, self.overrides)
+        self._used = self.current = replace(self.base, policies=policies)
         self._may_have_counts = self.base.policies.mode is not Mode.OFF
         return self.current
 
     def poll(self) -> None:
-        """Have ``update`` apply a changed configuration, if there is one."""
+        """Read the file; ``update`` applies what has changed."""
         self.base = self._poll() or self.base
 
     def update(self, overrides: tuple[Override, ...]) -> bool:
-        """Apply a changed configuration, if any, and these overrides. Logs the changes.
+        """Apply a changed configuration, if any, and these overrides. ``log_changes`` logs what has changed.
 
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
@@ -124,14 +149,27 @@ class LiveSettings:
             store = new.store if new.store.has_same_collections(old.store) else old.store
             new = replace(new, store=store, sync=used.sync, privacy=used.privacy)
         self.current, self._applied_base, self.overrides = new, base, overrides
-        changes = describe_changes(old, new)
+        is_overridden = mode is not former_mode and mode is not new.policies.mode
+        # The one line that switches limits off needs no restart.
+        needs = fixed_changes if restart_needed and mode is not Mode.OFF else []
         origin = "overrides" if is_same_base else "file"
-        log.info("config_reloaded", origin=origin, changes=changes, restart_needed=restart_needed)
-        if restart_needed and mode is not Mode.OFF:  # the one line that switches limits off needs none
-            log.warning("restart_needed", changes=fixed_changes, hint=RESTART_NEEDED)
+        self._unlogged.append(SettingsChange(old, new, origin, needs, restart_needed, mode if is_overridden else None))
+        return gives_way
+
+    def log_changes(self) -> None:
+        """Log what ``update`` has changed. Called after it took effect: a log that blocks must not delay it."""
+        with suppress(IndexError):  # two threads may log
+            while True:
+                self._log_change(self._unlogged.popleft())
+
+    def _log_change(self, change: SettingsChange) -> None:
+        old, new, mode = change.old, change.new, change.new.policies.mode.value
+        changes = describe_changes(old, new)
+        log.info("config_reloaded", origin=change.origin, changes=changes, restart_needed=change.restart_needed)
+        if change.fixed_changes:
+            log.warning("restart_needed", changes=change.fixed_changes, hint=RESTART_NEEDED)
         self._warn(new, old)
         if old.policies.mode is not new.policies.mode:
-            log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
-        if mode is not former_mode and mode is not new.policies.mode:
-            log.warning("mode_overridden", mode=new.policies.mode.value, file=mode.value, hint=OVERRIDDEN)
-        return gives_way
+            log.warning("mode_changed", old=old.policies.mode.value, new=mode)
+        if change.overridden is not None:
+            log.warning("mode_overridden", mode=mode, file=change.overridden.value, hint=OVERRIDDEN)

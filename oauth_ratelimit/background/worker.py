@@ -14,8 +14,9 @@ from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import active
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -81,12 +82,13 @@ class Worker:
             clock=lambda: self.limiter.now_s(),
         )
         events = DenialEvents(settings.events.per_minute, trace_of=trace_of, recorder=denials)
+        follows_store_clock = clock is time.time  # an injected clock is right by definition
         self.limiter = Limiter(
             settings,
             stores and stores.counters,
             clock=clock,
             denial_events=events,
-            follows_store_clock=clock is time.time,  # an injected clock is right by definition
+            follows_store_clock=follows_store_clock,
         )
         self._reconnector = stores and Reconnector(stores, settings.store)
         metrics = open_metrics()
@@ -104,9 +106,9 @@ class Worker:
         self._override_cache = OverrideCache(stores and stores.overrides)
         self.tokens = TokenCache(
             lambda: live.current.reuse,
-            may_reuse=lambda client_id: live.current.policies.may_reuse(client_id),
+            may_reuse=self._may_reuse,
             notices=stores and stores.revocations,
-            clock=uptime_s if clock is time.time else clock,  # an injected clock is right by definition
+            clock=uptime_s if follows_store_clock else clock,
         )
         self.health_monitor = HealthMonitor(
             self.limiter,
@@ -119,25 +121,32 @@ class Worker:
         rollups = stores and RollupTask(
             stores.rollups, settings=lambda: live.current.statistics, clock=self.limiter.now_s
         )
-        self._tasks: list[BackgroundTask] = list(filter(None, (self.tokens, statistics, denials, rollups)))
+        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
         self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
-        self.is_outdated = self._is_ending = self._has_preloaded = self._is_watched = False
-        self._settings_lock = threading.Lock()  # guards ``live``; held while settings are applied, never during I/O
+        self.is_outdated = self._is_ending = self._has_preloaded = False
+        self._is_watched: bool | None = None  # whether a thread watches the file; None before the start
+        self._settings_lock = (
+            threading.Lock()
+        )  # guards ``live``; held while settings are applied, never while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
         """Start the background threads."""
-        self._is_watched = True
+        self._start_watch()
         self._loop.start()
-        try:
-            threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
-        except RuntimeError:  # the process has none left, so the cycles look at the file
-            self._is_watched = False
-            log.exception("cycle_failed")
         with self._settings_lock:
             self._start_failure_loop()
+
+    def _start_watch(self) -> None:
+        """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
+        self._is_watched = True
+        try:
+            threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
+        except RuntimeError as exc:
+            self._is_watched = False
+            self._log_failure(exc)
 
     def _start_failure_loop(self) -> None:
         """Start to synchronise urgent failures, if the guard is on and shares them."""
@@ -150,7 +159,7 @@ class Worker:
         with self._preload_lock:
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
-                with self._time_limit(Deadline(self._settings.store.timeout_s)):
+                with self._time_limit():
                     self.limiter.preload(count)
                     self.guard.preload(count)
             self._has_preloaded = True
@@ -166,7 +175,7 @@ class Worker:
         self.limiter.close(deadline)
         self.guard.close(deadline)
         self._attempt(self.observer.count_noted)
-        for task in self._tasks:
+        for task in (self.tokens, *self._recorders):
             part = deadline.part(TASK_SHARE)
             with self._time_limit(part):
                 self._attempt(partial(task.close, part))
@@ -177,14 +186,25 @@ class Worker:
         if self._reconnector is not None:
             self._reconnector.stop(deadline)
 
-    def _time_limit(self, deadline: Deadline) -> AbstractContextManager[None]:
+    def _time_limit(self, deadline: Deadline | None = None) -> AbstractContextManager[None]:
+        """Let operations end before a deadline, by default after ``store.timeout`` together."""
+        deadline = deadline or Deadline(self._settings.store.timeout_s)
         return self.stores.time_limit(deadline.remaining_s) if self.stores else nullcontext()
 
-    def _refresh_overrides(self) -> StoreError | None:
-        """Read changed overrides. Returns the error if MongoDB did not answer."""
+    def _may_reuse(self, client_id: str) -> bool:
+        """Return whether tokens of a client may be kept somewhere. Without limits here, others may have theirs."""
+        policies = self._settings.policies
+        return policies.mode is Mode.OFF or policies.may_reuse(client_id)
+
+    def _refresh(self) -> StoreError | None:
+        """Read changed overrides, and the clock that their ends and heartbeats go by.
+
+        Returns the error if MongoDB did not answer.
+        """
         try:
-            with self._time_limit(Deadline(self._settings.store.timeout_s)):
+            with self._time_limit():
                 self._override_cache.refresh()
+                return self.limiter.measure_clock()
         except StoreUnavailable as exc:
             return exc
         except Exception as exc:  # noqa: BLE001  # a bug must not keep other work from being done
@@ -194,31 +214,35 @@ class Worker:
     def after_cycle(self, report: CycleReport | None) -> None:
         """Apply changes of configuration and overrides, then run the tasks.
 
-        The scheduler calls this with the report of the sync cycle before; None if none has run yet.
+        The scheduler calls this with the report of the sync cycle before; None if none has run yet. Overrides are read
+        unless no server was found: counters that cannot be written must not keep an operator's change from instances.
         """
         error = None if report is None else report.error
-        if error is None or error.has_answered:
-            error = self._refresh_overrides() or error
-        error = error or self.limiter.measure_clock()  # heartbeats and ends of overrides go by it
+        if not isinstance(error, StoreUnreachable):
+            error = self._refresh()
         tasks = self._run_tasks if error is None else partial(self.guard.run, error=error)
+        if self._is_watched is False:
+            self._start_watch()
         look = self._apply_settings if self._is_watched else self.look_at_file
         for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
             if not self._is_ending:  # else it would only take the time of the last flush
                 self._attempt(step)
 
     def _run_tasks(self) -> None:
-        """Run the tasks that ask MongoDB, all of them together no longer than ``store.timeout``.
+        """Run the tasks that ask MongoDB, those for revoked tokens first.
 
-        If one is slow, so is MongoDB, or it is gone: the others come first after the next cycle.
+        If one is slow, so is MongoDB, or it is gone: at least one of the others runs, and the rest after later cycles.
         """
         end_s = time.monotonic() + TASKS_S
-        with self._time_limit(Deadline(self._settings.store.timeout_s)):
-            tasks = [self.preload, self.guard.run, self._beat, *(task.run for task in self._tasks)]
+        with self._time_limit():
+            self._attempt(self.tokens.run)
+        tasks = [self.preload, self.guard.run, self._beat, *(recorder.run for recorder in self._recorders)]
+        with self._time_limit():
             for _ in tasks:
-                if self._is_ending or time.monotonic() >= end_s:
-                    break
                 self._turn += 1
                 self._attempt(tasks[(self._turn - 1) % len(tasks)])
+                if self._is_ending or time.monotonic() >= end_s:
+                    break
 
     def _beat(self) -> None:
         self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
@@ -237,25 +261,26 @@ class Worker:
         with self._settings_lock:
             if self._is_ending:
                 return
-            if self._live.update(active(self._override_cache.overrides, self.limiter.now_s())):
+            is_outdated = self._live.update(active(self._override_cache.overrides, self.limiter.now_s()))
+            if is_outdated:
                 self.is_outdated = self._is_ending = True
-                return
             settings = self._live.current
-            if self._reconnector is not None:
+            if self._reconnector is not None and not is_outdated:
                 self._reconnector.follow(settings.store)
-            if settings is not self._settings:
+            if settings is not self._settings and not is_outdated:
                 self.limiter.reconfigure(settings)
                 self.guard.reconfigure(settings)
                 self._start_failure_loop()
-                self.tokens.note_change()
+                self.tokens.note_change()  # before the cache goes by the new limits
                 self._settings = settings  # last, so that the next look tries again after a failure
+        self._live.log_changes()
 
     def _attempt(self, work: Callable[[], object]) -> None:
         """Run one task and log its failure, so that the other tasks still run."""
         try:
             work()
         except StoreError as exc:
-            self._log.error("task_failed", key="store", error=str(exc))
+            self._log.error("task_failed", key=str(exc), error=str(exc))
         except Exception as exc:  # noqa: BLE001  # a bug or an unexpected document
             self._log_failure(exc)
 

@@ -1,6 +1,7 @@
 """Hot reload: new settings when the configuration file changes. A file that is not valid stops nothing."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,44 +68,60 @@ class ConfigFile:
         """Return what applies now. Never raises: if the file is not valid, limits are off, and it is logged."""
         self._read(expected=None)
         self._seen_stamp = self._read_stamp
+        self._report_if_due()
+        return self.settings
+
+    @property
+    def settings(self) -> Settings:
+        """Settings that apply now, by the content that was read last."""
         assert self._settings is not None
         return self._settings
+
+    def catch_up(self) -> None:
+        """Read the file at once if it has changed since it was read, such as in the parent of this process."""
+        if self._stamp() != self._read_stamp:
+            self._read(expected=None)
 
     def poll(self) -> Settings | None:
         """Return new settings if the file has changed what applies, else None. Costs one ``stat`` of the file.
 
         A change is read when two polls in a row find the same status, because a file that is being written may be
         valid and lack its end, such as the trusted clients. Never raises: for a file that is not valid the last valid
-        settings stay, switched off if it has ``mode: off``. It is logged as ``config_rejected``, and again each minute.
+        settings stay, switched off if it has ``mode: off``. The next poll logs ``config_rejected``, and again each
+        minute: a log that blocks must not keep a change from being applied.
         """
+        self._report_if_due()
         if self._is_reload_requested:
             self._is_reload_requested = False
             log.info("reload_requested", path=self.path)
             return self._read(expected=None)
-        try:
-            stamp = stamp_of(Path(self.path).stat())
-        except (OSError, ValueError):  # a path may hold a NUL
-            stamp = None
+        stamp = self._stamp()
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
         if settled and stamp != self._read_stamp:
             return self._read(expected=stamp)
-        if self.rejection is not None and self._clock() >= self._next_report_s:
-            self._report(self.rejection)
         return None
+
+    def _stamp(self) -> Stamp | None:
+        try:
+            return stamp_of(Path(self.path).stat())
+        except (OSError, ValueError):  # a path may hold a NUL
+            return None
 
     def request_reload(self) -> None:
         """Have the next ``poll`` read the file even if it looks unchanged. Safe in a signal handler."""
         self._is_reload_requested = True
 
     def _read(self, *, expected: Stamp | None) -> Settings | None:
-        """Return what applies if the file still has the expected stamp and changes anything."""
-        digest, was_valid = "", self.rejection is None
-        self._read_stamp = expected
+        """Return what applies if the file still has the expected stamp and changes anything.
+
+        A file that could not be read is read again with the next poll: the cause may be gone, such as a lack of
+        descriptors.
+        """
+        digest, was_valid, stamp = "", self.rejection is None, None
         try:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
                 return None
-            self._read_stamp = stamp
             digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
             settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
@@ -115,7 +132,7 @@ class ConfigFile:
                 log.warning("config_not_protected", path=self.path, hint=warning)
             self._valid, self.rejection = settings, None
         is_new = settings != self._settings or (self.rejection is None and not was_valid)
-        self._settings, self.digest = settings, digest
+        self._settings, self.digest, self._read_stamp = settings, digest, stamp
         return settings if is_new else None
 
     def _without(self, error: ConfigError, *, is_news: bool) -> Settings:
@@ -129,10 +146,13 @@ class ConfigFile:
         since_s = self.rejection.since_s if self.rejection else self._clock()
         self.rejection = Rejection(error.problems, since_s, effect)
         if is_news:
-            self._report(self.rejection)
+            self._next_report_s = -math.inf
         return settings
 
-    def _report(self, rejection: Rejection) -> None:
+    def _report_if_due(self) -> None:
+        rejection = self.rejection
+        if rejection is None or self._clock() < self._next_report_s:
+            return
         self._next_report_s = self._clock() + REPEAT_S
         log.error(
             "config_rejected",

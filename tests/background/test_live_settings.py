@@ -16,7 +16,7 @@ from oauth_ratelimit.background.live_settings import (
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
 from testbed.clock import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
@@ -82,7 +82,12 @@ def test_overrides_that_take_too_long_hold_up_neither_cycles_nor_a_mode_of_every
     override_cache.refresh()
     store.read.reset_mock()
     store.revision.return_value, store.read_for_everybody.return_value = "b", (ENFORCED,)
-    store.read.side_effect = StoreUnavailable("MongoDB failed: MaxTimeMSExpired (50)")
+
+    def time_out() -> None:
+        clock.advance(2.0)
+        raise StoreUnavailable("MongoDB failed: MaxTimeMSExpired (50)")
+
+    store.read.side_effect = time_out
     with capture_logs() as logs:
         for _ in range(5):
             override_cache.refresh()
@@ -97,6 +102,45 @@ def test_overrides_that_take_too_long_hold_up_neither_cycles_nor_a_mode_of_every
     for _ in range(5):
         override_cache.refresh()
     assert ((OTHER,), 2) == (override_cache.overrides, store.read.call_count)
+
+
+def test_overrides_whose_read_fails_quickly_are_read_again_in_the_next_cycle(
+    store: Mock, override_cache: OverrideCache
+) -> None:
+    """A connection that broke says nothing about how long the next read takes."""
+    store.read.side_effect = [StoreUnavailable("MongoDB is unreachable: AutoReconnect"), (OTHER,)]
+    for _ in range(2):
+        override_cache.refresh()
+    assert (OTHER,) == override_cache.overrides
+
+
+def test_dry_run_because_of_too_many_overrides_stays_while_they_cannot_be_read(
+    store: Mock, override_cache: OverrideCache
+) -> None:
+    """Trusted clients may be among those that were left out. Only ``off`` denies nobody either."""
+    store.read.return_value = (OTHER, LEFT_OUT)
+    override_cache.refresh()
+    store.revision.return_value = "b"
+    store.read.side_effect = StoreUnavailable("MongoDB failed: MaxTimeMSExpired (50)")
+    found = []
+    for everybody in ((ENFORCED,), (LASTING,)):
+        store.read_for_everybody.return_value = everybody
+        override_cache.refresh()
+        found.append({each.target: each.mode for each in override_cache.overrides}[LEFT_OUT.target])
+    assert [Mode.DRY_RUN, Mode.OFF] == found
+
+
+def test_change_takes_effect_before_it_is_logged() -> None:
+    """A log that blocks, as on a pipe that nobody reads, must not keep limits from being switched off."""
+    changed = [load_config({"mode": "off"})]
+    live = LiveSettings(load_config({"mode": "enforce"}), lambda: changed.pop() if changed else None)
+    with capture_logs() as logs:
+        live.poll()
+        live.update(())
+        assert (Mode.OFF, []) == (live.current.policies.mode, logs)
+        live.log_changes()
+        live.log_changes()
+    assert ["config_reloaded", "mode_changed"] == [entry["event"] for entry in logs]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +161,7 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
         for _ in range(3):
             live.poll()
             live.update(overrides)
+            live.log_changes()
 
     assert applied is live.current.policies.mode
     assert hidden == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
@@ -135,6 +180,7 @@ def test_what_needs_a_restart_stays_until_then_and_all_else_applies() -> None:
     with capture_logs() as logs:
         live.poll()
         live.update(())
+        live.log_changes()
         assert (Mode.DRY_RUN, second.store, first.sync) == (
             live.current.policies.mode,
             live.current.store,
@@ -142,6 +188,7 @@ def test_what_needs_a_restart_stays_until_then_and_all_else_applies() -> None:
         )
         live.poll()
         live.update(())
+        live.log_changes()
         assert (Mode.ENFORCE, second.store) == (live.current.policies.mode, live.current.store)
     assert third == live.use()
 

@@ -26,7 +26,7 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
@@ -98,16 +98,18 @@ def test_part_that_fails_stops_no_other_and_is_tried_again(
 @pytest.mark.parametrize(
     ("error", "mode"),
     [
-        (StoreUnavailable("MongoDB failed: CommandNotSupportedOnView (166)", has_answered=True), Mode.OFF),
-        (StoreRejected("MongoDB refused: Unauthorized (13)", has_answered=True), Mode.OFF),
-        (StoreUnavailable("MongoDB is unreachable: NetworkTimeout"), Mode.DRY_RUN),
+        (StoreUnavailable("MongoDB failed: CommandNotSupportedOnView (166)"), Mode.OFF),
+        (StoreRejected("MongoDB refused: Unauthorized (13)"), Mode.OFF),
+        (StoreUnavailable("MongoDB is unreachable: NetworkTimeout"), Mode.OFF),
+        (StoreUnavailable("the cycle failed: KeyError"), Mode.OFF),
+        (StoreUnreachable("MongoDB is unreachable: ServerSelectionTimeoutError"), Mode.DRY_RUN),
     ],
     ids=repr,
 )
 def test_override_applies_although_counters_cannot_be_shared(
     mongo_uri: str, clock: Clock, error: StoreError, mode: Mode
 ) -> None:
-    """Unless MongoDB was unreachable a moment ago: it would only be waited for once more."""
+    """Unless no server was found a moment ago: it would only be waited for once more. The instance shows in status."""
     worker = a_worker(mongo_uri, clock)
     worker.after_cycle(None)
     assert worker.stores is not None
@@ -115,6 +117,23 @@ def test_override_applies_although_counters_cannot_be_shared(
     worker.after_cycle(CycleReport(error=error))
     assert mode is worker.limiter.settings.policies.mode
     worker.stop()
+
+
+def test_watch_of_the_file_is_started_again_when_the_process_has_threads(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = a_worker(mongo_uri, clock)
+    with monkeypatch.context() as meanwhile, capture_logs() as logs:
+        meanwhile.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        worker._start_watch()
+    assert ["task_failed"] == failures_in(logs)
+    worker.after_cycle(None)
+    watches = [thread for thread in threading.enumerate() if thread.name == "oauth_ratelimit-settings"]
+    worker.stop()
+    for thread in watches:
+        thread.join(5.0)
+    assert 1 <= len(watches)
+    assert not any(thread.is_alive() for thread in watches)
 
 
 def test_preload_waits_once_for_tokens_and_failures() -> None:
@@ -170,13 +189,14 @@ def test_task_that_slow_ones_left_out_comes_first_after_the_next_cycle(
         monkeypatch.setattr(f"{task.__module__}.{owner}.{name}", run)
     worker = a_worker(mongo_uri, clock)
     counts = []
-    for _ in range(4):
+    for _ in range(6):
         worker.after_cycle(CycleReport())
         counts.append(len(runs))
     worker.stop()
 
-    assert [2, 4, 6, 8] == counts
-    assert 7 == len(set(runs[:7]))
+    assert [2, 4, 6, 8, 10, 12] == counts
+    assert ["TokenCache.run"] * 6 == runs[::2]  # revoked tokens are given out until they are read
+    assert 6 == len(set(runs[1::2]))
 
 
 def test_override_ends_while_a_cycle_waits_for_mongodb(mongo_uri: str, clock: Clock) -> None:
@@ -211,7 +231,7 @@ def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreacha
     with capture_logs() as logs:
         for _ in range(100):
             guess(worker.guard, keys)
-            worker.after_cycle(CycleReport(error=StoreUnavailable("no answer")))
+            worker.after_cycle(CycleReport(error=StoreUnreachable("no server")))
             clock.advance(6)
     kept_count = 100 - sum(line["hits"] for line in logs if line["event"] == "hits_dropped")
     assert 11 <= kept_count <= 11 + 10  # the frames of the window, and spare ones

@@ -1,13 +1,16 @@
 """A configuration file that changes while the application runs."""
 
+import errno
 import os
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
+from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
@@ -186,10 +189,31 @@ def test_poll_opens_only_a_changed_file_and_a_bad_one_once(
     monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args) or real_open(*args, **options))
     polled(source)
     assert [] == opened
-    write(path, "#" * 1_000_001)
+    write(path, "mode: [")
     polled(source)
     polled(source)
     assert 1 == len(opened)
+
+
+def test_file_that_could_not_be_read_is_read_when_it_can_be(
+    source: ConfigFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as in a process that has no descriptors left for a while. The file itself does not change."""
+    write(path, "mode: off")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert [None] == modes(polled(source))
+    assert [Mode.OFF] == modes(polled(source))
+
+
+def test_child_reads_a_change_that_its_parent_was_reading(source: ConfigFile, path: Path) -> None:
+    """Its settings are those of the file when its worker starts, also if it was forked in the middle of a reload."""
+    live = LiveSettings(source.settings, source.poll, file=source)
+    write(path, "mode: off")
+    assert Mode.OFF is live.use().policies.mode
+    write(path, ENFORCE)
+    polled(source)  # and not applied any more
+    assert Mode.ENFORCE is live.use().policies.mode
 
 
 def test_logged_problems_are_bounded_and_counted(source: ConfigFile, path: Path, events: list[Any]) -> None:

@@ -196,7 +196,7 @@ def translated_errors() -> Iterator[None]:
         details = exc.details or {}
         code = code_of(next(iter(details.get("writeErrors", ())), details))
         kind, what = (StoreRejected, "refused") if exc.code in UNAUTHORIZED else (StoreUnavailable, "failed")
-        raise kind(f"MongoDB {what}: {code} in {_operation(exc)}", code=code, has_answered=True) from None
+        raise kind(f"MongoDB {what}: {code} in {_operation(exc)}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__
         advice = next((advice for part, advice in _ADVICE.items() if part in str(exc)), None)

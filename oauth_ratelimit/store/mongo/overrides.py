@@ -75,8 +75,7 @@ class OverrideStore:
         if not is_complete:
             if self._is_complete:
                 log.error("overrides_left_out", read_count=len(found))
-            mode = overrides.get(LEFT_OUT.target, LEFT_OUT).mode
-            overrides |= {LEFT_OUT.target: LEFT_OUT} if mode is Mode.ENFORCE or mode is LEFT_OUT.mode else {}
+            overrides = with_dry_run(overrides)
         self._is_complete = is_complete
         return tuple(sorted(overrides.values(), key=lambda each: each.made_at_s))
 
@@ -178,6 +177,12 @@ class OverrideStore:
 
     def _collection(self) -> Collection[Document]:
         return self._connection.collection(OVERRIDES)
+
+
+def with_dry_run(overrides: dict[Target, Override]) -> dict[Target, Override]:
+    """Return overrides with a dry run for everybody, unless they switch limits off."""
+    present = overrides.get(LEFT_OUT.target)
+    return overrides if present and present.mode is Mode.OFF else {**overrides, LEFT_OUT.target: LEFT_OUT}
 
 
 def _of_client(*client_ids: str | None) -> Document:
