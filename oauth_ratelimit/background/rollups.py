@@ -6,7 +6,7 @@ from random import SystemRandom
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
@@ -49,11 +49,10 @@ class RollupTask:
             while self._work is not None and time.monotonic() < end_s:
                 if next(self._work, None) is None:
                     self._work = None
-        except StoreUnavailable:
+        except StoreError as exc:
             self._work = None  # the next look finds the rest again
-        except StoreRejected as exc:
-            self._work = None
-            self._log.warning("rollups_refused", error=str(exc))
+            if not isinstance(exc, StoreUnreachable):
+                self._log.warning("rollups_refused", error=str(exc))
 
     def close(self, deadline: Deadline) -> None:
         """Leave the rest to other instances."""

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from bson import Int64, ObjectId
+from bson import Int64, ObjectId, encode
+from bson.raw_bson import RawBSONDocument
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
@@ -282,6 +283,30 @@ def test_many_damaged_overrides_are_counted_in_one_line(store: OverrideStore, do
         assert () == store.read()
 
     assert [None] * MAX_NAMED + [50 - MAX_NAMED] == [entry.get("count") for entry in logs]
+
+
+def raw(*fields: tuple[str, Any]) -> RawBSONDocument:
+    """Return a document in which names may be repeated."""
+    content = b"".join(encode({name: value})[4:-1] for name, value in fields)
+    return RawBSONDocument((len(content) + 5).to_bytes(4, "little") + content + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "client_id"),
+    [(OverrideKind.MODE, "zebra"), (OverrideKind.MODE, None), (OverrideKind.TRUSTED, "zebra")],
+)
+def test_planted_id_with_a_repeated_field_is_about_nobody(
+    store: OverrideStore, documents: Any, kind: OverrideKind, client_id: str | None
+) -> None:
+    """The driver decodes the last of several fields with one name, so it would be that of a client or of everybody."""
+    mode = Mode.DRY_RUN if kind is OverrideKind.MODE else None
+    override = Override(Target(kind, client_id), "ann", "", 1.0, mode=mode)
+    identity = raw(("kind", kind.value), ("clientId", "zz"), ("clientId", client_id))
+    planted = an_override(_id=identity, mode="enforce" if mode else None, by="mallory")
+    documents.insert_one(raw(*planted.items()))
+    assert "ann" == store.put(override).author
+    assert store.remove(override.target, author="ann", reason="")
+    assert () == store.read()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, OVER, ClientMinute, ClientTotal, Denials, Peak, Source, Tally
+from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
@@ -351,6 +352,9 @@ PLANTED: dict[str, list[dict[str, Any]]] = {
         for step_s, write in ((MINUTE_S, [1]), (FIVE_S, LONG), (HOUR_S, None), (DAY_S, 5))
     ],
     "a note that fills a document": [{"_id": {CHANGED: FIVE_S, "start": PLANTED_S}, "x": "x" * (2**24 - 70)}],
+    "a note of a coarser step that fills a document": [
+        {"_id": {CHANGED: HOUR_S, "start": PLANTED_S // HOUR_S * HOUR_S}, "x": "x" * (2**24 - 70)}
+    ],
     "a note of no step": [{"_id": {CHANGED: FIVE_S, "start": PLANTED_S + 0.5}}],
     "ids that fill a rollup": [an_entry(f"{number}{LONG}") for number in range(18)],
     "policies that fill a rollup": [an_entry(f"{number}", peaks={LONG: [0.1, 1, 10, 60]}) for number in range(18)],
@@ -374,6 +378,32 @@ def test_planted_documents_stop_neither_rollups_nor_statistics(
 
     assert Tally(5) == found["shop-0"]
     assert fleet.derive() == 0
+
+
+def test_step_that_cannot_be_derived_stops_no_other(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is raised last, and it comes last the next time: it may take as long as there is time."""
+    fleet, tried = Fleet(connection), []
+    for minutes in range(0, 30, 5):
+        fleet.write(PLANTED_S + 60 * minutes, allowed=1)
+    fleet.clock.advance(3600)
+    derive = RollupStore.derive
+
+    def fail_once(store: RollupStore, step: Any, **options: Any) -> None:
+        tried.append(step)
+        if step == (FIVE_S, PLANTED_S):
+            raise StoreUnavailable("MongoDB failed: BSONObjectTooLarge (10334)")
+        derive(store, step, **options)
+
+    monkeypatch.setattr(RollupStore, "derive", fail_once)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            list(fleet.rollups.derive_due(fleet.clock(), keep_s=DAY_S * 30))
+        fleet.write(PLANTED_S + 300, allowed=1)
+    of_five = [step for step in tried if step[0] == FIVE_S]
+
+    assert 6 <= len({*of_five})
+    assert (FIVE_S, PLANTED_S) == of_five[-1]
+    assert (FIVE_S, PLANTED_S) != of_five[-2]
 
 
 def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: Connection) -> None:

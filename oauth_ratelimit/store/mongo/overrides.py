@@ -11,7 +11,7 @@ and go by no value that a document brings. If there are too many, nobody is deni
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from bson import ObjectId
 from pymongo.collection import Collection
@@ -159,7 +159,9 @@ class OverrideStore:
         is_sent = {"$lte": [size, max_bytes]}
         projection = {
             SIZE: size,
-            "_id": {"$cond": [{"$lte": [{"$bsonSize": {"id": "$_id"}}, MAX_ID_BYTES]}, "$_id", None]},
+            "_id": {
+                "$cond": [{"$and": [{"$lte": [{"$bsonSize": {"id": "$_id"}}, MAX_ID_BYTES]}, _IS_EXACT]}, "$_id", None]
+            },
             **{name: {"$cond": [is_sent, f"${name}", "$$REMOVE"]} for name in fields},
         }
         found: list[Document] = []
@@ -183,6 +185,17 @@ def with_dry_run(overrides: dict[Target, Override]) -> dict[Target, Override]:
     """Return overrides with a dry run for everybody, unless they switch limits off."""
     present = overrides.get(LEFT_OUT.target)
     return overrides if present and present.mode is Mode.OFF else {**overrides, LEFT_OUT.target: LEFT_OUT}
+
+
+_TARGET: Final[Document] = {"kind": "$_id.kind", "clientId": "$_id.clientId"}
+_IS_EXACT: Final[Document] = {
+    "$and": [
+        {"$in": ["$_id", [_TARGET, {**_TARGET, "limitKind": "$_id.limitKind"}]]},
+        {"$in": [{"$type": "$_id.clientId"}, ["string", "null"]]},
+    ]
+}
+"""Expression for an ``_id`` without further or repeated fields: the driver decodes the last of several, and null for
+undefined, so that two documents were about one target."""
 
 
 def _of_client(*client_ids: str | None) -> Document:

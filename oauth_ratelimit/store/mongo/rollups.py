@@ -19,7 +19,8 @@ from bson import ObjectId
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, OVER, ClientTotal, Tally
-from oauth_ratelimit.store.mongo.client import Document, translated_errors
+from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
+from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, date_of, fits, is_text, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_rows, tallies_of
@@ -65,8 +66,16 @@ class Present(NamedTuple):
 class RollupStore(StatisticsCollection):
     """The rollups, and what is read from them."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._failed: set[Step] = set()  # steps that could not be derived when they were tried last
+
     def derive_due(self, now_s: float, *, keep_s: float) -> Iterator[Step]:
-        """Derive the steps that are over and missing or changed, finer ones first. Yield each."""
+        """Derive the steps that are over and missing or changed, finer ones first. Yield each.
+
+        One that fails stops no other, and comes last from then on. Its error is raised after all others.
+        """
+        failure: StoreUnavailable | None = None
         with translated_errors():
             oldest_s = self._first_minute_s()
             if oldest_s is None:
@@ -79,9 +88,19 @@ class RollupStore(StatisticsCollection):
             missing = {(step_s, at_s) for at_s in range(first_s, end_s, step_s)} - known
             with translated_errors():
                 changed = self._steps(CHANGED, oldest_s - step_s, end_s, (step_s,))  # also by the steps before
-            for step in sorted(missing | changed):  # the oldest first: younger ones can be read from the minutes
-                self.derive(step, keep_s=keep_s)
+            # The oldest first: younger ones can be read from the minutes.
+            for step in sorted(missing | changed, key=lambda step: (step in self._failed, step)):
+                try:
+                    self.derive(step, keep_s=keep_s)
+                    self._failed.discard(step)
+                except StoreUnreachable:
+                    raise
+                except StoreUnavailable as exc:
+                    self._failed.add(step)
+                    failure = exc
                 yield step
+        if failure is not None:
+            raise failure
 
     def derive(self, step: Step, *, keep_s: float) -> None:
         """Derive a step from finer ones, or from the minutes if one of them is missing; nothing if it is up to date."""
@@ -221,8 +240,12 @@ class RollupStore(StatisticsCollection):
 
 def change_note(step: Step, *, keep_s: float) -> UpdateOne:
     """Return the update that notes that a part of a step has changed."""
-    note = {"write": ObjectId(), "expire": _expire(step, keep_s)}
-    return UpdateOne({"_id": _id(CHANGED, step)}, {"$set": note}, upsert=True)
+    note = {
+        "_id": "$_id",
+        "write": ObjectId(),
+        "expire": _expire(step, keep_s),
+    }  # whole: a planted one may be too large
+    return UpdateOne({"_id": _id(CHANGED, step)}, [{"$replaceWith": note}], upsert=True)
 
 
 def _id(kind: str, step: tuple[int, float]) -> Document:
