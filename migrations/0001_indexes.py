@@ -12,10 +12,8 @@ from oauth_ratelimit.store.mongo.indexes import INDEXES, IndexProblem, create_in
 
 def problems(collections: Mapping[str, Any]) -> list[IndexProblem]:
     """Return what is wrong with the indexes. Without the guard there are no failures."""
-    found = {name: list(index_problems(collections[name], indexes)) for name, indexes in INDEXES.items()}
-    if not collections[FAILURES].index_information():
-        del found[FAILURES]
-    return [problem for each in found.values() for problem in each]
+    used = [name for name in INDEXES if name != FAILURES or collections[FAILURES].index_information()]
+    return [problem for name in used for problem in index_problems(collections[name], INDEXES[name])]
 
 
 def upgrade(collections: Mapping[str, Any]) -> None:

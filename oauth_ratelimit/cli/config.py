@@ -13,7 +13,7 @@ from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.loader import permission_warning
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
@@ -52,7 +52,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
         click.echo(files("oauth_ratelimit").joinpath("config.schema.json").read_text("utf-8"), nl=False)
         return
     problems: tuple[str, ...] = ()
-    settings = running = None
+    settings = running = failure = None
+    context: CliContext = ctx.obj
     warnings = []
     try:
         settings = load_config(file)
@@ -66,11 +67,14 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
             *(_unknown_names(app, settings.policies) if app is not None else ()),
         ]
         if app is None:
-            ctx.obj.config_path = ctx.obj.config_path or file
+            context = context.or_file(file)
     except ConfigError as exc:
         problems = exc.problems
     if is_compared and settings is not None and not problems:
-        running = _compared(ctx.obj, settings)
+        try:
+            running = _compared(context, settings)
+        except StoreError as exc:  # what the file says is known all the same
+            failure = exc
     if as_json:
         more = summary_data(settings) if settings else {}
         found = {"file": file, "ok": not problems, "problems": problems, "warnings": warnings}
@@ -86,6 +90,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
             click.secho(f"Warning: {visible_name(warning)}", fg="yellow", err=True)
         if running:
             click.echo(f"Running instances: {visible_name(running)}")
+    if failure is not None:
+        raise failure
     ctx.exit(1 if problems else 0)
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from oauth_ratelimit.config import Settings, StoreSettings, load_config
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
-from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
@@ -53,16 +54,27 @@ class CliContext(OperatorContext):
     """
 
     def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
-        super().__init__(self._load, self._open, clock=time.time)
+        super().__init__(self._load, self._open, clock=self._time)
         self.allows_invalid_config = False  # True if the address of MongoDB is enough for the command
         self._invalid: ConfigError | None = None
         self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
 
+    def or_file(self, path: str) -> "CliContext":
+        """Return this context, or that of a file if none was named."""
+        return self if self.config_path else CliContext(path, self._mongo_uri, self._script)
+
     @property
     def is_shared(self) -> bool:
         return self.settings.store.uri is not None
+
+    def _time(self) -> float:
+        """Return the time of MongoDB, by which overrides end; that of this machine if it does not answer."""
+        with suppress(StoreError, click.UsageError):  # errors of usage are for the command to report
+            if self.is_shared:
+                return self.stores.counters.time_s()
+        return time.time()
 
     @property
     def invalid(self) -> ConfigError | None:

@@ -42,7 +42,7 @@ DONE_COLUMNS = [
     Column("applied migrations", lambda done: ", ".join(done["applied_migrations"]) or "none: up to date"),
 ]
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
-WAITING = "Waiting for what instances still send, as long as sync.max_interval."
+WAITING = "Waiting {wait_s:g} s for what instances still send."
 MAX_ROUNDS = 3
 CUT_OFF_AFTER_S = 15.0  # an instance that runs has a heartbeat every ten seconds
 NOT_ERASED = (
@@ -167,9 +167,9 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     Counters of the user start at zero on all instances. Overrides and resets stay in the history; the name is blanked
     where it is the author, part of the reason or the user of the reset.
 
-    Removes them again after sync.max_interval, in which instances send what they have counted, up to three times, and
-    says what came back. Instances may still send statistics of the present minute: run it again two minutes later. Log
-    files, backups and what was passed on to others stay untouched. Asks first on a terminal.
+    Removes them again after sync.max_interval and two sync intervals, in which instances send what they have counted,
+    up to three times, and says what came back. Instances may still send statistics of the present minute: run it again
+    two minutes later. Log files, backups and what was passed on to others stay untouched. Asks first on a terminal.
 
     \b
     Examples:
@@ -212,7 +212,7 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
 
 
 class Erased(NamedTuple):
-    """Numbers of records by kind, and what is in the way."""
+    """Numbers of records by kind, and what was refused or came back."""
 
     counts: dict[str, int]
     refused: dict[str, str]  # reasons by kind
@@ -225,21 +225,24 @@ def _erase(context: CliContext, person: Person, *, dry_run: bool) -> Erased:
     erasure, stores = context.stores.erasure_of(person), context.stores
     counts: Counter[str] = Counter()
     refused: dict[str, str] = {}
+    sync = context.settings.sync
+    wait_s = max(sync.interval_s, sync.max_interval_s) + 2 * sync.interval_s  # until each has sent its hits
     for number in range(1 if dry_run else MAX_ROUNDS):
         if number:
-            click.echo(WAITING, err=True)
-            sleep(context.settings.sync.max_interval_s)
+            click.echo(WAITING.format(wait_s=wait_s), err=True)
+            sleep(wait_s)
         found: dict[str, int] = {}
         for name in PARTS:
             try:
                 found[name] = erasure.count(name, remove=not dry_run)
+                refused.pop(name, None)
             except StoreRejected as exc:
                 refused[name] = str(exc)
         counts.update(found)
         if number and not any(found.values()):
             break
     cut_off: list[str] = []
-    if not dry_run and not refused:
+    if not dry_run:
         now_s = stores.documents.facts().clock_s
         cut_off = [each.instance for each in stores.heartbeats.read(now_s) if now_s - each.beat_at_s > CUT_OFF_AFTER_S]
     came_back = {} if dry_run else {name: count for name, count in found.items() if count}

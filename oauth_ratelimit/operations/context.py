@@ -21,7 +21,11 @@ class OperatorContext:
     ) -> None:
         self._load_settings = load_settings
         self._open_stores = open_stores
-        self.now_s = clock()
+        self._clock = clock
+
+    @cached_property
+    def now_s(self) -> float:
+        return self._clock()
 
     @cached_property
     def settings(self) -> Settings:

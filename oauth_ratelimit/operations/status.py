@@ -22,7 +22,7 @@ LOST = {
     "store.": "Every limit begins anew then: counts, overrides and statistics stay in the former place. ",
     "privacy.": "If user_names or the first key changes, limits of users begin anew then. ",
 }
-NOTHING_LOST = "While MongoDB accepts the credentials in use, a process that ends loses no count"
+NOTHING_LOST = "A process that ends still sends what it has counted, to the former place"
 
 
 def is_late(beat: Heartbeat, now_s: float) -> bool:
@@ -59,7 +59,7 @@ def restart_text(settings: Settings, heartbeats: Sequence[Heartbeat]) -> str | N
     if not needed:
         return None
     changes = ", ".join(list(dict.fromkeys(chain.from_iterable(needed)))[:MAX_CHANGES])
-    lost = next((text for section, text in LOST.items() if section in changes), "")
+    lost = "".join(text for section, text in LOST.items() if section in changes)
     return f"restart needed on {len(needed)} of {counted(len(heartbeats), 'instance')}: {changes}. {lost}{NOTHING_LOST}"
 
 

@@ -159,12 +159,18 @@ def test_what_running_instances_need_a_restart_for_is_said_before_the_file_is_re
     assert text.startswith(start)
     assert "limits of users begin anew" in text
     assert "Every limit" not in text
+    assert text.endswith(" A process that ends still sends what it has counted, to the former place")
     config = ("--config", str(terminal.config_path))
     elsewhere = {"store": {"uri": "mongodb://kim:secret@127.0.0.1:1/other"}}
     text = running(*config, **elsewhere)
     assert re.search(r": store.database: test_\w+ -> other. Every limit begins anew then: ", text)
     assert "secret" not in text
+    both = running(*config, **elsewhere, privacy=hashed)
+    assert "Every limit begins anew" in both and "limits of users begin anew" in both
     assert "no restart needed by 2 instances" == running(*config, **elsewhere, mode="off")
     path.write_text(yaml.safe_dump({**terminal.settings, **elsewhere}))
     assert text in run_command(*config, "check-config", str(path), "--running").stdout
-    assert 3 == run_command("check-config", str(path), "--running").exit_code
+    result = run_command("check-config", str(path), "--running")
+    assert (3, True) == (result.exit_code, f"{path}: valid (mode enforce)" in result.stdout)
+    result = run_command("check-config", str(path), "--running", "--json")
+    assert (3, True, None) == (result.exit_code, *(json.loads(result.stdout)[name] for name in ("ok", "running")))

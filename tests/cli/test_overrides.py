@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pymongo.errors import ExecutionTimeout
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.mode import Mode
@@ -14,7 +15,9 @@ from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import WHY, Terminal
@@ -277,9 +280,53 @@ def test_reset_names_a_counter_that_instances_do_not_read(
     documents.update_one({"_id.username": "alice"}, {"$set": planted})
     result = terminal.run("reset", "app")
     assert exit_code == result.exit_code
-    named = f"1 in ratelimits: {{'clientId': 'app', 'username': 'alice'}} ({next(iter(planted))})"
+    named = f"1 of the first 200 in ratelimits: {{'clientId': 'app', 'username': 'alice'}} ({next(iter(planted))})"
     assert (named in result.stderr) is (exit_code == 3)
     assert "requestCounters" not in documents.find_one({"_id.username": "bob"})
+
+
+def test_reset_looks_at_a_bounded_number_of_documents(
+    limiter: Limiter, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may have any number of users."""
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.inspect.MAX_LOOKED_AT", 2)
+    limiter.check("app")
+    for number in range(4):
+        limiter.check("app", str(number))
+    limiter.sync()
+    connection.collection("ratelimits").update_many({"_id.clientId": "app"}, {"$set": {"writers": 5}})
+    with pytest.raises(StoreRejected, match="instances do not read 2 of the first 2 in ratelimits: "):
+        CounterDocuments(connection, collection="ratelimits").reset("app")
+
+
+def test_reset_is_made_although_nobody_can_look_at_it(
+    terminal: Terminal, limiter: Limiter, documents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter.check("app")
+    limiter.sync()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ExecutionTimeout("operation exceeded time limit", 50)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oauth_ratelimit.store.mongo.inspect.parse_all", fail)
+        terminal.ok("reset", "app")
+    assert "requestCounters" not in documents.find_one({"_id.clientId": "app"})
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, 7200], ids=["behind", "ahead"])
+def test_wrong_clock_of_the_host_hides_no_override(
+    terminal: Terminal, overrides: OverrideStore, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    """The time is that of MongoDB, in which overrides end, and which instances go by."""
+    now_s = time.time()
+    monkeypatch.setattr("oauth_ratelimit.cli.context.time.time", lambda: now_s + ahead_s)
+    terminal.ok("trust", "add", "app", "--for", "1h", *WHY)
+    (override,) = overrides.read()
+    assert override.until_s == pytest.approx(now_s + 3600, abs=60)
+    found = terminal.data("overrides")
+    monkeypatch.setattr("oauth_ratelimit.cli.context.time.time", lambda: now_s - ahead_s)
+    assert found == terminal.data("overrides") != []
 
 
 def test_forgotten_tokens_that_cannot_be_announced_are_an_error(terminal: Terminal, connection: Connection) -> None:

@@ -153,4 +153,4 @@ def test_status_lists_what_needs_a_restart_and_who_does_not_use_the_new_address(
     HeartbeatStore(connection).put(behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5"))
     text = terminal.ok("status")
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
-    assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. While" in text
+    assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. A process" in text

@@ -1,5 +1,6 @@
 """All of a person's records are found and removed, on a real MongoDB."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,11 +22,13 @@ from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Tar
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.guard import Guess
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.erasure import Erasure
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal, terminal
@@ -232,14 +235,18 @@ def test_entries_of_any_form_keep_no_name_in_others(records: Records) -> None:
     client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
     with client:
         overrides = client.get_default_database()["ratelimit_overrides"]
-        for number, history in enumerate(([[{"by": ALICE}], {"by": ALICE}], [{"by": [ALICE]}], ALICE)):
+        refused = [[{"by": ALICE}], {"by": ALICE}]
+        for number, history in enumerate((refused, [{"by": [ALICE]}], ALICE)):
             overrides.insert_one({"_id": {"kind": f"a{number}", "clientId": "app"}, "history": history})
+        overrides.insert_one({"_id": {"kind": "\x1b[2J" + "x" * 5000, "clientId": "app"}, "history": refused})
         result = records.terminal.run("erase", ALICE)
         found = list(overrides.find({"_id.kind": {"$in": ["mode", "counters"]}}))
 
     assert (3, 3) == (result.exit_code, len(found))
     assert f"{ALICE}:" not in str(found).replace(f"{ALICE}x", "")
-    assert "a name stays in ratelimit_overrides {'kind': 'a0', 'clientId': 'app'}: error (28)" in result.stderr
+    assert "a name stays in 2 of ratelimit_overrides: " in result.stderr
+    assert "{'kind': 'a0', 'clientId': 'app'}: error (28)" in result.stderr
+    assert "x" * 250 in result.stderr and "x" * 300 not in result.stderr
 
 
 class Instances:
@@ -300,7 +307,7 @@ def test_hits_that_instances_still_had_are_removed_with_the_next_round(instances
         data["came_back"],
         data["cut_off"],
     )
-    assert [10.0, 10.0] == instances.waited_s
+    assert [12.0, 12.0] == instances.waited_s
     assert "ann" not in everything_in(instances.terminal.settings["store"]["uri"])
     assert {"bob": 12} == instances.stored(documents)
     instances.count("ann")
@@ -313,6 +320,35 @@ def test_user_who_goes_on_comes_back_and_the_command_says_so(instances: Instance
     result = instances.terminal.run("erase", "ann")
     assert (3, 2) == (result.exit_code, len(instances.waited_s))
     assert "records came back, at last 1 in counters, 1 in failures: run it again" in result.stderr
+
+
+def test_long_sync_interval_is_waited_for(instances: Instances) -> None:
+    """Hits are sent no sooner, whatever the maximum is."""
+    instances.terminal.settings |= {"sync": {"interval": "30s", "max_interval": "10s"}}
+    instances.terminal.config_path.write_text(yaml.safe_dump(instances.terminal.settings))
+    assert "Waiting 90 s for what instances still send." in instances.terminal.run("erase", "ann").stderr
+    assert {90.0} == set(instances.waited_s)
+
+
+@pytest.mark.parametrize("is_lasting", [False, True], ids=["once", "always"])
+def test_refused_part_is_tried_again_and_hides_no_instance_that_is_cut_off(
+    instances: Instances, connection: Connection, monkeypatch: pytest.MonkeyPatch, is_lasting: bool
+) -> None:
+    beats = connection.collection("ratelimit_stats")
+    beats.update_many({"_id.instance": {"$exists": True}}, {"$set": {"beat_at_s": time.time() - 16}})
+    count, refusals = Erasure.count, []
+
+    def refuse(self: Erasure, part: str, *, remove: bool) -> int:
+        if part == "denials" and (is_lasting or not refusals):
+            refusals.append(part)
+            raise StoreRejected("MongoDB refused")
+        return count(self, part, remove=remove)
+
+    monkeypatch.setattr(Erasure, "count", refuse)
+    result = instances.terminal.run("erase", "ann", "--json")
+    data = json.loads(result.stdout)
+    assert (3 if is_lasting else 0, is_lasting) == (result.exit_code, "denials" in data["refused"])
+    assert {worker.health_monitor.instance for worker in instances.workers} == set(data["cut_off"])
 
 
 def test_instance_that_is_cut_off_is_named(instances: Instances, connection: Connection) -> None:

@@ -196,5 +196,6 @@ def test_index_that_somebody_has_dropped_is_made_again(terminal: Terminal, mongo
 
 def test_foreign_index_that_is_not_in_the_way_is_left_alone(terminal: Terminal, mongo_database: Any) -> None:
     mongo_database["ratelimits"].create_index("expire", partialFilterExpression={"version": {"$gt": 5}})
+    mongo_database["ratelimit_failures"].create_index("expire", name="expire", expireAfterSeconds=0, sparse=False)
     terminal.ok("init-db")
     terminal.ok("init-db", "--check")

@@ -347,6 +347,7 @@ LONG = "x" * 2**20
 PLANTED: dict[str, list[dict[str, Any]]] = {
     "a step of another kind of number": [{"_id": {ROLLUP: FIVE_S, "start": Decimal128(str(PLANTED_S))}}],
     "a rollup of another form": [{"_id": {ROLLUP: FIVE_S, "start": PLANTED_S}, "offered": -1, "clients": "x"}],
+    "a rollup of a text": [{"_id": {ROLLUP: FIVE_S, "start": PLANTED_S}, "offered": "x", "clients": []}],
     "notes of another form": [
         {"_id": {CHANGED: step_s, "start": PLANTED_S // step_s * step_s}, "write": write, "expire": "x"}
         for step_s, write in ((MINUTE_S, [1]), (FIVE_S, LONG), (HOUR_S, None), (DAY_S, 5))

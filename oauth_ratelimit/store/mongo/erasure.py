@@ -13,6 +13,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.client import (
     FAILURES,
@@ -25,13 +26,14 @@ from oauth_ratelimit.store.mongo.client import (
 )
 from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
 from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
-from oauth_ratelimit.store.mongo.fields import is_text
+from oauth_ratelimit.store.mongo.fields import MAX_LOGGED, is_text
 from oauth_ratelimit.store.mongo.minute_sums import fields_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 PARTS = ("counters", "failures", "statistics", "denials", "overrides")
 TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle
 ERASED = "[erased]"  # replaces a name in a text
+MAX_NAMED = 5  # documents in an error
 
 
 class Person(NamedTuple):
@@ -95,7 +97,7 @@ class Erasure:
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
         mention = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
         name = re.compile("|".join(map(re.escape, self._person.names)))
-        count, refused = 0, ""
+        count, refused = 0, list[str]()
         for document in collection.find({"history": {"$exists": True}}):
             identity = document["_id"]
             client_id = identity.get("clientId") if isinstance(identity, dict) else None
@@ -107,11 +109,13 @@ class Erasure:
                 try:
                     collection.bulk_write(changes, ordered=False)
                 except BulkWriteError as exc:  # of another form: it stops no other
-                    refused = f"{collection.name} {identity}: {code_of(next(iter(exc.details['writeErrors']), {}))}"
+                    code = code_of(next(iter(exc.details["writeErrors"]), {}))
+                    refused.append(f"{visible_name(repr(identity)[:MAX_LOGGED])}: {code}")
         if count and remove:
             OverrideStore(self._connection).renew_revision()
         if refused:
-            raise StoreRejected(f"a name stays in {refused}")
+            named = ", ".join(refused[:MAX_NAMED])
+            raise StoreRejected(f"a name stays in {len(refused)} of {collection.name}: {named}")
         return count
 
 

@@ -64,7 +64,7 @@ def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -
     """Yield what is wrong with the indexes of a collection. Raises ``PyMongoError`` if they cannot be read."""
     found: list[Document] = []
     for name, parts in collection.index_information().items():
-        options = {option: value for option, value in parts.items() if option not in NOT_COMPARED}
+        options = {each: value for each, value in parts.items() if each not in NOT_COMPARED and value is not False}
         found.append({**options, "name": name, "key": dict(parts["key"])})
     target = f"db.getSiblingDB({_script(collection.database.name)}).getCollection({_script(collection.name)})"
     for index in indexes:

@@ -1,12 +1,13 @@
 """Counter documents as operators see them: listed, and set to zero."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pymongo import DESCENDING
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
@@ -21,6 +22,7 @@ from oauth_ratelimit.store.mongo.document import (
 )
 
 MAX_NAMED = 5  # damaged documents in an error
+MAX_LOOKED_AT = 200  # documents after a reset, each of up to 512 KiB
 
 
 class ServerFacts(NamedTuple):
@@ -68,18 +70,23 @@ class CounterDocuments:
         """Set the counters of a client, or of one user of it, to zero on all instances.
 
         Returns the number of documents that had hits. A user's counters are those at all grant types and endpoints.
-        Raises ``StoreRejected`` if some are damaged: of those each instance goes on by what it has counted itself.
+        Raises ``StoreRejected`` if some of the first ``MAX_LOOKED_AT`` are damaged: of those each instance goes on by
+        what it has counted itself.
         """
         everything = filter_of_client(client_id, username)
         selected, update = reset_of(everything)
         with translated_errors():
             count = self._connection.collection(self._name).update_many(selected, update).modified_count
-        damaged = [f"{document_id(key)} ({found.damage})" for key, found in self._find(everything) if found.damage]
+        damaged: list[str] = []
+        with suppress(StoreError):  # the counters are set to zero all the same
+            for key, found in self._find(everything, limit=MAX_LOOKED_AT, max_time_ms=MAX_SCAN_MS):
+                if found.damage:
+                    damaged.append(f"{document_id(key)} ({found.damage})")
         if damaged:
-            place = (
-                f"{len(damaged)} in {self._connection.collection(self._name).name}: {', '.join(damaged[:MAX_NAMED])}"
+            raise StoreRejected(
+                f"{count} counters are set to zero, but instances do not read {len(damaged)} of the first "
+                f"{MAX_LOOKED_AT} in {self._connection.collection(self._name).name}: {', '.join(damaged[:MAX_NAMED])}"
             )
-            raise StoreRejected(f"{count} counters are set to zero, but instances do not read {place}")
         return count
 
     def _find(self, selected: Document, **options: Any) -> Iterator[tuple[Key, Snapshot]]:

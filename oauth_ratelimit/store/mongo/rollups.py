@@ -319,7 +319,7 @@ def _replacing(identity: Document, expire: object, *, into: str) -> list[Documen
         "expire": {"$literal": expire},
         "clients": {"$concatArrays": [[{"id": None, **{name: f"${name}" for name in SUMS}}], "$clients"]},
     }
-    is_older = {"$lt": ["$$new.offered", "$offered"]}
+    is_older = {"$and": [{"$isNumber": "$offered"}, {"$lt": ["$$new.offered", "$offered"]}]}
     matched = [{"$replaceWith": {"$cond": [is_older, "$$ROOT", "$$new"]}}]
     return [{"$project": document}, {"$merge": {"into": into, "whenMatched": matched}}]
 
