@@ -84,7 +84,7 @@ class Limiter:
                 self._store,
                 wall=self._given_clock if self._follows_store_clock else time.time,
                 monotonic=self._monotonic,
-                on_change=self._correct_clock,
+                on_change=self._correct_clock if self._follows_store_clock else None,
             )
             flusher = Flusher(self._store, clock=self.now_s, server_clock=self._server_clock)
         self._cycle = SyncCycle(flusher, clients=self._clients, queue=self._queue, clock=self.now_s)
@@ -271,10 +271,9 @@ class Limiter:
         return self._cycle.measure_clock()
 
     def _correct_clock(self, epoch_s: float) -> None:
-        """Go by the monotonic clock from now on, which was at zero at this time, if the store's clock is followed."""
+        """Carry the store's time on with the monotonic clock."""
         monotonic = self._monotonic
-        if self._follows_store_clock:
-            self._clock = lambda: epoch_s + monotonic()
+        self._clock = lambda: epoch_s + monotonic()
 
     def now_s(self) -> float:
         """Return the time that limits are counted by, seconds since the epoch."""

@@ -106,12 +106,8 @@ class HealthMonitor:
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
             rejection=rejection,
             rejected_at_s=rejection and self._time_of(rejection.since_s),
-            connection_problem=self._connection_problem,
+            connection_problem=self._reconnector.problem if self._reconnector else None,
         )
-
-    @property
-    def _connection_problem(self) -> str | None:
-        return self._reconnector.problem if self._reconnector else None
 
     def _time_of(self, at_uptime_s: float) -> float:
         """Return the time of an earlier moment, by the limiter's clock as it goes now."""
@@ -133,10 +129,10 @@ class HealthMonitor:
         """
         now_s = self._limiter.now_s()
         settings = self._limiter.settings
-        rejection = self._file.rejection if self._file else None
+        found = self.health()
         digest = self._file.digest if self._file else None
-        problem = self._connection_problem
-        reported = (settings.policies.mode.value, override_count, digest, rejection is None, problem)
+        problem = found.connection_problem
+        reported = (settings.policies.mode.value, override_count, digest, found.rejection is None, problem)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -155,7 +151,7 @@ class HealthMonitor:
                     override_count=override_count,
                     clock_offset_s=self._limiter.clock_offset_s,
                     config_digest=digest,
-                    config_rejected_at_s=rejection and self._time_of(rejection.since_s),
+                    config_rejected_at_s=found.rejected_at_s,
                     fixed_values=self._fixed_values,
                     connection_problem=problem,
                     **self._totals,

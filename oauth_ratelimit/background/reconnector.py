@@ -16,7 +16,7 @@ log = get_logger(__name__)
 
 RETRY_S = 5.0
 REPEAT_S = 60.0  # between two log entries about the same address
-FORMER_KEPT_S = 10.0  # so that operations that have begun can end: a write that is cut off has an unknown outcome
+FORMER_KEPT_S = 10.0  # or its timeout, so that operations that have begun can end: cut off, a write may be applied
 NOT_TRIED = "not tried yet"
 FAILED = "the new store.uri or store.timeout is not used yet, the former one is; it is tried again every five seconds"
 
@@ -37,7 +37,7 @@ class Reconnector:
         self._log = ThrottledLog(log, REPEAT_S)
         self._trying = threading.Lock()  # held by the thread that connects
         self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []  # those that may still run
 
     def follow(self, wanted: StoreSettings) -> None:
         """Start to take over an address if it is another one and a try is due. Never waits, so call it often."""
@@ -51,31 +51,32 @@ class Reconnector:
         if now_s < self._retry_at_s or not self._trying.acquire(blocking=False):
             return
         self._retry_at_s = now_s + RETRY_S
-        self._thread = threading.Thread(
-            target=self._connect, args=(wanted,), name="oauth_ratelimit-connect", daemon=True
-        )
+        thread = threading.Thread(target=self._connect, args=(wanted,), name="oauth_ratelimit-connect", daemon=True)
         try:
-            self._thread.start()
+            thread.start()
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
         except RuntimeError:  # the process has none left
-            self._thread = None
             self._trying.release()
 
     def _connect(self, wanted: StoreSettings) -> None:
         try:
             former = self._stores.reconnect(wanted)
-            self._used, self.problem = wanted, None
+            kept_s = max(FORMER_KEPT_S, self._used.timeout_s)
+            self._used = wanted
+            if wanted == self._wanted:  # the file may name another one by now
+                self.problem = None
         except Exception as exc:  # noqa: BLE001  # after a bug, too, it is tried again
             code = error = type(exc).__name__  # its text may have the password
             if isinstance(exc, StoreError):
                 code, error = exc.code, str(exc)
-            if wanted == self._wanted:  # the file may name another one by now
+            if wanted == self._wanted:
                 self.problem = code
                 self._log.warning("connection_change_failed", error=error, hint=FAILED)
             return
         finally:
             self._trying.release()
         log.info("connection_changed", servers=self._stores.servers)
-        self._ending.wait(FORMER_KEPT_S)
+        self._ending.wait(kept_s)
         former.close()
         if self._ending.is_set():  # the stores may have been closed before they got the new one
             self._stores.close()
@@ -83,5 +84,5 @@ class Reconnector:
     def stop(self, deadline: Deadline) -> None:
         """Close what is not used any more. Call it after the last use of the stores."""
         self._ending.set()
-        if self._thread is not None:
-            self._thread.join(deadline.remaining_s)
+        for thread in self._threads:
+            thread.join(deadline.remaining_s)

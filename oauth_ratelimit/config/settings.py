@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import unquote_plus
 
 from oauth_ratelimit.config.errors import Problems, without_parts_of
 from oauth_ratelimit.config.limits import MODE, limits_key, switched
@@ -89,10 +90,11 @@ class StoreSettings:
 
     @property
     def database(self) -> str | None:
-        """Name of the database, as it is written in the connection string; None without one."""
+        """Name of the database, as the driver takes it from the connection string; None without one."""
         if self.uri is None:
             return None
-        return self.uri.partition("://")[2].partition("?")[0].partition("/")[2] or DEFAULT_DATABASE
+        path = self.uri.partition("://")[2].partition("?")[0].partition("/")[2]
+        return unquote_plus(path).partition(".")[0] or DEFAULT_DATABASE  # what follows a dot is a collection
 
     def has_same_collections(self, other: "StoreSettings") -> bool:
         """Return whether both name the same collections, however their server is reached."""

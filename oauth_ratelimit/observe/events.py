@@ -132,7 +132,7 @@ class DenialEvents:
         is_logged = (self._guard_budget if is_guess else self._budget).admit(client_id, now_s)
         has_id = not decision.allowed and (is_logged or not is_guess)  # else a stranger had any number of records
         if has_id and (self._recorder is None or self._recorder.has_room()):
-            decision.decision_id = secrets.token_hex(8)  # Python's common generator is the application's
+            decision.decision_id = secrets.token_hex(8)  # `random` belongs to the application
         unlogged_before = 0 if is_logged else unlogged_count + 1
         period = SuppressionPeriod(now_s, now_s + REPEAT_S, decision.decision_id, unlogged_before)
         if len(self._periods) >= MAX_KEYS:

@@ -8,7 +8,7 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet, Rules
 from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.store.mongo.client import location_of
+from oauth_ratelimit.store.mongo.client import servers_of
 
 NO_LIMIT = "no limit"
 NOT_SHARED = "none: each process counts alone"
@@ -40,7 +40,9 @@ def store_text(store: StoreSettings) -> str:
     if store.uri is None:
         return NOT_SHARED
     collection = f"{store.namespace}_{store.collection}" if store.namespace else store.collection
-    return f"{location_of(store.uri)}, collection {collection}"
+    servers = servers_of(store.uri)
+    place = f"{servers}/{store.database}" if servers else "an address that is not shown"
+    return f"{place}, collection {collection}"
 
 
 def names_text(names: Sequence[str], *, at_most: int = MAX_NAMES) -> list[str]:

@@ -2,9 +2,9 @@
 
 import heapq
 import math
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from random import Random
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.cached_denial import SuppressionPeriod
@@ -46,7 +46,7 @@ class Fleet:
         self.store = self.store_class(self._clock)
         settings = replace(settings, store=replace(settings.store, uri=None))
         self._interval_s = settings.sync.interval_s if shares else ALONE_INTERVAL_S
-        self._random = random.Random(SEED).random
+        self._random = Random(SEED).random
         self._instances = [
             _Instance(
                 quiet_limiter(settings, self.store if shares else None, self._clock),

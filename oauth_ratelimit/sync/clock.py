@@ -19,8 +19,8 @@ class ServerClock:
     It measures once a minute, and at once when the two clocks of this machine disagree. A change that they do not
     explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.
     ``offset_s`` is how far the store's clock is ahead of the wall clock; 0.0 if they hardly differ. ``on_change`` is
-    called with the time to go by: that at which the monotonic clock was at zero. From then on a wall clock that is set
-    changes nothing.
+    called with the server's time at monotonic zero, to go by: from then on a wall clock that is set changes nothing.
+    Where it is None, the offset is no fault, and is not logged.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ServerClock:
         *,
         wall: Callable[[], float],
         monotonic: Callable[[], float],
-        on_change: Callable[[float], None],
+        on_change: Callable[[float], None] | None,
     ) -> None:
         self.offset_s = 0.0
         self._store = store
@@ -80,9 +80,12 @@ class ServerClock:
 
     def _follow(self, wall_epoch_s: float, offset_s: float) -> None:
         if abs(offset_s - self.offset_s) >= NOTABLE_S:
-            log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
+            if self._on_change is not None:
+                log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
             self.offset_s = offset_s
         followed_s = wall_epoch_s + offset_s
+        if self._on_change is None:
+            return
         if self._followed_s is None or abs(followed_s - self._followed_s) >= NOTABLE_S:
             self._followed_s = followed_s
             self._on_change(followed_s)

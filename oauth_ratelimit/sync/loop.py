@@ -121,8 +121,8 @@ class SyncLoop:
         self._scheduler = BackgroundScheduler(
             daemon=True, executors={LOGGER_NAME: DebugExecutor()}, logger=logger, timezone="UTC"
         )
-        # The scheduler plans by the wall clock, which may be set. So it has one job, which is due since ever, and which
-        # goes by the monotonic clock.
+        # The scheduler plans by the wall clock, which may be set. So it has one job, which has been due since 1970, and
+        # which goes by the monotonic clock.
         long_ago = datetime.fromtimestamp(0, UTC)
         self._scheduler.add_job(self._run, next_run_time=long_ago, executor=LOGGER_NAME, misfire_grace_time=None)
         self._scheduler.start()

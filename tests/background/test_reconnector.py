@@ -17,7 +17,7 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background import reconnector
-from oauth_ratelimit.background.reconnector import NOT_TRIED, RETRY_S, Reconnector
+from oauth_ratelimit.background.reconnector import FORMER_KEPT_S, NOT_TRIED, RETRY_S, Reconnector
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -231,8 +231,8 @@ def test_address_is_tried_at_once_and_then_seldom(clock: Clock) -> None:
     def tries(name: str, passed_s: float = 0.0) -> int:
         clock.advance(passed_s)
         follower.follow(StoreSettings(uri=f"mongodb://{name}"))
-        if follower._thread is not None:
-            follower._thread.join()
+        for thread in follower._threads:
+            thread.join()
         return int(stores.reconnect.call_count)
 
     with capture_logs() as logs:
@@ -250,3 +250,45 @@ def test_address_is_tried_at_once_and_then_seldom(clock: Clock) -> None:
         assert former_connection.close.called
     logs.pop()
     assert ["connection_change_failed"] * 2 == [entry["event"] for entry in logs]
+
+
+def test_address_that_is_named_while_another_one_is_tried_is_a_problem_until_it_is_used(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each former connection is kept for the timeout of its operations, and the end waits for all."""
+    one, two, three = (StoreSettings(uri=f"mongodb://{name}/oauth") for name in ("one", "two", "three"))
+    one = replace(one, timeout_s=30.0)
+    formers, waits, may_connect = [Mock(), Mock()], list[float | None](), threading.Event()
+
+    def reconnect(wanted: StoreSettings) -> Mock:
+        assert may_connect.wait(10)
+        return formers[wanted == three]
+
+    class Ending(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    def joined(thread: threading.Thread, timeout: float | None = None) -> None:
+        ended.add(thread)
+        join(thread, timeout)
+
+    others = set(threading.enumerate())  # of earlier tests
+    ended, join = set[threading.Thread](), threading.Thread.join
+    follower = Reconnector(Mock(reconnect=reconnect), one, clock=clock)
+    follower._ending = Ending()
+    follower.follow(two)
+    follower.follow(three)
+    may_connect.set()
+    wait_until(lambda: len(waits) == 1, "two is used")
+    assert NOT_TRIED == follower.problem
+    clock.advance(RETRY_S)
+    follower.follow(three)
+    wait_until(lambda: len(waits) == 2, "three is used")
+    assert (None, [30.0, FORMER_KEPT_S]) == (follower.problem, waits)
+
+    threads = {each for each in threading.enumerate() if each.name == "oauth_ratelimit-connect"} - others
+    monkeypatch.setattr(threading.Thread, "join", joined)
+    follower.stop(Deadline())
+    assert (2, threads) == (len(threads), ended)
+    assert all(former.close.called for former in formers)

@@ -1,7 +1,7 @@
 """Documents that anybody could have put under the keys of ours hide no change of an operator.
 
-A command takes effect on instances that ran before and on those that start, or it exits with 3 and names what lies
-there.
+A command takes effect on instances that ran before and on those that start, or it exits with 3 and names the
+document that is stored there.
 """
 
 import time

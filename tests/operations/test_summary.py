@@ -1,12 +1,15 @@
 """What a configuration means, and warnings about it."""
 
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
 from oauth_ratelimit import load_config
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.format import percent_text
-from oauth_ratelimit.operations.summary import summary_data, warnings_of
+from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
+from oauth_ratelimit.store.mongo.client import Connection
 from tests.operations.conftest import LIMITS
 
 
@@ -63,6 +66,23 @@ def test_summary_names_what_applies_without_secrets() -> None:
     assert (["mobile-*"], ["partner"], ["refresh_token"]) == tuple(
         data[name] for name in ("trusted_clients", "clients", "grants")
     )
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("mongodb://h:27017,[::1]:27018", "h:27017,[::1]:27018/oauth_ratelimit"),
+        ("mongodb://h/oa%75th.coll?appname=x", "h/oauth"),
+        ("mongodb+srv://ann:pass/word@h/oauth", "an address that is not shown"),
+        ("mongodb+srv://ann:pass/word?x@h/oauth", "an address that is not shown"),
+    ],
+)
+def test_store_is_named_by_the_database_that_the_driver_uses_or_not_at_all(uri: str, expected: str) -> None:
+    settings = load_config({"store": {"uri": uri}})
+
+    assert f"{expected}, collection ratelimits" == store_text(settings.store)
+    with suppress(StoreRejected), closing(Connection(uri)) as connection:
+        assert settings.store.database == connection.database.name
 
 
 def test_share_is_never_rounded_to_nothing_or_to_all() -> None:

@@ -137,13 +137,15 @@ def test_store_that_does_not_answer_has_no_time(machine: Machine) -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, follows: bool) -> None:
-    """From its first flush on, whatever is set later. An injected clock is never corrected otherwise."""
+    """From its first flush on, whatever is set later. Otherwise an injected clock is neither corrected nor reported."""
     machine.wall_s = 600.0
     limiter = Limiter(
         some_settings(), machine, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
     )
     limiter.peek(CLIENT)
-    limiter.sync()
+    with capture_logs() as logs:
+        limiter.sync()
+    assert follows == ("clock_skew" in {entry["event"] for entry in logs})
     hit(limiter)
     ((start_s, _),) = [item for frames in machine.read([KEY])[KEY].hits.values() for item in frames.items()]
     assert (NOW_S if follows else NOW_S + 600) == start_s

@@ -40,9 +40,9 @@ UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
 LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
-# The user and password end at the last @, so no part of an unescaped password is taken for a host.
+# No part of an unescaped password is taken for a host or a database.
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
-_SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)(?P<rest>[/?][^@]*)?", re.ASCII)
+_SERVERS = re.compile(rf"mongodb(\+srv)?://([^@/?]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)([/?][^@]*)?", re.ASCII)
 
 _CODE_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
 
@@ -59,8 +59,7 @@ class Connection:
 
     def __init__(self, uri: str, *, namespace: str | None = None, timeout_s: float = 2.0) -> None:
         self._uri = uri
-        found = _SERVERS.fullmatch(uri)
-        self.servers = found and found["servers"]
+        self.servers = servers_of(uri)
         self.namespace = namespace
         self._timeout_s = timeout_s
         self._process_id = os.getpid()
@@ -168,13 +167,10 @@ def end_without_waiting() -> None:
         atexit.unregister(wait)
 
 
-def location_of(uri: str) -> str:
-    """Return the servers and the database of a connection string, such as ``db.example:27017/oauth``, and no more."""
+def servers_of(uri: str) -> str | None:
+    """Return the servers of a connection string, such as ``db.example:27017``; None if they are not recognised."""
     found = _SERVERS.fullmatch(uri)
-    if found is None:
-        return "an address that is not shown"
-    database = (found["rest"] or "").partition("?")[0].strip("/")
-    return f"{found['servers']}/{database or DEFAULT_DATABASE}"
+    return found and found["servers"]
 
 
 def server_time(database: Database[Document]) -> datetime:

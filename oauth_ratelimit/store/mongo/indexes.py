@@ -79,7 +79,7 @@ def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -
 
 
 def _signature(index: Document) -> Document:
-    """Return that of which MongoDB allows one index."""
+    """Return what makes two indexes the same to MongoDB."""
     return {**index, "name": None, "expireAfterSeconds": None}
 
 

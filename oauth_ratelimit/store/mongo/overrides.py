@@ -136,7 +136,7 @@ class OverrideStore:
         return is_changed
 
     def _rejection(self, target: Target, seen: Override | None) -> StoreRejected:
-        """Return the error that says what lies where an override was written or removed."""
+        """Return the error that names the document that is stored where an override was written or removed."""
         reason = f"it is that of {seen.author}: {seen.reason}" if seen else "it is gone, or damaged"
         if not self._is_complete:
             reason = f"there are {TOO_MANY}. Nobody is denied until there are fewer"

@@ -4,8 +4,8 @@ A step is a minute, five minutes, an hour or a day, aligned to the epoch. Its do
 clients and replaced whole; nothing is ever added to it. So any instance may derive it, two at once or after a lost
 reply. Counts of a minute only grow, so of two documents the one with more requests was read later.
 
-Whoever writes a part of a step then notes the step as changed. A step that is over is derived if it is missing or
-noted. After that the next coarser one is noted, and the note is removed unless somebody has written meanwhile. No
+Each write of a part marks its step as changed, by a note. A step that is over is derived if it is missing or has a
+note. After that the next coarser one gets a note, and this one is removed unless somebody has written meanwhile. No
 clock of an instance decides whether a write is in time.
 """
 
