@@ -146,7 +146,7 @@ class Worker:
             threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
         except RuntimeError as exc:
             self._is_watched = False
-            self._log_failure(exc)
+            self._log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def _start_failure_loop(self) -> None:
         """Start to synchronise urgent failures, if the guard is on and shares them."""

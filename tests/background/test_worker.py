@@ -126,7 +126,7 @@ def test_watch_of_the_file_is_started_again_when_the_process_has_threads(
     with monkeypatch.context() as meanwhile, capture_logs() as logs:
         meanwhile.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         worker._start_watch()
-    assert ["task_failed"] == failures_in(logs)
+    assert ["cycle_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
     worker.after_cycle(None)
     watches = [thread for thread in threading.enumerate() if thread.name == "oauth_ratelimit-settings"]
     worker.stop()
