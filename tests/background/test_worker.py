@@ -127,13 +127,12 @@ def test_watch_of_the_file_is_started_again_when_the_process_has_threads(
         meanwhile.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         worker._start_watch()
     assert ["cycle_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
+    before = {*threading.enumerate()}
     worker.after_cycle(None)
-    watches = [thread for thread in threading.enumerate() if thread.name == "oauth_ratelimit-settings"]
+    (watch,) = (each for each in {*threading.enumerate()} - before if each.name == "oauth_ratelimit-settings")
     worker.stop()
-    for thread in watches:
-        thread.join(5.0)
-    assert 1 <= len(watches)
-    assert not any(thread.is_alive() for thread in watches)
+    watch.join(5.0)
+    assert not watch.is_alive()
 
 
 def test_preload_waits_once_for_tokens_and_failures() -> None:
