@@ -235,7 +235,6 @@ def _erase(context: CliContext, person: Person, *, dry_run: bool) -> Erased:
         for name in PARTS:
             try:
                 found[name] = erasure.count(name, remove=not dry_run)
-                refused.pop(name, None)
             except StoreRejected as exc:
                 refused[name] = str(exc)
         counts.update(found)
