@@ -110,27 +110,23 @@ class Worker:
             notices=stores and stores.revocations,
             clock=uptime_s if follows_store_clock else clock,
         )
+        heartbeats = stores and stores.heartbeats
         self.health_monitor = HealthMonitor(
-            self.limiter,
-            stores and stores.heartbeats,
-            metrics=metrics,
-            file=live.file,
-            reconnector=self._reconnector,
+            self.limiter, heartbeats, metrics=metrics, file=live.file, reconnector=self._reconnector
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
-        rollups = stores and RollupTask(
-            stores.rollups, settings=lambda: live.current.statistics, clock=self.limiter.now_s
-        )
-        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
+        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, self._rollups())))
         self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
         self._is_watched: bool | None = None  # whether a thread watches the file; None before the start
-        self._settings_lock = (
-            threading.Lock()
-        )  # guards ``live``; held while settings are applied, never while MongoDB is asked
+        self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
+
+    def _rollups(self) -> RollupTask | None:
+        live, now_s = self._live, self.limiter.now_s
+        return self.stores and RollupTask(self.stores.rollups, settings=lambda: live.current.statistics, clock=now_s)
 
     def start(self) -> None:
         """Start the background threads."""
