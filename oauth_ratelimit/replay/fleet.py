@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -20,8 +19,8 @@ ALONE_INTERVAL_S = 60.0  # an instance without a store has nothing to send, only
 
 
 class _QuietEvents(DenialEvents):
-    def report(self, *args: object, now_s: float, **kwargs: object) -> SuppressionPeriod:
-        return SuppressionPeriod(now_s, math.inf, None)
+    def report(self, *args: object, now_s: float, **kwargs: object) -> bool:
+        return True
 
 
 def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:

@@ -1,0 +1,213 @@
+"""Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted, preview
+from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.hits import Frames, add_hits, bring_back, drop_over, pack, unpack, unpack_hits
+from oauth_ratelimit.counters.rules import ClientRules, Part
+from oauth_ratelimit.counters.table import MAX_WAITING, HostTable, Row, Written
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.throttled_log import ThrottledLog
+
+log = get_logger(__name__)
+
+LOG_INTERVAL_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """Row of a request, with the limits that count in it."""
+
+    part: Part
+    row: Row
+    hits: dict[Series, Frames]
+    horizons: Mapping[Series, int]
+    is_moved: bool  # hits of frames that are far ahead were brought back
+
+    def contents(self, now_s: float) -> tuple[Content, ...]:
+        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.part.tiers])
+
+
+class RequestCounter:
+    """Decides about requests, and counts them in the rows of a table.
+
+    Args:
+        table: The rows.
+        is_shared: True if there is a store, to which the hits are sent.
+        interval_s: Seconds between two sync cycles.
+        max_interval_s: Longest time that hits far from a limit wait to be sent.
+        monotonic: Returns the time of a clock that is never set, in seconds.
+    """
+
+    def __init__(
+        self,
+        table: HostTable,
+        *,
+        is_shared: bool,
+        interval_s: float,
+        max_interval_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._table = table
+        self._is_shared = is_shared
+        self._interval_s = interval_s
+        self._max_interval_s = max_interval_s
+        self._monotonic = monotonic
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
+
+    def check(
+        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
+    ) -> Decision:
+        """Decide about a request and count it where it counts: in all of its rows, or in none.
+
+        Raises ``TypeError`` if the username is neither text nor None.
+        """
+        with self._table.locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                decision, counts = check_limits(
+                    rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
+                )
+                if self._count(opened, contents, counts, now_s, cost):
+                    return decision
+
+    def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
+        """Count a request of a key that was admitted before."""
+        with self._table.locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                if self._count(opened, contents, counts_of_admitted(tiers, contents), now_s, 1):
+                    return
+
+    def preview(
+        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
+    ) -> Decision:
+        """Decide as ``check`` does, and count nothing."""
+        with self._table.locked():
+            opened = self._open(rules, username, now_s)
+        tiers, contents = _checked(opened, now_s)
+        return preview(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse)
+
+    def knows(self, rules: ClientRules, username: str | None) -> bool:
+        """Return whether a key has a row."""
+        with self._table.locked():
+            return bool(self._table.read([rules.name_of(_stored(username))]))
+
+    def _open(self, rules: ClientRules, username: str | None, now_s: float) -> list[Opened]:
+        """Return the rows of a request, after creating those of new keys if there is room."""
+        username = _stored(username)
+        own = rules.client if username is None else rules.user
+        parts = {} if own is None else {rules.name_of(username): own}
+        if rules.total is not None:
+            parts[rules.total_name] = rules.total
+        names = list(parts)
+        rows = self._table.read(names)
+        if len(rows) < len(names):
+            rows = self._create([name for name in names if name not in rows], names, now_s)
+        return [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
+
+    def _create(self, missing: Sequence[str], names: Sequence[str], now_s: float) -> dict[str, Row]:
+        """Add rows as far as there is room, and return all rows of a request that exist then."""
+        due_s = self._monotonic()
+        for name in missing:
+            self._table.insert(name, due_s=due_s, now_s=now_s)
+        rows = self._table.read(names)
+        if len(rows) < len(names):
+            self._log.error(
+                "keys_exhausted",
+                max_keys=self._table.max_keys,
+                effect="requests of new keys are admitted uncounted",
+            )
+        return rows
+
+    def _count(
+        self, opened: Sequence[Opened], contents: Sequence[Content], counts: Sequence[bool], now_s: float, cost: int
+    ) -> bool:
+        """Count a request in its tiers; ``contents`` are those before it. Return False if a row has changed since."""
+        written, place = [], 0
+        for each in opened:
+            tiers = each.part.tiers
+            end = place + len(tiers)
+            series = {tier.series for tier, is_counted in zip(tiers, counts[place:end], strict=True) if is_counted}
+            if series or each.is_moved:
+                written.append(self._written(each, series, contents[place:end], now_s, cost))
+            elif self._is_shared and not each.row.is_asked:
+                self._table.ask(each.row.name, self._monotonic())
+            place = end
+        return not written or self._table.write(written)
+
+    def _written(
+        self, each: Opened, series: set[Series], contents: Sequence[Content], now_s: float, cost: int
+    ) -> Written:
+        """Return a row with a request counted in some of its series."""
+        part, row, hits, horizons = each.part, each.row, each.hits, each.horizons
+        unsent = unpack_hits(row.unsent)
+        for one in series:
+            start_s = int(now_s // one.frame_s) * one.frame_s
+            add_hits(hits, one, start_s, cost)
+            if self._is_shared:
+                add_hits(unsent, one, start_s, cost)
+        if not part.horizons.items() <= horizons.items():
+            horizons = extend_horizons(horizons, part.horizons)
+        drop_over(hits, horizons, now_s)
+        if self._is_shared:
+            due_s, urgent_s = self._times(part, row, unsent, contents, cost)
+        else:
+            due_s, urgent_s = self._over_s(part, row), None
+        packed_unsent = pack(unsent) if unsent else None
+        return Written(row.name, pack(hits, horizons), packed_unsent, due_s, urgent_s, row.change)
+
+    def _over_s(self, part: Part, row: Row) -> float:
+        """Return when a row that is sent nowhere is over. It is put off rarely, because an index goes by it."""
+        over_s = self._monotonic() + part.horizon_s + self._interval_s
+        return over_s if over_s > row.due + max(self._interval_s, part.horizon_s / 10) else row.due
+
+    def _times(
+        self, part: Part, row: Row, unsent: Mapping[Series, Frames], contents: Sequence[Content], cost: int
+    ) -> tuple[float, float | None]:
+        """Return when a row is due with a full cycle, and when it is urgent. ``contents`` are without the request."""
+        now_s = self._monotonic()
+        writer_count, is_read = max(row.writer_count, self._table.max_writer_count), row.writer_count > 0
+        urgent_s = row.urgent
+        if urgent_s is None or urgent_s > now_s:
+            for tier, content in zip(part.tiers, contents, strict=True):
+                fresh = sum(unsent.get(tier.series, {}).values())
+                known = content.estimate + cost - fresh
+                if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
+                    urgent_s = now_s
+        due_s = now_s
+        if is_read and row.due > now_s and self._table.waiting_count < MAX_WAITING:
+            if urgency.is_far(part.tiers, contents, writer_count=writer_count):
+                due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
+                self._table.waiting_count += row.unsent is None
+        return min(row.due, due_s), urgent_s
+
+
+def _stored(username: str | None) -> str | None:
+    """Return a username in its storable form. Raises ``TypeError`` if it is neither text nor None."""
+    if username is None:
+        return None
+    if not isinstance(username, str):
+        raise TypeError(f"username must be text or None, got {username!r}")
+    return storable_name(username)
+
+
+def _opened(part: Part, row: Row, now_s: float) -> Opened:
+    hits, horizons = unpack(row.hits)
+    return Opened(part, row, hits, horizons, bring_back(hits, now_s))
+
+
+def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], tuple[Content, ...]]:
+    tiers: tuple[Tier, ...] = ()
+    contents: tuple[Content, ...] = ()
+    for each in opened:
+        tiers += each.part.tiers
+        contents += each.contents(now_s)
+    return tiers, contents

@@ -1,0 +1,254 @@
+"""The host table: the counters of all keys, in SQLite.
+
+A row belongs to a key. It holds the hits that decisions use, and of them those that no document has yet. A request
+reads its rows, decides, and writes them back in one statement, which applies only if none of them has changed
+meanwhile. So a request counts in all of its limits or in none, and whatever ends the process leaves the state before
+the statement or after it. The sync cycle changes rows in transactions.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
+FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
+ROOMY_RATIO = 0.9  # until here
+
+_SCHEMA = """
+CREATE TABLE rows (
+    name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
+    hits BLOB NOT NULL DEFAULT x'',           -- hits that decisions use, with the horizons of their series
+    unsent BLOB,                              -- of them, those that are in no write; NULL if there are none
+    change INTEGER NOT NULL DEFAULT 0,        -- number of changes
+    writer_count INTEGER NOT NULL DEFAULT 0,  -- instances that write the document, this one included; 0: never read
+    is_asked INTEGER NOT NULL DEFAULT 0,      -- a request came since the last cycle that took the row
+    due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
+    urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
+    requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
+    attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
+    attempt TEXT,                             -- that write, as JSON
+    replica TEXT                              -- what is known of the document, as JSON
+) WITHOUT ROWID;
+CREATE INDEX due ON rows (due);
+CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
+CREATE TABLE host (key_count INTEGER NOT NULL);
+INSERT INTO host VALUES (0);
+CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
+CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
+"""
+_inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
+
+
+class Row(NamedTuple):
+    """Row as a request reads it."""
+
+    name: str
+    hits: bytes
+    unsent: bytes | None
+    change: int
+    writer_count: int
+    is_asked: int
+    due: float
+    urgent: float | None
+
+
+class Written(NamedTuple):
+    """Row as a request leaves it."""
+
+    name: str
+    hits: bytes
+    unsent: bytes | None
+    due: float
+    urgent: float | None
+    change: int  # that was read
+
+
+SYNC_COLUMNS = (
+    "name", "hits", "unsent", "writer_count", "is_asked", "due", "urgent", "requested", "attempted", "attempt", "replica"
+)  # fmt: skip
+"""Columns that the sync cycle reads and writes."""
+
+
+class HostTable:
+    """Counters of this process.
+
+    Requests hold the lock with ``locked``, the sync cycle with ``transaction``; all other methods need it held, but
+    those that say otherwise.
+    """
+
+    def __init__(self, *, max_keys: int) -> None:
+        self.max_keys = max_keys
+        self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
+        self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
+        self._lock = threading.Lock()  # guards the connection
+        self._urgent = threading.Event()  # a row has become urgent, or ``wake`` was called
+        self._open()
+
+    def _open(self) -> None:
+        self._process_id = os.getpid()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._connection.executescript(_SCHEMA)
+
+    def leave_to_parent(self) -> bool:
+        """In a forked child, take a table of its own, and return whether it is one. Python may not know of a fork."""
+        if self._process_id == os.getpid():
+            return False
+        _inherited.append(self._connection)
+        self._lock, self._urgent = threading.Lock(), threading.Event()
+        self._open()
+        return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a request."""
+        if self._process_id != os.getpid():
+            self.leave_to_parent()
+        lock = self._lock
+        # Who waits inside a lock owns it before it has the interpreter, so that all others would have to wait, too.
+        while not lock.acquire(False):
+            time.sleep(0)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read(self, names: Sequence[str]) -> dict[str, Row]:
+        """Return the rows that exist."""
+        return {row[0]: Row._make(row) for row in self._connection.execute(_select(len(names)), names)}
+
+    def insert(self, name: str, *, due_s: float, now_s: float) -> bool:
+        """Add an empty row, and return whether it was new and there was room for it."""
+        added = "INSERT OR IGNORE INTO rows (name, due, requested) SELECT ?, ?, ? FROM host WHERE key_count < ?"
+        return self._connection.execute(added, (name, due_s, now_s, self.max_keys)).rowcount == 1
+
+    def write(self, rows: Sequence[Written]) -> bool:
+        """Write rows if none of them has changed since it was read, and return whether they were written."""
+        statement = _update(len(rows))
+        values: list[Any] = []
+        if len(rows) == 1:
+            name, hits, unsent, due, urgent, change = rows[0]
+            values = [hits, unsent, due, urgent, name, change]
+        else:
+            for column in (1, 2, 3, 4):
+                for row in rows:
+                    values += (row.name, row[column])
+            for row in rows:
+                values.append(row.name)
+            for row in rows:
+                values += (row.name, row.change)
+        is_written = self._connection.execute(statement, values).rowcount == len(rows)
+        if is_written and any(row.urgent is not None for row in rows):
+            self._urgent.set()
+        return is_written
+
+    def ask(self, name: str, due_s: float) -> None:
+        """Note a request that is counted nowhere, so that the next cycle looks at the document."""
+        self._connection.execute("UPDATE rows SET is_asked = 1, due = min(due, ?) WHERE name = ?", (due_s, name))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Hold the lock for the sync cycle, whose changes apply together or, after an error or Ctrl-C, not at all."""
+        with self._lock:
+            if self._connection.in_transaction:  # of a call that Ctrl-C has ended between two instructions
+                self._connection.rollback()
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.rollback()
+                raise
+
+    def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return ``SYNC_COLUMNS`` of the rows that exist."""
+        marks = ", ".join("?" * len(names))
+        found = self._connection.execute(f"SELECT {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})", names)
+        return found.fetchall()
+
+    def store(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Write ``SYNC_COLUMNS`` of rows that exist."""
+        assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(SYNC_COLUMNS[1:], start=2))
+        self._connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._connection.executemany("DELETE FROM rows WHERE name = ?", ((name,) for name in names))
+
+    def due_names(self, until_s: float, *, hits_until_s: float) -> list[str]:
+        """Return the rows that are due, those with hits also if they are due later."""
+        taken = "SELECT name FROM rows WHERE due <= ? OR (due <= ? AND unsent IS NOT NULL) ORDER BY due"
+        return self._names(taken, until_s, max(until_s, hits_until_s))
+
+    def unsent_names(self) -> list[str]:
+        """Return the rows with hits that no document is known to hold. Looks at all rows."""
+        return self._names("SELECT name FROM rows WHERE unsent IS NOT NULL OR attempt IS NOT NULL")
+
+    def urgent_names(self, until_s: float) -> list[str]:
+        """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
+        self._urgent.clear()
+        return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
+
+    def next_urgent_s(self) -> float | None:
+        """Return the time at which the next row is urgent, None without one. Takes the lock."""
+        with self.locked():
+            found: float | None = self._connection.execute("SELECT min(urgent) FROM rows").fetchone()[0]
+            return found
+
+    def all_names(self) -> list[str]:
+        """Return all rows, those that were quiet longest first."""
+        return self._names("SELECT name FROM rows ORDER BY due")
+
+    def key_count(self) -> int:
+        count: int = self._connection.execute("SELECT key_count FROM host").fetchone()[0]
+        return count
+
+    def excess_count(self) -> int:
+        """Return the number of rows to forget, to make room for new ones."""
+        count = self.key_count()
+        return 0 if count < self.max_keys * FEWEST_FREE else count - int(self.max_keys * ROOMY_RATIO)
+
+    def count_waiting(self, now_s: float, until_s: float) -> int:
+        """Count the rows whose hits wait for a later cycle."""
+        counted = "SELECT count(*) FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
+        self.waiting_count = self._connection.execute(counted, (now_s, until_s)).fetchone()[0]
+        return self.waiting_count
+
+    def end_waiting(self) -> None:
+        """Have the next cycle take the rows whose hits wait. Takes the lock."""
+        with self.locked():
+            self._connection.execute("UPDATE rows SET due = 0 WHERE unsent IS NOT NULL")
+
+    def _names(self, statement: str, *values: float) -> list[str]:
+        return [name for (name,) in self._connection.execute(statement, values)]
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Block until a row becomes urgent, ``wake`` is called, or the time is over. Takes no lock."""
+        self._urgent.wait(timeout_s)
+
+    def wake(self) -> None:
+        """End the waiting of another thread. Takes no lock."""
+        self._urgent.set()
+
+
+@lru_cache(maxsize=10)
+def _select(count: int) -> str:
+    return f"SELECT {', '.join(Row._fields)} FROM rows WHERE name IN ({', '.join('?' * count)})"
+
+
+@lru_cache(maxsize=10)
+def _update(count: int) -> str:
+    columns = Written._fields[1:5]
+    if count == 1:
+        assigned = ", ".join(f"{column} = ?" for column in columns)
+        return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name = ? AND change = ?"
+    cases = " WHEN ? THEN ?" * count
+    assigned = ", ".join(f"{column} = CASE name{cases} END" for column in columns)
+    unchanged = " OR ".join(["(name = ? AND change = ?)"] * count)
+    return (
+        f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name IN ({', '.join('?' * count)})"
+        f" AND (SELECT count(*) FROM rows WHERE {unchanged}) = {count}"
+    )

@@ -1,0 +1,404 @@
+"""Replica: one document as this host knows it, with the hits that it lacks.
+
+A replica is a row of the host table, loaded for one step of the sync cycle and stored when the step is done. So its
+hits are in one place at any time, and a step that is interrupted has changed nothing.
+"""
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import nlargest
+from math import ceil
+from typing import Any
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.hits import AHEAD_S, Frames, bring_back, drop_over, merged, pack, unpack, unpack_hits
+from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of
+from oauth_ratelimit.counters.table import HostTable
+from oauth_ratelimit.process.yielding import yield_between
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, VERSION_JUMP, Change, Hits, Snapshot
+from oauth_ratelimit.sync.attempt import Attempt, WriteOutcome
+from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
+
+MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
+FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
+SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
+STEP = 100  # rows of one transaction: requests wait for its end
+
+
+@dataclass(slots=True, eq=False)
+class Document:
+    """What is known of a document: by the last read, and by own writes since."""
+
+    version: int | None = None  # None without a document, or if it was not read yet
+    mark: int | None = None  # the number of this writer's last write in it
+    is_stale: bool = False  # it has probably changed, so it is read before the next write
+    read_s: float | None = None  # time of the last read; None if it was never read, or must be
+    known_s: float | None = None  # time at which the last read or write has shown all hits of others
+    newest_s: int = 0  # start of the newest frame in it, that of a write under way included
+    horizons: Mapping[Series, int] = field(default_factory=dict)
+    prunable: Prunable = NOTHING_PRUNABLE  # parts that the next writes remove from it
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True if it is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
+        return self.version == UNUSABLE_VERSION
+
+    def dump(self) -> str:
+        horizons = [(*series, horizon_s) for series, horizon_s in self.horizons.items()]
+        plain = self.version, self.mark, self.is_stale, self.read_s, self.known_s, self.newest_s
+        return json.dumps((*plain, horizons, self.prunable))
+
+    @classmethod
+    def of(cls, dumped: str | None) -> "Document":
+        if dumped is None:
+            return cls()
+        version, mark, is_stale, read_s, known_s, newest_s, known_horizons, (frames, writers) = json.loads(dumped)
+        horizons = {Series(*series): horizon_s for *series, horizon_s in known_horizons}
+        prunable = NOTHING_PRUNABLE
+        if frames or writers:
+            prunable = Prunable(tuple((Series(*series), start_s) for series, start_s in frames), tuple(writers))
+        return cls(version, mark, is_stale, read_s, known_s, newest_s, horizons, prunable)
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """Row of the host table during one step of the sync cycle."""
+
+    name: str
+    hits: dict[Series, Frames]  # all that decisions use
+    horizons: Mapping[Series, int]  # of the hits
+    unsent: dict[Series, Frames]  # of them, those that are in no write
+    writer_count: int  # instances that have written the document lately, this one included; 0 if it was never read
+    is_asked: bool  # a request came since the last cycle that took the row
+    due_s: float
+    urgent_s: float | None
+    requested_s: float
+    attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
+    document: Document
+    part: Part | None  # the limits that count in it, None without any
+    known_writer_count: int  # the most instances that were seen on any key
+    is_forgotten: bool = False  # the row is removed at the end of the step
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.name)
+
+    @property
+    def is_total(self) -> bool:
+        """True if it counts all users of a client together."""
+        return is_total_scope(self.key.scope)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        return self.part.tiers if self.part else ()
+
+    @property
+    def horizon_s(self) -> int:
+        """Seconds for which the newest hit can matter."""
+        return max(self.horizons.values(), default=0)
+
+    @property
+    def expected_writer_count(self) -> int:
+        """Number of instances that may count this key, this one included: some may not have come to it yet."""
+        return max(self.writer_count, self.known_writer_count)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no hit is left to send."""
+        return not self.unsent and self.attempt is None
+
+    @property
+    def in_flight(self) -> Hits:
+        """Hits that were counted here and that no document is known to hold."""
+        return merged(self.unsent, self.attempt.hits if self.attempt else {})
+
+    def contents(self, now_s: float) -> tuple[Content, ...]:
+        """Return the content of the window of each tier."""
+        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.tiers])
+
+    def is_idle(self, now_s: float) -> bool:
+        """Return whether all hits counted here have left every window."""
+        return now_s - self.requested_s > self.horizon_s
+
+    def is_far(self, now_s: float) -> bool:
+        """Return whether the key is far from its limits, so that hits of others may wait."""
+        return urgency.is_far(self.tiers, self.contents(now_s), writer_count=self.expected_writer_count)
+
+    def has_used(self, ratio: float, now_s: float) -> bool:
+        """Return whether this share of a limit is used up."""
+        return any(
+            content.estimate >= ratio * tier.limit
+            for tier, content in zip(self.tiers, self.contents(now_s), strict=True)
+        )
+
+    def may_have_changed(self, now_s: float) -> bool:
+        """Return whether other instances have probably written the document since it was read or written here."""
+        return self.writer_count > 1 or (self.known_writer_count > 1 and self.has_used(FILLING_RATIO, now_s))
+
+    @property
+    def is_urgent_when_new(self) -> bool:
+        """True if so few hits of the unread key may wait that a full cycle would come too late."""
+        count = self.expected_writer_count
+        return any(urgency.alert_unread(tier, writer_count=count) < urgency.FEW_HITS for tier in self.tiers)
+
+    def goes_by_mark(self, now_s: float) -> bool:
+        """Return whether the next write compares this writer's mark instead of the version, so that nothing is read.
+
+        A write that removes anything must know that nobody has written since it was read.
+        """
+        is_known = self.document.mark is not None and self.attempt is None
+        is_whole = self.document.prunable is NOTHING_PRUNABLE
+        return is_known and is_whole and self.expected_writer_count > 1 and self.is_far(now_s)
+
+    def note_requests(self, now_s: float) -> int:
+        """Note the requests since the last cycle, and return the number of those dropped to bound the memory.
+
+        No clock decides what is dropped: a clock that steps ahead must lose nothing.
+        """
+        if self.is_asked:
+            self.is_asked, self.requested_s = False, now_s
+        if not self.unsent or max(map(len, self.unsent.values())) <= SPARE_FRAMES:
+            return 0
+        counts = {series: self.horizon_s // series.frame_s + SPARE_FRAMES for series in self.unsent}
+        before = self.request_count(self.unsent)
+        self.unsent = {s: {at: frames[at] for at in nlargest(counts[s], frames)} for s, frames in self.unsent.items()}
+        return before - self.request_count(self.unsent)
+
+    def begin_write(self, write_number: int, now_s: float, monotonic_s: float) -> Change:
+        """Record an attempt to write the unsent hits, or the one that is repeated, and return the change to send."""
+        document, attempt, mark = self.document, self.attempt, None
+        hits = attempt.hits if attempt else self.unsent
+        missing = self._missing_horizons(hits)
+        longest_s = max((*document.horizons.values(), *missing.values()))
+        if attempt is None:
+            attempt = Attempt(write_number, document.version, hits, monotonic_s, longest_s)
+            if document.version is not None and not missing and self.goes_by_mark(now_s):
+                mark = attempt.mark = document.mark
+                attempt.last_version = document.version + MAX_OTHER_WRITES * self.expected_writer_count
+            self.attempt, self.unsent = attempt, {}
+        attempt.was_sent = True  # as far as anybody knows
+        document.newest_s = max(document.newest_s, *map(max, hits.values()))
+        return Change(
+            self.key,
+            document.version,
+            _next_version(document.version, is_raising=bool(missing)),
+            attempt.write_number,
+            hits,
+            float(document.newest_s + longest_s + SLACK_S),
+            document.prunable.frames[:MAX_PRUNED],
+            document.prunable.writers[:MAX_PRUNED],
+            missing,
+            mark,
+            attempt.last_version,
+        )
+
+    def _missing_horizons(self, hits: Hits) -> dict[Series, int]:
+        """Return the horizons of the tiers and of series with hits, as far as the document has shorter ones or none."""
+        known = self.document.horizons
+        concerned = {tier.series for tier in self.tiers}.union(hits) & self.horizons.keys()
+        return {series: self.horizons[series] for series in concerned if self.horizons[series] > known.get(series, 0)}
+
+    def commit(self, change: Change, now_s: float) -> Mapping[str, int]:
+        """Note that a write was applied. No other instance has written since, unless it went by the mark.
+
+        Returns:
+            Hits of the write above each limit, by policy: the excess of the total, at most the hits of the write.
+            Writes have an order, so no two instances count the same hit.
+        """
+        document = self.document
+        if change.version is None:
+            document.is_stale = self.known_writer_count > 2  # others will probably have written
+            document.read_s, self.writer_count = now_s, max(1, self.writer_count)
+        if change.mark is None:
+            document.known_s = now_s
+        else:
+            document.is_stale = True
+        document.version, document.mark = change.next_version, change.write_number
+        self.attempt = None
+        document.prunable = document.prunable.after_write()
+        document.horizons = extend_horizons(document.horizons, change.horizons)
+        excesses = Counter[str]()
+        for tier, content in zip(self.tiers, self.contents(now_s), strict=True):
+            excess = content.estimate - sum(self.unsent.get(tier.series, {}).values()) - tier.limit
+            if excess > 0 and not tier.count_denied:
+                written = sum(change.hits.get(tier.series, {}).values())
+                excesses[tier.policy.name] = min(written, ceil(excess))
+        return excesses
+
+    def fail_write(self, *, was_repeated: bool) -> None:
+        """Note that the store has not applied a write. If it was a repeat, the first try may have been: a read shows."""
+        if not was_repeated:
+            self._take_back()
+        self.document.is_stale = True
+
+    def _take_back(self) -> None:
+        if self.attempt is not None:
+            self.unsent, self.attempt = merged(self.attempt.hits, self.unsent), None
+
+    def resolve(self, writer: str, snapshot: Snapshot | None, monotonic_s: float) -> int:
+        """Settle the attempt if the document shows its outcome, and return the number of requests dropped.
+
+        Their hits are dropped if the outcome can no longer be known: they may be in the document, and matter to nobody.
+        """
+        attempt = self.attempt
+        if attempt is None:
+            return 0
+        outcome = attempt.outcome(snapshot, monotonic_s, writer=writer)
+        if outcome is WriteOutcome.NOT_APPLIED:
+            self._take_back()
+        elif outcome is not WriteOutcome.UNKNOWN:
+            self.attempt = None
+        return self.request_count(attempt.hits) if outcome is WriteOutcome.EXPIRED else 0
+
+    def merge(self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> int:
+        """Take over the document that was read, and return how many hits of other instances were new here."""
+        document = Document(is_stale=self.document.is_stale, read_s=now_s, known_s=now_s)
+        stored: Hits = {}
+        if snapshot:
+            document.version, document.mark = snapshot.version, snapshot.writers.get(writer)
+            document.newest_s, document.horizons, document.prunable = snapshot.newest_s, snapshot.horizons, prunable
+            stored = snapshot.hits
+            self.writer_count = count_writers(snapshot, writer=writer)
+        self.writer_count = max(1, self.writer_count)
+        self.document = document
+        before = [content.current + sum(content.past) for content in self.contents(now_s)]
+        self.horizons = extend_horizons(self.horizons, document.horizons)
+        if self.part:
+            self.horizons = extend_horizons(self.horizons, self.part.horizons)
+        known = {series: frames for series, frames in stored.items() if series in self.horizons}
+        self.hits = merged(_not_far_ahead(known, now_s), self.in_flight)
+        bring_back(self.hits, now_s)
+        drop_over(self.hits, self.horizons, now_s)
+        after = [content.current + sum(content.past) for content in self.contents(now_s)]
+        return max((new - old for new, old in zip(after, before, strict=True)), default=0)
+
+    def request_count(self, hits: Hits) -> int:
+        """Return the number of requests in hits. A request is in the hits of every tier but those on trial."""
+        series = {tier.series for tier in self.tiers}
+        counts = [(name in series, sum(frames.values())) for name, frames in hits.items()]
+        return sum(max((count for own, count in counts if own is is_own), default=0) for is_own in (True, False))
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """Number of requests in a write that may have been applied."""
+        return self.request_count(self.attempt.hits) if self.attempt and self.attempt.was_sent else 0
+
+    def must_send(self, now_s: float) -> bool:
+        """Return whether so many requests came meanwhile that the row is urgent."""
+        return any(
+            urgency.must_send(
+                tier, content.estimate - fresh, fresh, writer_count=self.expected_writer_count, is_read=True
+            )
+            for tier, content in zip(self.tiers, self.contents(now_s), strict=True)
+            if (fresh := sum(self.unsent.get(tier.series, {}).values()))
+        )
+
+
+class ReplicaTable:
+    """Loads replicas from the host table, and stores them."""
+
+    def __init__(self, table: HostTable, part_of: Callable[[Key], Part | None]) -> None:
+        self.table = table
+        self._part_of = part_of
+
+    def load(self, names: Sequence[str]) -> list[Replica]:
+        """Return the replicas of rows, to look at."""
+        found = []
+        for start in range(0, len(names), STEP):
+            with self.table.locked():
+                rows = self.table.load(names[start : start + STEP])
+            found += [self._replica(row) for row in rows]
+        return found
+
+    def is_limited(self, name: str) -> bool:
+        """Return True if limits count in a row."""
+        return self._part_of(key_of(name)) is not None
+
+    def unsent_names(self) -> list[str]:
+        """Return the rows with hits that no document is known to hold."""
+        with self.table.locked():
+            return self.table.unsent_names()
+
+    def unsent(self) -> Iterator[Replica]:
+        """Yield the replicas with such hits."""
+        for step in self.steps(self.unsent_names()):
+            yield from self.load(step)
+
+    def steps(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Divide rows into those of one transaction each."""
+        for start in yield_between(range(0, len(names), STEP)):
+            yield names[start : start + STEP]
+
+    @contextmanager
+    def changing(self, names: Sequence[str]) -> Iterator[list[Replica]]:
+        """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed."""
+        with self.table.transaction():
+            replicas = list(map(self._replica, self.table.load(names)))
+            yield replicas
+            self.table.store([_columns_of(replica) for replica in replicas if not replica.is_forgotten])
+            self.table.delete([replica.name for replica in replicas if replica.is_forgotten])
+        if any(replica.urgent_s is not None for replica in replicas):
+            self.table.wake()
+
+    def _replica(self, row: Sequence[Any]) -> Replica:
+        name, hits, unsent, writer_count, is_asked, due_s, urgent_s, requested_s, attempted, attempt, document = row
+        counted = unpack(hits)
+        found = None
+        if attempt is not None:
+            found = Attempt.of(attempt, unpack_hits(attempted))
+        return Replica(
+            name,
+            counted.hits,
+            counted.horizons,
+            unpack_hits(unsent),
+            writer_count,
+            bool(is_asked),
+            due_s,
+            urgent_s,
+            requested_s,
+            found,
+            Document.of(document),
+            self._part_of(key_of(name)),
+            self.table.max_writer_count,
+        )
+
+
+def _columns_of(replica: Replica) -> tuple[Any, ...]:
+    attempt = replica.attempt
+    return (
+        replica.name,
+        pack(replica.hits, replica.horizons),
+        pack(replica.unsent) if replica.unsent else None,
+        replica.writer_count,
+        replica.is_asked,
+        replica.due_s,
+        replica.urgent_s,
+        replica.requested_s,
+        None if attempt is None else pack(attempt.hits),
+        None if attempt is None else attempt.dump(),
+        replica.document.dump(),
+    )
+
+
+def _not_far_ahead(hits: Hits, now_s: float) -> Hits:
+    """Return hits without those of frames that are far ahead: the clock of the instance that counted them is wrong."""
+    return {
+        series: {start_s: count for start_s, count in frames.items() if start_s <= now_s + max(series.frame_s, AHEAD_S)}
+        for series, frames in hits.items()
+    }
+
+
+def _next_version(version: int | None, *, is_raising: bool) -> int:
+    """Return the version after a write. One that raises a horizon must be noticed by writes that go by their mark.
+
+    That of a first write is one that no earlier document of the key has had, by chance: one of 2^51 numbers.
+    """
+    if version is None:
+        return secrets.randbelow(2**52) | 1
+    return version + (VERSION_JUMP if is_raising else 1)
