@@ -3,11 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
-from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import RequestCounter
 from oauth_ratelimit.counters.rules import ClientRules, RuleBook, key_of
@@ -67,7 +68,7 @@ class Limiter:
     def _start_empty(self) -> None:
         self._clock = self._given_clock
         settings, is_shared = self.settings, self._store is not None
-        self._rules = RuleBook(settings.policies)
+        self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
         self._table = HostTable(max_keys=settings.max_keys)
         intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
         self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
@@ -137,7 +138,7 @@ class Limiter:
     def _report(self, rules: ClientRules, username: str | None, decision: Decision, grant_type: str | None) -> None:
         decision.is_repeat = self.denial_events.report(
             rules.client_id,
-            username if rules.user or username is None else None,
+            None if username is None or rules.user is None else storable_name(username),
             scope=rules.scope,
             grant_type=grant_type,
             decision=decision,
@@ -180,9 +181,7 @@ class Limiter:
 
     def known_keys(self) -> Iterator[Key]:
         """Yield the keys that this instance holds counts of."""
-        with self._table.locked():
-            names = self._table.all_names()
-        return map(key_of, names)
+        return map(key_of, chain.from_iterable(self._table.all_names()))
 
     def in_flight(self, key: Key) -> Hits | None:
         """Return the hits of a key, by series and frame, that no document is known to hold. None if there are none."""
@@ -230,7 +229,7 @@ class Limiter:
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
-        self._rules = RuleBook(settings.policies)
+        self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
         self._table.end_waiting()
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:

@@ -1,6 +1,6 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from oauth_ratelimit.core.decision import Decision
@@ -92,6 +92,7 @@ class RequestCounter:
         """Decide as ``check`` does, and count nothing."""
         with self._table.locked():
             opened = self._open(rules, username, now_s)
+            self._ask(opened)
         tiers, contents = _checked(opened, now_s)
         return preview(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse)
 
@@ -110,14 +111,15 @@ class RequestCounter:
         names = list(parts)
         rows = self._table.read(names)
         if len(rows) < len(names):
-            rows = self._create([name for name in names if name not in rows], names, now_s)
+            rows = self._create({name: part for name, part in parts.items() if name not in rows}, names, now_s)
         return [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
 
-    def _create(self, missing: Sequence[str], names: Sequence[str], now_s: float) -> dict[str, Row]:
+    def _create(self, missing: Mapping[str, Part], names: Sequence[str], now_s: float) -> dict[str, Row]:
         """Add rows as far as there is room, and return all rows of a request that exist then."""
-        due_s = self._monotonic()
-        for name in missing:
-            self._table.insert(name, due_s=due_s, now_s=now_s)
+        due_s, writer_count = self._monotonic(), self._table.max_writer_count
+        for name, part in missing.items():
+            is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=due_s if is_urgent else None)
         rows = self._table.read(names)
         if len(rows) < len(names):
             self._log.error(
@@ -138,10 +140,16 @@ class RequestCounter:
             series = {tier.series for tier, is_counted in zip(tiers, counts[place:end], strict=True) if is_counted}
             if series or each.is_moved:
                 written.append(self._written(each, series, contents[place:end], now_s, cost))
-            elif self._is_shared and not each.row.is_asked:
-                self._table.ask(each.row.name, self._monotonic())
+            else:
+                self._ask([each])
             place = end
         return not written or self._table.write(written)
+
+    def _ask(self, opened: Iterable[Opened]) -> None:
+        """Have the next cycle look at documents, because of a request that counts nowhere."""
+        for each in opened:
+            if self._is_shared and not each.row.is_asked:
+                self._table.ask(each.row.name, self._monotonic())
 
     def _written(
         self, each: Opened, series: set[Series], contents: Sequence[Content], now_s: float, cost: int

@@ -13,8 +13,8 @@ from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, tiers_of
 from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 CLIENT_TOTAL = "client_total"
-MAX_CONFIGURED_LENGTH = 1024  # characters of a client id in the configuration
-MAX_CLIENTS = 100_000  # whose rules are kept; all are found anew after so many
+MAX_CONFIGURED_LENGTH = 1024  # characters of a name in the configuration
+SPARE_CLIENTS = 1000  # whose rules are kept, beyond one for each key allowed; all are found anew after so many
 
 
 class Part(NamedTuple):
@@ -64,8 +64,9 @@ class ClientRules:
 class RuleBook:
     """Finds the rules of a client. A change of policies is another book."""
 
-    def __init__(self, policies: PolicySet) -> None:
+    def __init__(self, policies: PolicySet, *, max_keys: int) -> None:
         self._policies = policies
+        self._max_clients = max_keys + SPARE_CLIENTS
         self._grants = frozenset(policies.named_grants)
         self._found: dict[tuple[str, str, str | None], ClientRules] = {}
 
@@ -84,9 +85,9 @@ class RuleBook:
         configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else storable_name(client_id)
         policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
         rules = _rules_of(client_id, policies)
-        if len(self._found) >= MAX_CLIENTS:
+        if len(self._found) >= self._max_clients:
             self._found.clear()
-        if len(client_id) <= MAX_CONFIGURED_LENGTH:
+        if max(len(client_id), len(endpoint)) <= MAX_CONFIGURED_LENGTH:
             self._found[client_id, endpoint, grant_type] = rules
         return rules
 

@@ -6,6 +6,7 @@ meanwhile. So a request counts in all of its limits or in none, and whatever end
 the statement or after it. The sync cycle changes rows in transactions.
 """
 
+import math
 import os
 import sqlite3
 import threading
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
+PART = 1000  # rows that are listed at once: requests wait for the end
 
 _SCHEMA = """
 CREATE TABLE rows (
@@ -121,10 +123,14 @@ class HostTable:
         """Return the rows that exist."""
         return {row[0]: Row._make(row) for row in self._connection.execute(_select(len(names)), names)}
 
-    def insert(self, name: str, *, due_s: float, now_s: float) -> bool:
-        """Add an empty row, and return whether it was new and there was room for it."""
-        added = "INSERT OR IGNORE INTO rows (name, due, requested) SELECT ?, ?, ? FROM host WHERE key_count < ?"
-        return self._connection.execute(added, (name, due_s, now_s, self.max_keys)).rowcount == 1
+    def insert(self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None) -> None:
+        """Add an empty row, unless there is one or no room for it."""
+        added = (
+            "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
+        )
+        self._connection.execute(added, (name, now_s, due_s, urgent_s, self.max_keys))
+        if urgent_s is not None:
+            self._urgent.set()
 
     def write(self, rows: Sequence[Written]) -> bool:
         """Write rows if none of them has changed since it was read, and return whether they were written."""
@@ -198,9 +204,17 @@ class HostTable:
             found: float | None = self._connection.execute("SELECT min(urgent) FROM rows").fetchone()[0]
             return found
 
-    def all_names(self) -> list[str]:
-        """Return all rows, those that were quiet longest first."""
-        return self._names("SELECT name FROM rows ORDER BY due")
+    def all_names(self) -> Iterator[list[str]]:
+        """Yield all rows part by part, those that are due first first. Takes the lock, for each part."""
+        part = "SELECT due, name FROM rows WHERE (due, name) > (?, ?) ORDER BY due, name LIMIT ?"
+        last: tuple[float, str] = (-math.inf, "")
+        while True:
+            with self.locked():
+                found = self._connection.execute(part, (*last, PART)).fetchall()
+            if not found:
+                return
+            last = found[-1]
+            yield [name for _, name in found]
 
     def key_count(self) -> int:
         count: int = self._connection.execute("SELECT key_count FROM host").fetchone()[0]

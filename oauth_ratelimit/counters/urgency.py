@@ -17,10 +17,13 @@ def must_send(tier: Tier, known: float, unsent: int, *, writer_count: int, is_re
 
     ``known`` is the estimate without them. Without ``is_read``, nothing is known of the document yet.
     """
-    if is_read:
-        return unsent >= alert(tier, known, writer_count=writer_count)
-    bound = alert_unread(tier, writer_count=writer_count)
-    return bound < FEW_HITS or unsent >= bound
+    count = writer_count
+    return unsent >= (alert(tier, known, writer_count=count) if is_read else alert_unread(tier, writer_count=count))
+
+
+def is_urgent_when_new(tiers: Iterable[Tier], *, writer_count: int) -> bool:
+    """Return whether so few hits of an unread key may wait that a full cycle would come too late."""
+    return any(alert_unread(tier, writer_count=writer_count) < FEW_HITS for tier in tiers)
 
 
 def alert(tier: Tier, known: float, *, writer_count: int) -> int:

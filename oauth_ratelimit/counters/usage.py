@@ -41,7 +41,13 @@ class UsageReader:
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """Return the usage of each limit of a key; none for a trusted client."""
-        kind = LimitKind.CLIENT_TOTAL if is_total_scope(key.scope) else LimitKind.CLIENT if key.username is None else LimitKind.USER
+        kind = (
+            LimitKind.CLIENT_TOTAL
+            if is_total_scope(key.scope)
+            else LimitKind.CLIENT
+            if key.username is None
+            else LimitKind.USER
+        )
         tiers, hits = self._tiers(key.client_id, key.scope, kind), snapshot.hits if snapshot else {}
         return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 

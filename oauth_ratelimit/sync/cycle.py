@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from itertools import chain
 from math import inf
 
 from oauth_ratelimit.core.key import Key
@@ -58,9 +59,7 @@ class SyncCycle:
         self._monotonic = monotonic
         self._flusher: Flusher | None = None
         if store is not None and server_clock is not None:
-            self._flusher = Flusher(
-                store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule
-            )
+            self._flusher = Flusher(store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule)
         self._lock = threading.Lock()  # guards the flusher and the log: one cycle at a time
         self._log = CycleLog(monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
@@ -79,15 +78,14 @@ class SyncCycle:
         with self._lock:
             self._left, self._quarantined = {}, set()
             now_s = self._monotonic()
-            reads_all = (
-                not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
-            )
+            reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
                 names = self._table.due_names(until_s, hits_until_s=until_s if is_scheduled else inf)
-                names = self._table.all_names() if reads_all else names
+            if reads_all:
+                names = list(chain.from_iterable(self._table.all_names()))
             self._synchronise_taken(urgent, names, report, reads_all=reads_all)
             # A request is in the hits of its key and in those of the total.
             report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
@@ -141,12 +139,14 @@ class SyncCycle:
         self, names: Sequence[str], report: CycleReport, *, is_urgent: bool = False, reads_all: bool = False
     ) -> None:
         """Flush and pull rows part by part, and the urgent ones in between."""
+        overtaken = set[str]()
         for start in range(0, len(names), MAX_BATCH):
             if start and not is_urgent and not report.is_cut_short:
                 with self._table.locked():
                     urgent = self._table.urgent_names(self._monotonic())
                 self._synchronise(urgent, report, is_urgent=True)
-            part = names[start : start + MAX_BATCH]
+                overtaken.update(urgent)
+            part = [name for name in names[start : start + MAX_BATCH] if name not in overtaken]
             try:
                 rest = self._exchange(part, report, is_urgent=is_urgent, reads_all=reads_all)
             except Exception as exc:  # noqa: BLE001  # a bug must not keep rows from being scheduled
@@ -275,9 +275,8 @@ class SyncCycle:
         """
         with self._table.locked():
             excess = self._table.excess_count()
-            names = self._table.all_names() if excess else []
-        for is_filling in (False, True):
-            for step in self._rows.steps(names):
+        for is_filling in (False, True) if excess else ():
+            for step in chain.from_iterable(map(self._rows.steps, self._table.all_names())):
                 if excess <= 0:
                     return
                 with self._rows.changing(step) as replicas:
@@ -325,10 +324,8 @@ class SyncCycle:
             self._log.note(report)
         if not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
-            with self._table.locked():
-                names = self._table.all_names()
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
-                flusher.remove_marks(names, part)
+                flusher.remove_marks(self._table.all_names(), part)
 
 
 def is_total(name: str) -> bool:

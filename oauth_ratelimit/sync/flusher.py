@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -275,18 +276,19 @@ class Flusher:
         report.over_admitted.update(replica.commit(change, self._clock()))
         self._settled(replica, None)
 
-    def remove_marks(self, names: Sequence[str], deadline: Deadline) -> None:
+    def remove_marks(self, parts: Iterable[Sequence[str]], deadline: Deadline) -> None:
         """Remove this instance's marks from documents until a deadline, because it writes no more.
 
         Marks stay where an outcome is still unknown, and in damaged documents. Raises ``StoreError``.
         """
-        for start in range(0, len(names), MAX_BATCH):
+        for step in chain.from_iterable(map(self._rows.steps, parts)):
             if deadline.is_over:
                 break
             marked = [
                 replica.key
-                for replica in self._rows.load(names[start : start + MAX_BATCH])
-                if replica.document.version is not None and replica.attempt is None
+                for replica in self._rows.load(step)
+                if replica.document.version is not None
+                and replica.attempt is None
                 and not replica.document.is_quarantined
             ]
             if marked:

@@ -144,8 +144,7 @@ class Replica:
     @property
     def is_urgent_when_new(self) -> bool:
         """True if so few hits of the unread key may wait that a full cycle would come too late."""
-        count = self.expected_writer_count
-        return any(urgency.alert_unread(tier, writer_count=count) < urgency.FEW_HITS for tier in self.tiers)
+        return urgency.is_urgent_when_new(self.tiers, writer_count=self.expected_writer_count)
 
     def goes_by_mark(self, now_s: float) -> bool:
         """Return whether the next write compares this writer's mark instead of the version, so that nothing is read.

@@ -11,7 +11,12 @@ POLICY = Policy("client", 120, Window.of(60))
 
 def an_admission(policy: Policy = POLICY, *, remaining: int = 50, mode: Mode = Mode.ENFORCE) -> Decision:
     """Return the decision about a request that a policy admits at the start of a frame."""
-    return Decision(mode, 0.0, (Tier(policy, mode),), (Content(policy.limit - remaining, policy.limit - remaining, (), float(policy.window.frame_s)),))
+    return Decision(
+        mode,
+        0.0,
+        (Tier(policy, mode),),
+        (Content(policy.limit - remaining, policy.limit - remaining, (), float(policy.window.frame_s)),),
+    )
 
 
 def a_denial(
