@@ -29,7 +29,7 @@ def check_limits(
     """Decide about a request by the content of the window of each tier.
 
     It counts in all tiers if all admit it. A dry run beside enforced policies denies nothing, so a request that only a
-    dry run denies counts in the enforced ones; and one that is denied counts where denied ones do. Reuse counts nowhere.
+    dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere.
     """
     over = [tier for tier, content in zip(tiers, contents, strict=True) if content.estimate > tier.limit - cost]
     if not over:

@@ -191,10 +191,10 @@ class RequestCounter:
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
                     urgent_s = now_s
         due_s = now_s
-        if is_read and row.due > now_s and self._table.waiting_count < MAX_WAITING:
-            if urgency.is_far(part.tiers, contents, writer_count=writer_count):
-                due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
-                self._table.waiting_count += row.unsent is None
+        may_wait = is_read and row.due > now_s and self._table.waiting_count < MAX_WAITING
+        if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
+            due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
+            self._table.waiting_count += row.unsent is None
         return min(row.due, due_s), urgent_s
 
 

@@ -70,9 +70,9 @@ class Written(NamedTuple):
     change: int  # that was read
 
 
-SYNC_COLUMNS = (
-    "name", "hits", "unsent", "writer_count", "is_asked", "due", "urgent", "requested", "attempted", "attempt", "replica"
-)  # fmt: skip
+SYNC_COLUMNS = tuple(
+    "name hits unsent writer_count is_asked due urgent requested attempted attempt replica".split()
+)
 """Columns that the sync cycle reads and writes."""
 
 

@@ -231,7 +231,7 @@ class Replica:
         return excesses
 
     def fail_write(self, *, was_repeated: bool) -> None:
-        """Note that the store has not applied a write. If it was a repeat, the first try may have been: a read shows."""
+        """Note that the store has not applied a write. If it was a repeat, the first try may have been."""
         if not was_repeated:
             self._take_back()
         self.document.is_stale = True
