@@ -70,9 +70,8 @@ class Written(NamedTuple):
     change: int  # that was read
 
 
-SYNC_COLUMNS = tuple(
-    "name hits unsent writer_count is_asked due urgent requested attempted attempt replica".split()
-)
+_OF_SYNC = "hits, unsent, writer_count, is_asked, due, urgent, requested, attempted, attempt, replica"
+SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
 """Columns that the sync cycle reads and writes."""
 
 
