@@ -109,14 +109,11 @@ class HostTable:
         """Hold the lock for a request."""
         if self._process_id != os.getpid():
             self.leave_to_parent()
-        lock = self._lock
         # Who waits inside a lock owns it before it has the interpreter, so that all others would have to wait, too.
-        while not lock.acquire(False):
+        while self._lock.locked():
             time.sleep(0)
-        try:
+        with self._lock:
             yield
-        finally:
-            lock.release()
 
     def read(self, names: Sequence[str]) -> dict[str, Row]:
         """Return the rows that exist."""

@@ -11,6 +11,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.middleware import ResponseState
 from oauth_ratelimit.flask_authlib.request_state import RequestState
@@ -69,8 +70,8 @@ def decide(app: Flask, client: Any, username: str | None, grant_type: str | None
     return state
 
 
-def known_clients(app: Flask) -> set[Any]:
-    return set(app_limiter_of(app).limiter._clients)
+def known_keys(app: Flask) -> set[Key]:
+    return set(app_limiter_of(app).limiter.known_keys())
 
 
 @contextlib.contextmanager

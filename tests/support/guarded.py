@@ -94,7 +94,7 @@ class Guarded:
 
     @property
     def key_count(self) -> int:
-        return 0 if self.guard.limiter is None else self.guard.limiter._clients.key_count
+        return 0 if self.guard.limiter is None else len(list(self.guard.limiter.known_keys()))
 
     def forget(self) -> None:
         """Let every failure leave its window."""
