@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
@@ -45,20 +46,23 @@ class ClientRules:
     user: Part | None  # per user
     client: Part | None  # for grants without a user
     total: Part | None  # for all users together
-    total_name: str = field(init=False)
+    total_name: str = field(init=False)  # of its row
+    _client_in_names: str = field(init=False)
+    _scope_in_names: str = field(init=False)
     # The tiers that a request with or without a user must pass
     for_user: tuple[Tier, ...] = field(init=False)
     for_client: tuple[Tier, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.total_name = row_name(Key(self.client_id, None, total_scope(self.scope)))
+        self._client_in_names, self._scope_in_names = _in_name(self.client_id), _in_name(self.scope)
         total = self.total.tiers if self.total else ()
         self.for_user = (self.user.tiers if self.user else ()) + total
         self.for_client = (self.client.tiers if self.client else ()) + total
 
     def name_of(self, username: str | None) -> str:
         """Return the name of the row of a key."""
-        return row_name(Key(self.client_id, username, self.scope))
+        return f"[{self._client_in_names},{_in_name(username)},{self._scope_in_names}]"
 
 
 class RuleBook:
@@ -146,7 +150,12 @@ def total_scope(scope: str | None) -> str:
 
 
 def row_name(key: Key) -> str:
-    return json.dumps(key, ensure_ascii=False, separators=(",", ":"))
+    """Return the name of a key's row: the key as JSON."""
+    return f"[{','.join(map(_in_name, key))}]"
+
+
+def _in_name(part: str | None) -> str:
+    return "null" if part is None else encode_basestring(part)
 
 
 def key_of(name: str) -> Key:
