@@ -113,11 +113,12 @@ class SyncCycle:
     def _synchronise_taken(
         self, urgent: Sequence[str], names: Sequence[str], report: CycleReport, *, reads_all: bool = False
     ) -> None:
-        """Synchronise the rows that a cycle has taken."""
+        """Synchronise the rows that a cycle has taken, each of them once."""
         if urgent or names:
             self._measure_clock(report)
         self._synchronise(urgent, report, is_urgent=True)
-        self._synchronise(names, report, reads_all=reads_all)
+        done = set(urgent)
+        self._synchronise([name for name in names if name not in done], report, reads_all=reads_all)
         self._make_room()
         self._failure = report.error
 

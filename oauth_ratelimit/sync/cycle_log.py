@@ -63,13 +63,10 @@ class CycleLog:
             is_total = in_flight[True] > in_flight[False]
             unconfirmed_by[client_id] += unconfirmed[is_total]
             undelivered[client_id] += in_flight[is_total] - unconfirmed[is_total]
-        _log_hits("hits_undelivered", undelivered)
-        _log_hits("hits_unconfirmed", unconfirmed_by)
-
-
-def _log_hits(event: str, by_client: Counter[str]) -> None:
-    if by_client.total():
-        log.error(event, hits=by_client.total(), by_client=_largest(by_client))
+        if undelivered.total():
+            log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
+        if unconfirmed_by.total():
+            log.error("hits_unconfirmed", hits=unconfirmed_by.total(), by_client=_largest(unconfirmed_by))
 
 
 def _largest(counted: Counter[str]) -> dict[str, int]:
