@@ -17,7 +17,19 @@ from typing import Any
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import AHEAD_S, Frames, bring_back, drop_over, merged, pack, unpack, unpack_hits
+from oauth_ratelimit.counters.hits import (
+    AHEAD_S,
+    Counted,
+    Frames,
+    bring_back,
+    drop_over,
+    merged,
+    pack,
+    pack_horizons,
+    unpack,
+    unpack_hits,
+    unpack_horizons,
+)
 from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.process.yielding import yield_between
@@ -49,31 +61,27 @@ class Document:
         """True if it is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
         return self.version == UNUSABLE_VERSION
 
-    def dump(self) -> str:
-        horizons = [(*series, horizon_s) for series, horizon_s in self.horizons.items()]
-        plain = self.version, self.mark, self.is_stale, self.read_s, self.known_s, self.newest_s
-        return json.dumps((*plain, horizons, self.prunable))
-
     @classmethod
-    def of(cls, dumped: str | None) -> "Document":
-        if dumped is None:
-            return cls()
-        version, mark, is_stale, read_s, known_s, newest_s, known_horizons, (frames, writers) = json.loads(dumped)
-        horizons = {Series(*series): horizon_s for *series, horizon_s in known_horizons}
-        prunable = NOTHING_PRUNABLE
-        if frames or writers:
-            prunable = Prunable(tuple((Series(*series), start_s) for series, start_s in frames), tuple(writers))
-        return cls(version, mark, is_stale, read_s, known_s, newest_s, horizons, prunable)
+    def of(cls, columns: Sequence[Any]) -> "Document":
+        version, mark, is_stale, read_s, known_s, newest_s, horizons, prunable = columns
+        parts = NOTHING_PRUNABLE
+        if prunable is not None:
+            frames, writers = json.loads(prunable)
+            parts = Prunable(tuple((Series(*series), start_s) for series, start_s in frames), tuple(writers))
+        return cls(version, mark, bool(is_stale), read_s, known_s, newest_s, unpack_horizons(horizons), parts)
+
+    def columns(self) -> Sequence[Any]:
+        plain = self.version, self.mark, self.is_stale, self.read_s, self.known_s, self.newest_s
+        prunable = None if self.prunable is NOTHING_PRUNABLE else json.dumps(self.prunable)
+        return *plain, pack_horizons(self.horizons), prunable
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """Row of the host table during one step of the sync cycle."""
+    """Row of the host table during one step of the sync cycle. What few steps need is unpacked at the first look."""
 
     name: str
-    hits: dict[Series, Frames]  # all that decisions use
-    horizons: Mapping[Series, int]  # of the hits
-    unsent: dict[Series, Frames]  # of them, those that are in no write
+    packed: tuple[bytes, bytes | None]  # the hits that decisions use, and of them those that are in no write
     writer_count: int  # instances that have written the document lately, this one included; 0 if it was never read
     is_asked: bool  # a request came since the last cycle that took the row
     due_s: float
@@ -81,13 +89,43 @@ class Replica:
     requested_s: float
     attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
     document: Document
-    part: Part | None  # the limits that count in it, None without any
     known_writer_count: int  # the most instances that were seen on any key
+    key: Key
+    part: Part | None  # the limits that count in it, None without any
     is_forgotten: bool = False  # the row is removed at the end of the step
+    changed_hits: Counted | None = None  # after a read
+    _counted: Counted | None = None
+    _unsent: dict[Series, Frames] | None = None
 
     @property
-    def key(self) -> Key:
-        return key_of(self.name)
+    def hits(self) -> dict[Series, Frames]:
+        """Hits that decisions use."""
+        return self._unpacked().hits
+
+    @property
+    def horizons(self) -> Mapping[Series, int]:
+        """Seconds for which a frame of each series can matter."""
+        return self._unpacked().horizons
+
+    def _unpacked(self) -> Counted:
+        if self._counted is None:
+            self._counted = unpack(self.packed[0])
+        return self._counted
+
+    @property
+    def unsent(self) -> dict[Series, Frames]:
+        """Hits that are in no write. Not to be changed in place: an attempt may hold them."""
+        if self._unsent is None:
+            self._unsent = unpack_hits(self.packed[1])
+        return self._unsent
+
+    @unsent.setter
+    def unsent(self, hits: dict[Series, Frames]) -> None:
+        self._unsent = hits
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self.packed[1]) if self._unsent is None else bool(self._unsent)
 
     @property
     def is_total(self) -> bool:
@@ -111,7 +149,7 @@ class Replica:
     @property
     def is_clean(self) -> bool:
         """True if no hit is left to send."""
-        return not self.unsent and self.attempt is None
+        return self.attempt is None and not self.has_unsent
 
     @property
     def in_flight(self) -> Hits:
@@ -162,7 +200,7 @@ class Replica:
         """
         if self.is_asked:
             self.is_asked, self.requested_s = False, now_s
-        if not self.unsent or max(map(len, self.unsent.values())) <= SPARE_FRAMES:
+        if not self.has_unsent or max(map(len, self.unsent.values())) <= SPARE_FRAMES:
             return 0
         counts = {series: self.horizon_s // series.frame_s + SPARE_FRAMES for series in self.unsent}
         before = self.request_count(self.unsent)
@@ -221,10 +259,13 @@ class Replica:
         document.version, document.mark = change.next_version, change.write_number
         self.attempt = None
         document.prunable = document.prunable.after_write()
-        document.horizons = extend_horizons(document.horizons, change.horizons)
+        if change.horizons:
+            document.horizons = extend_horizons(document.horizons, change.horizons)
         excesses = Counter[str]()
         for tier, content in zip(self.tiers, self.contents(now_s), strict=True):
-            excess = content.estimate - sum(self.unsent.get(tier.series, {}).values()) - tier.limit
+            excess = content.estimate - tier.limit
+            if excess > 0 and self.has_unsent:
+                excess -= sum(self.unsent.get(tier.series, {}).values())
             if excess > 0 and not tier.count_denied:
                 written = sum(change.hits.get(tier.series, {}).values())
                 excesses[tier.policy.name] = min(written, ceil(excess))
@@ -267,13 +308,14 @@ class Replica:
         self.writer_count = max(1, self.writer_count)
         self.document = document
         before = [content.current + sum(content.past) for content in self.contents(now_s)]
-        self.horizons = extend_horizons(self.horizons, document.horizons)
+        horizons = extend_horizons(self.horizons, document.horizons)
         if self.part:
-            self.horizons = extend_horizons(self.horizons, self.part.horizons)
-        known = {series: frames for series, frames in stored.items() if series in self.horizons}
-        self.hits = merged(_not_far_ahead(known, now_s), self.in_flight)
-        bring_back(self.hits, now_s)
-        drop_over(self.hits, self.horizons, now_s)
+            horizons = extend_horizons(horizons, self.part.horizons)
+        known = {series: frames for series, frames in stored.items() if series in horizons}
+        hits = merged(_not_far_ahead(known, now_s), self.in_flight)
+        bring_back(hits, now_s)
+        drop_over(hits, horizons, now_s)
+        self._counted = self.changed_hits = Counted(hits, horizons)
         after = [content.current + sum(content.past) for content in self.contents(now_s)]
         return max((new - old for new, old in zip(after, before, strict=True)), default=0)
 
@@ -346,34 +388,30 @@ class ReplicaTable:
             self.table.wake()
 
     def _replica(self, row: Sequence[Any]) -> Replica:
-        name, hits, unsent, writer_count, is_asked, due_s, urgent_s, requested_s, attempted, attempt, document = row
-        counted = unpack(hits)
-        found = None
-        if attempt is not None:
-            found = Attempt.of(attempt, unpack_hits(attempted))
+        name, hits, unsent, writer_count, is_asked, due_s, urgent_s, requested_s, attempted, attempt, *document = row
+        key = key_of(name)
         return Replica(
             name,
-            counted.hits,
-            counted.horizons,
-            unpack_hits(unsent),
+            (hits, unsent),
             writer_count,
             bool(is_asked),
             due_s,
             urgent_s,
             requested_s,
-            found,
+            None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
             Document.of(document),
-            self._part_of(key_of(name)),
             self.table.max_writer_count,
+            key,
+            self._part_of(key),
         )
 
 
-def _columns_of(replica: Replica) -> tuple[Any, ...]:
-    attempt = replica.attempt
+def _columns_of(replica: Replica) -> Sequence[Any]:
+    attempt, counted = replica.attempt, replica.changed_hits
     return (
         replica.name,
-        pack(replica.hits, replica.horizons),
-        pack(replica.unsent) if replica.unsent else None,
+        replica.packed[0] if counted is None else pack(*counted),
+        pack(replica.unsent) if replica.has_unsent else None,
         replica.writer_count,
         replica.is_asked,
         replica.due_s,
@@ -381,7 +419,7 @@ def _columns_of(replica: Replica) -> tuple[Any, ...]:
         replica.requested_s,
         None if attempt is None else pack(attempt.hits),
         None if attempt is None else attempt.dump(),
-        replica.document.dump(),
+        *replica.document.columns(),
     )
 
 
