@@ -269,4 +269,5 @@ class Limiter:
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
+        self._table.leave_to_parent()
         self._start_empty()

@@ -52,6 +52,16 @@ def pack(hits: Hits, horizons: Mapping[Series, int] | None = None) -> bytes:
 
 
 @lru_cache(maxsize=1000)
+def unpack_horizons(packed: bytes) -> Mapping[Series, int]:
+    """Return horizons that were packed without hits. Most rows have the same ones, so they share the result."""
+    return unpack(packed).horizons
+
+
+def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
+    return pack({series: {} for series in horizons}, horizons)
+
+
+@lru_cache(maxsize=1000)
 def _series(frame_s: int, flags: int) -> Series:
     return Series(frame_s, bool(flags & 1), bool(flags & 2))
 

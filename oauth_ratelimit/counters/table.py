@@ -34,7 +34,14 @@ CREATE TABLE rows (
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
     attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
     attempt TEXT,                             -- that write, as JSON
-    replica TEXT                              -- what is known of the document, as JSON
+    version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
+    mark INTEGER,                             -- number of this writer's last write in it
+    is_stale INTEGER NOT NULL DEFAULT 0,      -- it has probably changed, so it is read before the next write
+    read REAL,                                -- time of the last read; NULL if it was never read, or must be
+    known REAL,                               -- time at which the last read or write has shown the hits of others
+    newest INTEGER NOT NULL DEFAULT 0,        -- start of the newest frame in it, that of a write under way included
+    horizons BLOB NOT NULL DEFAULT x'',       -- of its series, packed as hits
+    prunable TEXT                             -- parts of it that the next writes remove, as JSON
 ) WITHOUT ROWID;
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
@@ -70,7 +77,10 @@ class Written(NamedTuple):
     change: int  # that was read
 
 
-_OF_SYNC = "hits, unsent, writer_count, is_asked, due, urgent, requested, attempted, attempt, replica"
+_OF_SYNC = (
+    "hits, unsent, writer_count, is_asked, due, urgent, requested, attempted, attempt, "
+    "version, mark, is_stale, read, known, newest, horizons, prunable"
+)
 SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
 """Columns that the sync cycle reads and writes."""
 

@@ -122,11 +122,6 @@ class SyncCycle:
         self._make_room()
         self._failure = report.error
 
-    def renew_writer(self) -> None:
-        """Take another name in documents, in a forked child."""
-        if self._flusher is not None:
-            self._flusher.renew_writer()
-
     def _measure_clock(self, report: CycleReport) -> None:
         if self._flusher is None or report.is_cut_short:
             return
@@ -180,10 +175,10 @@ class SyncCycle:
 
         The reading finds parts to remove.
         """
-        now_s, most_s = self._clock(), 2 * replica.horizon_s
+        now_s = self._clock()
         if replica.document.read_s is None:
             return replica.document.version is not None  # what was written here may not be all
-        passed_s = now_s - replica.document.read_s
+        passed_s, most_s = now_s - replica.document.read_s, 2 * (replica.part.horizon_s if replica.part else 0)
         if passed_s <= min(LONE_READ_GAP_S, most_s):
             return False
         least_s = 2 * LONE_READ_GAP_S if replica.is_far(now_s) else LONE_READ_GAP_S
@@ -209,13 +204,13 @@ class SyncCycle:
             self._quarantined.add(replica.name)
         if is_failed:
             replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
-        is_left = replica.attempt is not None or (bool(replica.unsent) and not replica.is_asked)
+        is_left = replica.attempt is not None or (replica.has_unsent and not replica.is_asked)
         if is_failed or is_left:
             self._left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s
             return
         gap_s = self._read_gap_s(replica, now_s, remote)
-        if replica.unsent:  # of requests that came during the cycle
+        if replica.has_unsent:  # of requests that came during the cycle
             wait_s = urgency.longest_wait_s(replica.tiers) if replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
             if replica.must_send(now_s):

@@ -5,6 +5,7 @@ that this instance left last, so at most one of the writes that name it is appli
 as the new mark, which shows after a lost reply whether it was applied.
 """
 
+import os
 import secrets
 import time
 from collections import Counter
@@ -77,7 +78,7 @@ class CycleReport:
 
 
 class Flusher:
-    """Flushes and pulls rows. Used by one thread at a time. ``writer`` is this instance's name in documents.
+    """Flushes and pulls rows. Used by one thread at a time.
 
     ``settled`` is called with each replica whose write was applied or whose document was read, before it is stored: it
     decides when the row is taken next. Its second argument is the hits of other instances that were new.
@@ -97,15 +98,18 @@ class Flusher:
         self._clock = clock
         self._settled = settled
         self.server_clock = server_clock
-        self.renew_writer()
+        self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._write_number = 0
         self._max_counters = MAX_COUNTERS
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
-    def renew_writer(self) -> None:
-        """Take another name, in another process."""
-        self.writer = secrets.token_hex(6)
+    @property
+    def writer(self) -> str:
+        """This instance's name in documents: another one in a forked child. Python may not know of a fork."""
+        if self._process_id != os.getpid():
+            self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
+        return self._writer
 
     def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
         """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
@@ -254,7 +258,7 @@ class Flusher:
                         replica.fail_write(was_repeated=replica.name in repeated)
                     else:
                         self._commit(replica, begun[replica.name].change, report)
-                        if replica.unsent and replica.name in repeated:
+                        if replica.has_unsent and replica.name in repeated:
                             rest.append(replica.name)
         for index, reason in result.rejected.items():
             self._log.error("document_rejected", **_names_of(changes[index].key), reason=reason)
