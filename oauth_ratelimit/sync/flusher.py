@@ -6,7 +6,6 @@ as the new mark, which shows after a lost reply whether it was applied.
 """
 
 import os
-import os
 import secrets
 import time
 from collections import Counter
