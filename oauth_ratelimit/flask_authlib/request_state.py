@@ -4,19 +4,38 @@ Each ``create_token_response`` has a state of its own, and so has each endpoint:
 Hooks find the state of a token in a context variable, which is reset whatever happens.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
-from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, TokenReuse
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, LimitAnswer
+from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
+from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
 from oauth_ratelimit.guard import Guess
 
+RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
+
+
+class ResponseState:
+    """State of an HTTP request that its decisions leave for the response."""
+
+    quota_headers: QuotaHeaders = ()
+    reuses: tuple[TokenReuse, ...] = ()  # tokens that are given out again, or kept once the response is a 200
+    states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})  # by application and endpoint
+    is_awaited: bool = False  # True while the middleware waits for the response
+
+    def close(self) -> None:
+        """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
+        for reuse in self.reuses:
+            reuse.release()
+        for state in self.states.values():
+            state.close()
+        self.states = {}
 
 
 class RequestState:
@@ -45,9 +64,23 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.app_limiter.check(self, client, username, grant_type, call=call)
+                reuse_request = None
+                if call is not None and self.grant is not None and not self.is_authorize:
+                    is_seen = self.response.is_awaited and request.environ.get(RESPONSE_KEY) is self.response
+                    reuse_request = ReuseRequest(call, self.grant, is_seen)
+                self.follow(
+                    self.app_limiter.check(client, username, grant_type=grant_type, reuse_request=reuse_request)
+                )
         if self.denial is not None:
             raise self.denial
+
+    def follow(self, answer: LimitAnswer) -> None:
+        """Keep the answer to this request, and leave for the response what concerns it."""
+        self.denial, self.reuse, self.record, headers = answer
+        if not self.is_authorize:  # a browser receives that response, not the client
+            self.response.quota_headers = headers
+        if self.reuse is not None:
+            self.response.reuses += (self.reuse,)
 
     def note_lifetime(self, token: object) -> None:
         """Note the lifetime of the token that was issued, to be counted with the request."""

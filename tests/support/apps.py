@@ -13,8 +13,7 @@ from werkzeug.test import TestResponse
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.middleware import ResponseState
-from oauth_ratelimit.flask_authlib.request_state import RequestState
+from oauth_ratelimit.flask_authlib.request_state import RequestState, ResponseState
 from testbed.clock import Clock
 from testbed.oauth_server.models import Client, User
 
@@ -66,7 +65,7 @@ def app_limiter_of(app: Flask) -> AppLimiter:
 def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
     """Return the state of a request after its decision."""
     state = RequestState(app_limiter_of(app), ResponseState(), False, None)
-    state.app_limiter.check(state, client, username, grant_type)
+    state.follow(state.app_limiter.check(client, username, grant_type=grant_type))
     return state
 
 
