@@ -109,7 +109,8 @@ class Replica:
 
     def _unpacked(self) -> Counted:
         if self._counted is None:
-            self._counted = unpack(self.packed[0])
+            hits, horizons = unpack(self.packed[0])  # of series with hits
+            self._counted = Counted(hits, extend_horizons(horizons, self.part.horizons) if self.part else horizons)
         return self._counted
 
     @property
@@ -309,8 +310,6 @@ class Replica:
         self.document = document
         before = [content.current + sum(content.past) for content in self.contents(now_s)]
         horizons = extend_horizons(self.horizons, document.horizons)
-        if self.part:
-            horizons = extend_horizons(horizons, self.part.horizons)
         known = {series: frames for series, frames in stored.items() if series in horizons}
         hits = merged(_not_far_ahead(known, now_s), self.in_flight)
         bring_back(hits, now_s)
