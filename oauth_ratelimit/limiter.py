@@ -10,7 +10,7 @@ from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.counter import RequestCounter
+from oauth_ratelimit.counters.counter import Held, RequestCounter
 from oauth_ratelimit.counters.rules import ClientRules, RuleBook, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
@@ -130,6 +130,39 @@ class Limiter:
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision
+
+    def hold(
+        self,
+        client_id: str,
+        username: str | None = None,
+        *,
+        endpoint: str = TOKEN_ENDPOINT,
+        grant_type: str | None = None,
+    ) -> tuple[Decision, Held]:
+        """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
+
+        Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
+        """
+        rules = self._rules.find(client_id, endpoint, grant_type)
+        if rules.exempt is not None:
+            return rules.exempt, ()
+        pseudonym = username if self._names is None else self._names(username)
+        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
+        decision, held = self._counter.hold(rules, pseudonym, now_s=self._clock(), can_reuse=can_reuse)
+        if decision.denial is not None and decision.action != "reuse":
+            self._report(rules, pseudonym, decision, grant_type)
+        return decision, held
+
+    def confirm(self, held: Held) -> None:
+        """Have a request sent that was held."""
+        self._counter.confirm(held, now_s=self._clock())
+
+    def take_back(self, held: Held) -> bool:
+        """Take a request that was held out of the counters, and return whether it was.
+
+        At most ``limit`` requests of a window are taken back; any further one is to be confirmed.
+        """
+        return self._counter.take_back(held, now_s=self._clock())
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
         """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""

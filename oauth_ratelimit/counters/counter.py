@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
@@ -31,6 +32,23 @@ class Opened:
 
     def contents(self, now_s: float) -> tuple[Content, ...]:
         return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.part.tiers])
+
+
+Cell = tuple[Series, int]
+"""Series, and the start of one of its frames."""
+
+
+class HeldRow(NamedTuple):
+    """Row that a request counts in."""
+
+    name: str
+    part: Part
+    cells: Sequence[Cell]  # that it counts in
+    pulled: int  # the row's when it was counted
+
+
+Held = tuple[HeldRow, ...]
+"""Request that counts in the totals here, and is not to be sent before its response is known."""
 
 
 class RequestCounter:
@@ -74,8 +92,63 @@ class RequestCounter:
                 decision, counts = check_limits(
                     rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
                 )
-                if self._count(opened, contents, counts, now_s, cost):
+                if self._count(opened, counts, now_s, cost):
                     return decision
+
+    def hold(
+        self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
+    ) -> tuple[Decision, Held]:
+        """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
+        with self._table.locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                decision, counts = check_limits(rules.mode, tiers, contents, now_s=now_s, can_reuse=can_reuse)
+                sends = decision.denial is not None
+                if self._count(opened, counts, now_s, sends=sends):
+                    return decision, () if sends else tuple(_held(each, now_s) for each in opened)
+
+    def confirm(self, held: Held, *, now_s: float) -> None:
+        """Have a request sent that was held, and count it again where the totals were replaced meanwhile."""
+        if not self._is_shared or not held:
+            return
+        with self._table.locked():
+            while True:
+                opened = {
+                    each.row.name: each for each in self._open_rows({each.name: each.part for each in held}, now_s)
+                }
+                written = []
+                for each in held:
+                    if each.name in opened:  # else there is no room for it any more
+                        row = opened[each.name]
+                        is_counted = row.row.pulled == each.pulled and row.row.change > 0
+                        written.append(self._written(row, () if is_counted else each.cells, each.cells, now_s))
+                if not written or self._table.write(written):
+                    return
+
+    def take_back(self, held: Held, *, now_s: float) -> bool:
+        """Take a request that was held out of the totals again, and return whether it was.
+
+        At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
+        errors. Totals that were replaced meanwhile do not hold it.
+        """
+        with self._table.locked():
+            while True:
+                rows = self._table.read([each.name for each in held])
+                written = []
+                for each in held:
+                    row = rows.get(each.name)
+                    if row is None:
+                        continue
+                    taken = unpack_hits(row.taken)
+                    if any(
+                        tier.content(taken.get(tier.series, {}), now_s).estimate > tier.limit - 1
+                        for tier in each.part.tiers
+                    ):
+                        return False
+                    written.append(_without(each, row, taken, now_s))
+                if not written or self._table.write(written):
+                    return True
 
     def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
         """Count a request of a key that was admitted before."""
@@ -83,7 +156,7 @@ class RequestCounter:
             while True:
                 opened = self._open(rules, username, now_s)
                 tiers, contents = _checked(opened, now_s)
-                if self._count(opened, contents, counts_of_admitted(tiers, contents), now_s, 1):
+                if self._count(opened, counts_of_admitted(tiers, contents), now_s):
                     return
 
     def preview(
@@ -108,6 +181,9 @@ class RequestCounter:
         parts = {} if own is None else {rules.name_of(username): own}
         if rules.total is not None:
             parts[rules.total_name] = rules.total
+        return self._open_rows(parts, now_s)
+
+    def _open_rows(self, parts: Mapping[str, Part], now_s: float) -> list[Opened]:
         names = list(parts)
         rows = self._table.read(names)
         if len(rows) < len(names):
@@ -130,19 +206,19 @@ class RequestCounter:
         return rows
 
     def _count(
-        self, opened: Sequence[Opened], contents: Sequence[Content], counts: Sequence[bool], now_s: float, cost: int
+        self, opened: Sequence[Opened], counts: Sequence[bool], now_s: float, cost: int = 1, *, sends: bool = True
     ) -> bool:
-        """Count a request in its tiers; ``contents`` are those before it. Return False if a row has changed since."""
+        """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
         written, place = [], 0
         for each in opened:
             tiers = each.part.tiers
-            end = place + len(tiers)
-            series = {tier.series for tier, is_counted in zip(tiers, counts[place:end], strict=True) if is_counted}
-            if series or each.is_moved:
-                written.append(self._written(each, series, contents[place:end], now_s, cost))
+            counting = zip(tiers, counts[place : place + len(tiers)], strict=True)
+            place += len(tiers)
+            cells = _cells({tier.series for tier, is_counted in counting if is_counted}, now_s)
+            if cells or each.is_moved:
+                written.append(self._written(each, cells, cells if sends else (), now_s, cost))
             else:
                 self._ask([each])
-            place = end
         return not written or self._table.write(written)
 
     def _ask(self, opened: Iterable[Opened]) -> None:
@@ -152,46 +228,43 @@ class RequestCounter:
                 self._table.ask(each.row.name, self._monotonic())
 
     def _written(
-        self, each: Opened, series: set[Series], contents: Sequence[Content], now_s: float, cost: int
+        self, each: Opened, counted: Sequence[Cell], sent: Sequence[Cell], now_s: float, cost: int = 1
     ) -> Written:
-        """Return a row with a request counted in some of its series."""
+        """Return a row with hits added to the totals, and to those that are to be sent."""
         part, row, hits, horizons = each.part, each.row, each.hits, each.horizons
         unsent = unpack_hits(row.unsent)
-        for one in series:
-            start_s = int(now_s // one.frame_s) * one.frame_s
-            add_hits(hits, one, start_s, cost)
-            if self._is_shared:
-                add_hits(unsent, one, start_s, cost)
+        for series, start_s in counted:
+            add_hits(hits, series, start_s, cost)
+        for series, start_s in sent if self._is_shared else ():
+            add_hits(unsent, series, start_s, cost)
         if not part.horizons.items() <= horizons.items():
             horizons = extend_horizons(horizons, part.horizons)
         drop_over(hits, horizons, now_s)
-        if self._is_shared:
-            due_s, urgent_s = self._times(part, row, unsent, contents, cost)
-        else:
-            due_s, urgent_s = self._over_s(part, row), None
+        due_s, urgent_s = self._times(each, unsent, now_s) if self._is_shared else (self._over_s(part, row), None)
         packed_unsent = pack(unsent) if unsent else None
-        return Written(row.name, pack(hits, horizons), packed_unsent, due_s, urgent_s, row.change)
+        return Written(row.name, pack(hits, horizons), packed_unsent, due_s, urgent_s, row.taken, row.change)
 
     def _over_s(self, part: Part, row: Row) -> float:
         """Return when a row that is sent nowhere is over. It is put off rarely, because an index goes by it."""
         over_s = self._monotonic() + part.horizon_s + self._interval_s
         return over_s if over_s > row.due + max(self._interval_s, part.horizon_s / 10) else row.due
 
-    def _times(
-        self, part: Part, row: Row, unsent: Mapping[Series, Frames], contents: Sequence[Content], cost: int
-    ) -> tuple[float, float | None]:
-        """Return when a row is due with a full cycle, and when it is urgent. ``contents`` are without the request."""
-        now_s = self._monotonic()
+    def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
+        """Return when a row is due with a full cycle, and when it is urgent."""
+        part, row, monotonic_s = each.part, each.row, self._monotonic()
+        if not unsent:
+            return row.due, row.urgent
+        contents = each.contents(now_s)
         writer_count, is_read = max(row.writer_count, self._table.max_writer_count), row.writer_count > 0
         urgent_s = row.urgent
-        if urgent_s is None or urgent_s > now_s:
+        if urgent_s is None or urgent_s > monotonic_s:
             for tier, content in zip(part.tiers, contents, strict=True):
                 fresh = sum(unsent.get(tier.series, {}).values())
-                known = content.estimate + cost - fresh
+                known = content.estimate - fresh
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
-                    urgent_s = now_s
-        due_s = now_s
-        may_wait = is_read and row.due > now_s and self._table.waiting_count < MAX_WAITING
+                    urgent_s = monotonic_s
+        due_s = monotonic_s
+        may_wait = is_read and row.due > due_s and self._table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
             due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
             self._table.waiting_count += row.unsent is None
@@ -210,6 +283,27 @@ def _stored(username: str | None) -> str | None:
 def _opened(part: Part, row: Row, now_s: float) -> Opened:
     hits, horizons = unpack(row.hits)
     return Opened(part, row, hits, horizons, bring_back(hits, now_s))
+
+
+def _held(each: Opened, now_s: float) -> HeldRow:
+    cells = _cells({tier.series for tier in each.part.tiers}, now_s)
+    return HeldRow(each.row.name, each.part, cells, each.row.pulled)
+
+
+def _cells(series: Iterable[Series], now_s: float) -> list[Cell]:
+    return [(each, int(now_s // each.frame_s) * each.frame_s) for each in series]
+
+
+def _without(held: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
+    """Return a row after a request was taken back."""
+    hits, horizons = unpack(row.hits)
+    for series, start_s in held.cells:
+        add_hits(taken, series, start_s, 1)
+        frames = hits.get(series, {})
+        if held.pulled == row.pulled and frames.get(start_s):
+            frames[start_s] -= 1
+    drop_over(taken, held.part.horizons, now_s)
+    return Written(row.name, pack(hits, horizons), row.unsent, row.due, row.urgent, pack(taken), row.change)
 
 
 def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], tuple[Content, ...]]:

@@ -32,6 +32,8 @@ CREATE TABLE rows (
     due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
     urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
+    taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
+    pulled INTEGER NOT NULL DEFAULT 0,        -- number of times that ``hits`` were replaced by those of the document
     attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
     attempt TEXT,                             -- that write, as JSON
     version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
@@ -64,6 +66,8 @@ class Row(NamedTuple):
     is_asked: int
     due: float
     urgent: float | None
+    taken: bytes | None
+    pulled: int
 
 
 class Written(NamedTuple):
@@ -74,11 +78,12 @@ class Written(NamedTuple):
     unsent: bytes | None
     due: float
     urgent: float | None
+    taken: bytes | None
     change: int  # that was read
 
 
 _OF_SYNC = (
-    "hits, unsent, writer_count, is_asked, due, urgent, requested, attempted, attempt, "
+    "hits, unsent, writer_count, is_asked, due, urgent, requested, pulled, attempted, attempt, "
     "version, mark, is_stale, read, known, newest, horizons, prunable"
 )
 SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
@@ -143,10 +148,10 @@ class HostTable:
         statement = _update(len(rows))
         values: list[Any] = []
         if len(rows) == 1:
-            name, hits, unsent, due, urgent, change = rows[0]
-            values = [hits, unsent, due, urgent, name, change]
+            name, *values, change = rows[0]
+            values += (name, change)
         else:
-            for column in (1, 2, 3, 4):
+            for column in range(1, len(Written._fields) - 1):
                 for row in rows:
                     values += (row.name, row[column])
             for row in rows:
@@ -261,7 +266,7 @@ def _select(count: int) -> str:
 
 @lru_cache(maxsize=10)
 def _update(count: int) -> str:
-    columns = Written._fields[1:5]
+    columns = Written._fields[1:-1]
     if count == 1:
         assigned = ", ".join(f"{column} = ?" for column in columns)
         return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name = ? AND change = ?"

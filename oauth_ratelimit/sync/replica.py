@@ -87,6 +87,7 @@ class Replica:
     due_s: float
     urgent_s: float | None
     requested_s: float
+    pulled_count: int  # of reads, each of which has replaced the hits
     attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
     document: Document
     known_writer_count: int  # the most instances that were seen on any key
@@ -315,6 +316,7 @@ class Replica:
         bring_back(hits, now_s)
         drop_over(hits, horizons, now_s)
         self._counted = self.changed_hits = Counted(hits, horizons)
+        self.pulled_count += 1
         after = [content.current + sum(content.past) for content in self.contents(now_s)]
         return max((new - old for new, old in zip(after, before, strict=True)), default=0)
 
@@ -387,8 +389,9 @@ class ReplicaTable:
             self.table.wake()
 
     def _replica(self, row: Sequence[Any]) -> Replica:
-        name, hits, unsent, writer_count, is_asked, due_s, urgent_s, requested_s, attempted, attempt, *document = row
+        name, hits, unsent, *plain, attempted, attempt = row[:11]
         key = key_of(name)
+        writer_count, is_asked, due_s, urgent_s, requested_s, pulled_count = plain
         return Replica(
             name,
             (hits, unsent),
@@ -397,8 +400,9 @@ class ReplicaTable:
             due_s,
             urgent_s,
             requested_s,
+            pulled_count,
             None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
-            Document.of(document),
+            Document.of(row[11:]),
             self.table.max_writer_count,
             key,
             self._part_of(key),
@@ -416,6 +420,7 @@ def _columns_of(replica: Replica) -> Sequence[Any]:
         replica.due_s,
         replica.urgent_s,
         replica.requested_s,
+        replica.pulled_count,
         None if attempt is None else pack(attempt.hits),
         None if attempt is None else attempt.dump(),
         *replica.document.columns(),
