@@ -32,7 +32,7 @@ from oauth_ratelimit.counters.hits import (
 )
 from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of
 from oauth_ratelimit.counters.table import HostTable
-from oauth_ratelimit.process.yielding import yield_between
+from oauth_ratelimit.process.yielding import pause
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, VERSION_JUMP, Change, Hits, Snapshot
 from oauth_ratelimit.sync.attempt import Attempt, WriteOutcome
 from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
@@ -352,9 +352,9 @@ class ReplicaTable:
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
         found = []
-        for start in range(0, len(names), STEP):
+        for step in self.steps(names):
             with self.table.locked():
-                rows = self.table.load(names[start : start + STEP])
+                rows = self.table.load(step)
             found += [self._replica(row) for row in rows]
         return found
 
@@ -373,8 +373,10 @@ class ReplicaTable:
             yield from self.load(step)
 
     def steps(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Divide rows into those of one transaction each."""
-        for start in yield_between(range(0, len(names), STEP)):
+        """Divide rows into those of one transaction each, and pause after each, so that requests run."""
+        for start in range(0, len(names), STEP):
+            if start:
+                pause()
             yield names[start : start + STEP]
 
     @contextmanager
