@@ -16,8 +16,10 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.flask_authlib.token_reuse import Reuser, ReuseRequest, TokenReuse
@@ -38,7 +40,28 @@ UNCOUNTED = (
     "OAuthRateLimit(username_of=..., caller_of=...) name users and callers"
 )
 
+TAKEN_BACK = "the application failed before it saved a token, so the request does not count"
+
 log = get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class HeldHit:
+    """Request that is counted and not sent before its response is known."""
+
+    app_limiter: "AppLimiter"
+    limiter: Limiter
+    held: Held
+    client_id: str
+    is_saved: bool = False  # True if the application has saved the token
+
+    def settle(self, *, is_failed: bool) -> None:
+        """Have the request sent; or take it back, if the server has failed before it saved a token."""
+        with self.app_limiter.fail_open("check_failed"):
+            if is_failed and not self.is_saved and self.limiter.take_back(self.held):
+                self.app_limiter.note_taken_back(self.client_id)
+            else:
+                self.limiter.confirm(self.held)
 
 
 class LimitAnswer(NamedTuple):
@@ -48,6 +71,7 @@ class LimitAnswer(NamedTuple):
     reuse: TokenReuse | None = None  # the token that is given out again, or may be kept
     record: DecidedRequest | None = None  # for statistics
     quota_headers: QuotaHeaders = ()
+    hit: "HeldHit | None" = None  # to be settled once the response is known
 
 
 def username_of(user: Any) -> str:
@@ -163,20 +187,27 @@ class AppLimiter:
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
         reuse_request: ReuseRequest | None = None,
+        holds: bool = False,
     ) -> LimitAnswer:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
-        ``reuse_request`` is None unless its token may be given out again.
+        ``reuse_request`` is None unless its token may be given out again. With ``holds``, a request within its limits
+        is to be settled.
         """
         if self.is_switched_off:
             return LimitAnswer()
         settings = self.live.current
-        reuse = partition = record = None
+        reuse = partition = record = hit = None
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
             begun_s = time.perf_counter()
-            decision = worker.limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            limiter, held = worker.limiter, Held()
+            if holds:
+                decision, held = limiter.hold(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            else:
+                decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            hit = HeldHit(self, limiter, held, client_id) if held else None
             duration_s = time.perf_counter() - begun_s
             username = None if username is None else worker.limiter.pseudonym_of(username)
             if username is not None:
@@ -192,14 +223,19 @@ class AppLimiter:
                 self.log_failure("observer_failed", exc)
             if decision.denial is None or decision.allowed or reuse is not None:
                 headers = quota_headers(decision, settings.denial.headers, partition)
-                return LimitAnswer(None, reuse, record, headers)
+                return LimitAnswer(None, reuse, record, headers, hit)
             denial = RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition)
             return LimitAnswer(denial, None, record)
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)
             if reuse is not None:
                 reuse.release()
-            return LimitAnswer()
+            return LimitAnswer(hit=hit)
+
+    def note_taken_back(self, client_id: str) -> None:
+        """Log and count a request that was taken back."""
+        self.log.warning("request_taken_back", key=client_id, client_id=logged_name(client_id), hint=TAKEN_BACK)
+        self._running_worker().observer.note_taken_back()
 
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.

@@ -22,6 +22,7 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
         state.is_awaited = True
 
         def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
+            state.settle(is_failed=status.startswith("5"))
             for reuse in state.reuses:
                 reuse.finish(status)
             headers = [*headers, *state.quota_headers]
@@ -33,6 +34,7 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
             return wsgi_app(environ, start)
         finally:
             state.is_awaited = False
+            state.settle(is_failed=True)  # of a view that raised, before a response has started
             if state.reuses or state.states:
                 state.close()
             if outer is not None:
