@@ -182,10 +182,11 @@ class HostTable:
                 raise
 
     def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return ``SYNC_COLUMNS`` of the rows that exist."""
+        """Return ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
         marks = ", ".join("?" * len(names))
         found = self._connection.execute(f"SELECT {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})", names)
-        return found.fetchall()
+        rows = {row[0]: row for row in found}
+        return [rows[name] for name in names if name in rows]
 
     def store(self, rows: Iterable[Sequence[Any]]) -> None:
         """Write ``SYNC_COLUMNS`` of rows that exist."""

@@ -1,0 +1,217 @@
+"""The host table: rows that requests and the sync cycle change."""
+
+import sqlite3
+import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from oauth_ratelimit.counters.table import HostTable, Row, Written
+from testbed.clock import Clock
+from tests.support.limiters import CLIENT, a_limiter, a_policy
+
+DUE_S = 100.0
+NAMES = ("ann", "bob", "total")
+
+
+def a_table(*names: str, max_keys: int = 100) -> HostTable:
+    table = HostTable(max_keys=max_keys)
+    with table.locked():
+        for name in names:
+            table.insert(name, now_s=0.0, due_s=DUE_S)
+    return table
+
+
+def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> list[Row]:
+    with table.locked():
+        found = table.read(names)
+    return [found[name] for name in names]
+
+
+def after_hit(row: Row) -> Written:
+    """Return a row with one more hit, whose bytes are the number of hits."""
+    hits = int.from_bytes(row.hits) + 1
+    return Written(row.name, hits.to_bytes(8), None, row.due, None, row.change)
+
+
+def write(table: HostTable, *rows: Row) -> bool:
+    with table.locked():
+        return table.write([after_hit(row) for row in rows])
+
+
+def hits_of(table: HostTable, names: Sequence[str] = NAMES) -> list[int]:
+    return [int.from_bytes(row.hits) for row in rows_of(table, names)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_request_is_written_to_all_of_its_rows(count: int) -> None:
+    table = a_table(*NAMES)
+    with table.locked():
+        written = [
+            Written(row.name, f"{row.name} hits".encode(), f"{row.name} unsent".encode(), place, 10.0 + place, 0)
+            for place, row in enumerate(table.read(NAMES[:count]).values(), start=1)
+        ]
+        assert table.write(written)
+    found = rows_of(table)
+    assert written == [
+        Written(row.name, row.hits, row.unsent, row.due, row.urgent, row.change - 1) for row in found[:count]
+    ]
+    assert [(b"", DUE_S, 0)] * (3 - count) == [(row.hits, row.due, row.is_asked) for row in found[count:]]
+
+
+@pytest.mark.parametrize("changed", NAMES)
+def test_request_is_written_nowhere_if_one_of_its_rows_has_changed(changed: str) -> None:
+    table = a_table(*NAMES)
+    read = rows_of(table)
+    assert write(table, *rows_of(table, [changed]))
+    before = rows_of(table)
+    assert not write(table, *read)
+    assert before == rows_of(table)
+    assert write(table, *before)
+    assert [1 + (name == changed) for name in NAMES] == hits_of(table)
+
+
+@pytest.mark.parametrize("gone", NAMES)
+def test_request_is_written_nowhere_if_one_of_its_rows_is_gone(gone: str) -> None:
+    table = a_table(*NAMES)
+    read = rows_of(table)
+    with table.transaction():
+        table.delete([gone])
+    assert not write(table, *read)
+    assert [0, 0] == hits_of(table, [name for name in NAMES if name != gone])
+
+
+def test_row_that_the_cycle_has_stored_is_read_again_by_a_request() -> None:
+    table = a_table("ann")
+    read = rows_of(table, ["ann"])
+    with table.transaction():
+        table.store(table.load(["ann"]))
+    assert not write(table, *read)
+
+
+def test_cycle_has_rows_in_the_order_that_it_names_them() -> None:
+    """It makes room by forgetting first those that were asked for last longest ago."""
+    table, names = a_table(*NAMES), ["total", "nobody", "ann", "bob"]
+    with table.transaction():
+        assert ["total", "ann", "bob"] == [row[0] for row in table.load(names)]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
+def test_cycle_that_is_interrupted_has_changed_nothing(interruption: type[BaseException]) -> None:
+    table = a_table(*NAMES)
+    before = rows_of(table)
+    with pytest.raises(interruption), table.transaction():
+        table.delete(["ann"])
+        table.insert("carl", now_s=0.0, due_s=DUE_S)
+        table.ask("bob", 1.0)
+        raise interruption
+    assert (before, 3) == (rows_of(table), table.key_count())
+    assert write(table, *before)
+
+
+def test_cycle_undoes_what_an_interrupted_one_has_left() -> None:
+    """Ctrl-C may come between two instructions, even before the one that undoes."""
+    table = a_table(*NAMES)
+    table._connection.execute("BEGIN IMMEDIATE")
+    with table.locked():
+        table.delete(NAMES)
+    with table.transaction():
+        table.ask("bob", 1.0)
+    assert [0, 1, 0] == [row.is_asked for row in rows_of(table)]
+
+
+def test_rows_are_added_while_there_is_room() -> None:
+    table = a_table("ann", "ann", "bob", "carl", max_keys=2)
+    with table.transaction():
+        assert (["ann", "bob"], 2) == (sorted(table.read(["ann", "bob", "carl"])), table.key_count())
+        table.delete(["ann", "nobody"])
+        table.insert("carl", now_s=0.0, due_s=DUE_S)
+        table.insert("dan", now_s=0.0, due_s=DUE_S)
+        assert (["bob", "carl"], 2) == (sorted(table.read(["ann", "bob", "carl", "dan"])), table.key_count())
+
+
+@pytest.mark.parametrize(("count", "excess"), [(94, 0), (95, 5), (100, 10)])
+def test_room_is_made_before_the_table_is_full(count: int, excess: int) -> None:
+    table = a_table(*map(str, range(count)))
+    assert excess == table.excess_count()
+
+
+def test_all_rows_are_listed_once_although_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.counters.table.PART", 3)
+    table = HostTable(max_keys=100)
+    with table.locked():
+        for number in range(10):
+            table.insert(str(number), now_s=0.0, due_s=number // 4)
+    found = []
+    for part in table.all_names():
+        found += part
+        with table.locked():
+            table.delete(part)
+            table.insert(f"new-{len(found)}", now_s=0.0, due_s=-1.0)
+    assert list("0123456789") == found
+
+
+def test_urgent_row_ends_the_waiting_and_is_named_when_it_is_time() -> None:
+    table = a_table("ann", "bob")
+    (row,) = rows_of(table, ["ann"])
+    with table.locked():
+        table.write([after_hit(row)._replace(urgent=7.0)])
+        table.insert("carl", now_s=0.0, due_s=DUE_S, urgent_s=5.0)
+    table.wait(60.0)
+    assert 5.0 == table.next_urgent_s()
+    with table.locked():
+        assert [[], ["carl"], ["carl", "ann"]] == [table.urgent_names(now_s) for now_s in (4.9, 5.0, 7.0)]
+
+
+def test_threads_that_read_and_write_at_different_times_lose_no_hit() -> None:
+    """Between both, another process could have written, too."""
+    table, count = a_table(*NAMES), 200
+
+    def hit(names: Sequence[str]) -> None:
+        for _ in range(count):
+            while not write(table, *rows_of(table, names)):
+                pass
+
+    in_threads(lambda: hit(NAMES), lambda: hit(["ann", "total"]), lambda: hit(["total"]), lambda: hit(["bob", "total"]))
+    assert [2 * count, 2 * count, 4 * count] == hits_of(table)
+
+
+def test_other_threads_get_on_while_one_asks_without_end(clock: Clock) -> None:
+    """A thread that takes the lock again at once would keep those out that wait for it."""
+    limiter, done = a_limiter(None, clock, a_policy(1_000_000)), threading.Event()
+
+    def flood() -> None:
+        while not done.is_set():
+            limiter.check(CLIENT)
+
+    def ask() -> None:
+        for _ in range(100):
+            limiter.check("other")
+        done.set()
+
+    in_threads(flood, ask)
+    assert 1_000_000 - 100 == limiter.peek("other").remaining
+
+
+def in_threads(*targets: object) -> None:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=target) for target in targets]  # type: ignore[arg-type]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def test_table_that_a_process_leaves_is_not_changed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = a_table("ann")
+    parents: sqlite3.Connection = table._connection
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with table.locked():
+        assert {} == table.read(["ann"])
+        table.insert("bob", now_s=0.0, due_s=DUE_S)
+    assert [("ann",)] == parents.execute("SELECT name FROM rows").fetchall()
