@@ -39,7 +39,7 @@ def test_sum_of_hits_can_be_packed_and_changes_none_of_them(
     total = merged(one, other)
     assert total == unpack_hits(pack(total))
     assert before == (one, other)
-    for name, start_s in {(name, start_s) for each in (one, other) for name in each for start_s in each[name]}:
+    for name, start_s in {(key, at_s) for each in (one, other) for key, counts in each.items() for at_s in counts}:
         added = one.get(name, {}).get(start_s, 0) + other.get(name, {}).get(start_s, 0)
         assert min(added, MAX_HITS) == total[name][start_s]
 

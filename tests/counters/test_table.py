@@ -29,10 +29,13 @@ def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> list[Row]:
     return [found[name] for name in names]
 
 
+def written_as_read(row: Row) -> Written:
+    return Written(**{column: getattr(row, column) for column in Written._fields})
+
+
 def after_hit(row: Row) -> Written:
     """Return a row with one more hit, whose bytes are the number of hits."""
-    hits = int.from_bytes(row.hits) + 1
-    return Written(row.name, hits.to_bytes(8), None, row.due, None, row.change)
+    return written_as_read(row)._replace(hits=(int.from_bytes(row.hits) + 1).to_bytes(8))
 
 
 def write(table: HostTable, *rows: Row) -> bool:
@@ -47,16 +50,19 @@ def hits_of(table: HostTable, names: Sequence[str] = NAMES) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_request_is_written_to_all_of_its_rows(count: int) -> None:
     table = a_table(*NAMES)
+    written = [
+        written_as_read(row)._replace(
+            hits=f"{row.name} hits".encode(),
+            unsent=f"{row.name} unsent".encode(),
+            due=float(place),
+            urgent=10.0 + place,
+        )
+        for place, row in enumerate(rows_of(table)[:count])
+    ]
     with table.locked():
-        written = [
-            Written(row.name, f"{row.name} hits".encode(), f"{row.name} unsent".encode(), place, 10.0 + place, 0)
-            for place, row in enumerate(table.read(NAMES[:count]).values(), start=1)
-        ]
         assert table.write(written)
     found = rows_of(table)
-    assert written == [
-        Written(row.name, row.hits, row.unsent, row.due, row.urgent, row.change - 1) for row in found[:count]
-    ]
+    assert written == [written_as_read(row._replace(change=row.change - 1)) for row in found[:count]]
     assert [(b"", DUE_S, 0)] * (3 - count) == [(row.hits, row.due, row.is_asked) for row in found[count:]]
 
 
