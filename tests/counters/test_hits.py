@@ -52,14 +52,14 @@ def test_hits_of_frames_far_ahead_count_now() -> None:
         COARSE: {NOW_S - 60: 1, NOW_S + 60: 2},
         second: {NOW_S + 5: 1, NOW_S + 6: 2},
     }
-    assert bring_back(found, NOW_S + 0.5)
+    assert bring_back(found, NOW_S)
     expected = {
         FINE: {NOW_S: 13, NOW_S + 6: 2},
         COARSE: {NOW_S - 60: 1, NOW_S + 60: 2},
         second: {NOW_S + 5: 1, NOW_S: 2},
     }
     assert expected == found
-    assert not bring_back(found, NOW_S + 0.5)
+    assert not bring_back(found, NOW_S)
     assert expected == found
 
 
