@@ -26,14 +26,14 @@ CREATE TABLE rows (
     name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
     hits BLOB NOT NULL DEFAULT x'',           -- hits that decisions use, with the horizons of their series
     unsent BLOB,                              -- of them, those that are in no write; NULL if there are none
-    change INTEGER NOT NULL DEFAULT 0,        -- number of changes
+    change INTEGER NOT NULL DEFAULT (random() >> 2),        -- number of changes
     writer_count INTEGER NOT NULL DEFAULT 0,  -- instances that write the document, this one included; 0: never read
     is_asked INTEGER NOT NULL DEFAULT 0,      -- a request came since the last cycle that took the row
     due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
     urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
     taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
-    pulled INTEGER NOT NULL DEFAULT 0,        -- number of times that ``hits`` were replaced by those of the document
+    pulled INTEGER NOT NULL DEFAULT 0,  -- raised when ``hits`` are replaced by those of the document
     attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
     attempt TEXT,                             -- that write, as JSON
     version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
@@ -216,13 +216,13 @@ class HostTable:
             found: float | None = self._connection.execute("SELECT min(urgent) FROM rows").fetchone()[0]
             return found
 
-    def all_names(self) -> Iterator[list[str]]:
-        """Yield all rows part by part, those that are due first first. Takes the lock, for each part."""
-        part = "SELECT due, name FROM rows WHERE (due, name) > (?, ?) ORDER BY due, name LIMIT ?"
-        last: tuple[float, str] = (-math.inf, "")
+    def all_names(self, after_s: float = -math.inf, until_s: float = math.inf) -> Iterator[list[str]]:
+        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock, for each part."""
+        part = "SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ? ORDER BY due, name LIMIT ?"
+        last: tuple[float, str] = (after_s, "")
         while True:
             with self.locked():
-                found = self._connection.execute(part, (*last, PART)).fetchall()
+                found = self._connection.execute(part, (*last, until_s, PART)).fetchall()
             if not found:
                 return
             last = found[-1]

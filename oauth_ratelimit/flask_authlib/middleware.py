@@ -30,11 +30,14 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
                 return start_response(status, headers)
             return start_response(status, headers, exc_info)
 
+        is_failed = True
         try:
-            return wsgi_app(environ, start)
+            response = wsgi_app(environ, start)
+            is_failed = False
+            return response
         finally:
             state.is_awaited = False
-            state.settle(is_failed=True)  # of a view that raised, before a response has started
+            state.settle(is_failed=is_failed)  # if no response has started; one that starts later counts
             if state.reuses or state.states:
                 state.close()
             if outer is not None:

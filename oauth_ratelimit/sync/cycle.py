@@ -13,6 +13,7 @@ from itertools import chain
 from math import inf
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of, row_name
 from oauth_ratelimit.counters.table import HostTable
@@ -20,17 +21,17 @@ from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.base import CounterStore, Hits
+from oauth_ratelimit.sync import reading
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
 from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher, Remote
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE
-from oauth_ratelimit.sync.replica import FILLING_RATIO, Replica, ReplicaTable
+from oauth_ratelimit.sync.replica import Replica, ReplicaTable
 
 log = get_logger(__name__)
 
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
-LONE_READ_GAP_S = 60.0  # at least, between two reads of a document that nobody else writes
 
 
 class SyncCycle:
@@ -163,27 +164,24 @@ class SyncCycle:
         to_pull = [
             replica.name
             for replica in replicas
-            if self._must_read(replica)
-            or (replica.name not in current and (is_urgent or reads_all or not replica.is_idle(self._clock())))
+            if is_urgent or reads_all or not replica.is_idle(self._clock())
+            if replica.name not in current or self._is_overdue(replica)
         ]
         self._flusher.pull(to_pull, report)
         done = current.union(to_pull)
         return [name for name in names if name not in done]
 
-    def _must_read(self, replica: Replica) -> bool:
-        """Return whether a document is read although the write was no conflict.
-
-        The reading finds parts to remove.
-        """
-        now_s = self._clock()
-        if replica.document.read_s is None:
-            return replica.document.version is not None  # what was written here may not be all
-        passed_s, most_s = now_s - replica.document.read_s, 2 * (replica.part.horizon_s if replica.part else 0)
-        if passed_s <= min(LONE_READ_GAP_S, most_s):
-            return False
-        least_s = 2 * LONE_READ_GAP_S if replica.is_far(now_s) else LONE_READ_GAP_S
-        widest_s = min((tier.window_s for tier in replica.tiers), default=0)
-        return passed_s > min(max(widest_s / 2, least_s), most_s) and not replica.is_idle(now_s)
+    def _is_overdue(self, replica: Replica) -> bool:
+        """Return whether a document is read although the write was no conflict."""
+        document, now_s = replica.document, self._clock()
+        if document.read_s is None:
+            return document.version is not None  # what was written here may not be all
+        return replica.part is not None and reading.is_overdue(
+            now_s - document.read_s,
+            shortest_window_s=min(tier.window_s for tier in replica.tiers),
+            horizon_s=replica.part.horizon_s,
+            is_far=replica.is_far(now_s),
+        )
 
     def _leave(self, names: Sequence[str], report: CycleReport, *, is_failed: bool) -> None:
         """Schedule rows that were neither written nor read."""
@@ -224,7 +222,23 @@ class SyncCycle:
             replica.urgent_s = monotonic_s + gap_s
 
     def _read_gap_s(self, replica: Replica, now_s: float, remote: Remote | None) -> float:
-        return inf
+        """Return the seconds until a row is read although it has no requests, ``inf`` if it is not."""
+        found_rate = 0.0 if remote is None else reading.found_rate(remote.hits, remote.passed_s)
+        return min(
+            (
+                reading.read_gap_s(
+                    _filling_of(tier, content),
+                    quiet_s=now_s - replica.requested_s,
+                    found_rate=found_rate,
+                    writer_count=replica.writer_count,
+                    instance_count=replica.expected_writer_count,
+                    interval_s=self._interval_s,
+                )
+                for tier, content in zip(replica.tiers, replica.contents(now_s), strict=True)
+                if content.estimate >= reading.AGAIN_RATIO * tier.limit  # few keys
+            ),
+            default=inf,
+        )
 
     def in_flight(self, key: Key) -> Hits:
         """Return the hits of a key that were counted here and that no document is known to hold."""
@@ -265,19 +279,21 @@ class SyncCycle:
         return len(loaded)
 
     def _make_room(self) -> None:
-        """Forget rows if there are nearly too many, starting with those that are far below their limits.
+        """Forget rows if there are nearly too many: first those far below their limits, those quiet longest first.
 
         A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
         """
         with self._table.locked():
             excess = self._table.excess_count()
+        busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
         for is_filling in (False, True) if excess else ():
-            for step in chain.from_iterable(map(self._rows.steps, self._table.all_names())):
+            parts = chain(self._table.all_names(after_s=busy_s), self._table.all_names(until_s=busy_s))
+            for step in chain.from_iterable(map(self._rows.steps, parts)):
                 if excess <= 0:
                     return
                 with self._rows.changing(step) as replicas:
                     for replica in replicas:
-                        is_chosen = replica.has_used(FILLING_RATIO, self._clock()) is is_filling
+                        is_chosen = (replica.used_ratio(self._clock()) >= reading.FILLING_RATIO) is is_filling
                         if excess > 0 and is_chosen and replica.is_clean:
                             replica.is_forgotten = True
                             excess -= 1
@@ -322,6 +338,20 @@ class SyncCycle:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks(self._table.all_names(), part)
+
+
+def _filling_of(tier: Tier, content: Content) -> reading.Filling:
+    is_denied = content.estimate > tier.limit - 1
+    return reading.Filling(
+        limit=tier.limit,
+        estimate=content.estimate,
+        current=content.current,
+        past=content.past,
+        frame_count=tier.frame_count,
+        frame_s=tier.frame_s,
+        left_s=content.left_s,
+        opens_after_s=tier.retry_after_s(content, cost=1) if is_denied else 0.0,
+    )
 
 
 def is_total(name: str) -> bool:

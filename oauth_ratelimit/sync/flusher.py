@@ -25,6 +25,7 @@ from oauth_ratelimit.process.yielding import collect_young_garbage
 from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable, prunable_of
+from oauth_ratelimit.sync.reading import reads_first
 from oauth_ratelimit.sync.replica import Replica, ReplicaTable
 
 log = get_logger(__name__)
@@ -139,8 +140,12 @@ class Flusher:
             return True
         if document.is_stale and not replica.goes_by_mark(now_s):
             return True
-        if is_urgent and replica.may_have_changed(now_s):
-            return True  # one read gives both the hits of the others and the version
+        if is_urgent and reads_first(
+            replica.used_ratio(now_s),
+            writer_count=replica.writer_count,
+            instance_count=replica.known_writer_count,
+        ):
+            return True
         if document.version is not None:
             return False
         return self._found_ratio > (REFRESH_RATIO_URGENT if replica.is_urgent_when_new else REFRESH_RATIO)

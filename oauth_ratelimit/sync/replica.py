@@ -38,7 +38,6 @@ from oauth_ratelimit.sync.attempt import Attempt, WriteOutcome
 from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
-FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 STEP = 100  # rows of one transaction: requests wait for its end
 
@@ -170,16 +169,10 @@ class Replica:
         """Return whether the key is far from its limits, so that hits of others may wait."""
         return urgency.is_far(self.tiers, self.contents(now_s), writer_count=self.expected_writer_count)
 
-    def has_used(self, ratio: float, now_s: float) -> bool:
-        """Return whether this share of a limit is used up."""
-        return any(
-            content.estimate >= ratio * tier.limit
-            for tier, content in zip(self.tiers, self.contents(now_s), strict=True)
-        )
-
-    def may_have_changed(self, now_s: float) -> bool:
-        """Return whether other instances have probably written the document since it was read or written here."""
-        return self.writer_count > 1 or (self.known_writer_count > 1 and self.has_used(FILLING_RATIO, now_s))
+    def used_ratio(self, now_s: float) -> float:
+        """Return the share of a limit that is used up, the largest of all limits."""
+        contents = zip(self.tiers, self.contents(now_s), strict=True)
+        return max((content.estimate / tier.limit for tier, content in contents), default=0.0)
 
     @property
     def is_urgent_when_new(self) -> bool:
