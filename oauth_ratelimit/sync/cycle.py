@@ -213,7 +213,9 @@ class SyncCycle:
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
             if replica.must_send(now_s):
                 replica.urgent_s = monotonic_s
-        elif replica.is_idle(now_s) and not replica.is_asked:
+        elif replica.is_asked:  # by requests that were counted nowhere, since this cycle has written the hits
+            replica.due_s = monotonic_s
+        elif replica.is_idle(now_s):
             replica.is_forgotten = True
         else:
             over_s = replica.requested_s + replica.horizon_s - now_s + self._interval_s

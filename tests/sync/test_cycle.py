@@ -321,3 +321,22 @@ def test_key_is_forgotten_in_time_although_the_clock_was_set_back(clock: Clock, 
         clock.advance(70)
         never_set.advance(70)
     assert [] == list(limiter.known_keys())
+
+
+def test_key_that_is_asked_for_while_its_hits_are_written_is_read_with_the_next_cycle(
+    faulty: FaultyStore, clock: Clock
+) -> None:
+    here, there = (a_limiter(faulty, clock, a_policy(100)) for _ in range(2))
+    hit(here)
+    clock.advance(1)
+    hit(there, cost=10)
+    here.check(CLIENT)
+    faulty.before_write = lambda: here.peek(CLIENT)
+    here.sync(is_scheduled=True)
+    faulty.before_write = bool
+    hit(there, cost=10)
+    for _ in range(2):
+        here.peek(CLIENT)
+        clock.advance(1)
+        here.sync(is_scheduled=True)
+    assert 100 - 22 == here.peek(CLIENT).remaining
