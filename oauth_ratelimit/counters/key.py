@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NO_HORIZONS: Mapping[Series, int] = {}
 FEW_HITS = 10  # a new key with a lower alert is synchronised at once, any other with the next cycle
-FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
 WAITS_PER_WINDOW = 10  # so that hits are sent while they matter
 
 
@@ -112,12 +111,10 @@ class KeyState:
         """True if an unread key's alert is so low that a cycle would come too late: its first hit makes it urgent."""
         return any(bucket.alert < FEW_HITS for bucket in self.buckets())
 
-    def has_used(self, ratio: float, *, longer_than_s: float = 0.0) -> bool:
-        """Return whether this share of a limit with a longer window is used up. Approximate: it needs no lock."""
-        for bucket in self.buckets():  # several times per key and cycle, so without a generator
-            if bucket.full + bucket.edge >= ratio * bucket.tier.limit and bucket.tier.window_s > longer_than_s:
-                return True
-        return False
+    @property
+    def used_ratio(self) -> float:
+        """The share of a limit that is used up, the largest of all limits. Approximate: it needs no lock."""
+        return max((bucket.full + bucket.edge) / bucket.tier.limit for bucket in self.buckets())
 
     @property
     def expected_writer_count(self) -> int:
@@ -128,7 +125,7 @@ class KeyState:
     def is_far(self) -> bool:
         """True if only ``FAR_RATIO`` of a limit would be used up if every instance had counted as much as this one."""
         writer_count = self.expected_writer_count
-        return not self.has_used(FAR_RATIO / writer_count) and all(
+        return self.used_ratio < FAR_RATIO / writer_count and all(
             bucket.tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count for bucket in self.buckets()
         )
 
@@ -168,18 +165,14 @@ class KeyState:
         }
         return merged(fresh, *self._set_aside())
 
-    def load(self, hits: Hits, now_s: float) -> int:
-        """Replace the counts by those of a document and what it lacks, and return how many hits were new here."""
+    def load(self, hits: Hits, now_s: float) -> None:
+        """Replace the counts by those of a document and what it lacks."""
         self.advance(now_s)
         sources = (hits, *self._set_aside())
-        new_hits = 0
         with AllOrNothing(self, self.buckets()):
             for bucket in self.buckets():
-                before = bucket.full
                 bucket.load(*(source.get(bucket.tier.series, NO_FRAMES) for source in sources if source))
-                new_hits = max(new_hits, bucket.full - before)
         self.client.denials.pop(self, None)
-        return new_hits
 
     def watch(self, now_s: float) -> dict[Tier, float]:
         """Set the alerts, and return the excess of limits that are exceeded. The frames are those of ``now_s``."""
@@ -217,13 +210,6 @@ class KeyState:
             self.read_s = -inf
         return is_incomplete
 
-    def room(self, now_s: float, *, used_ratio: float) -> float:
-        """Return the hits that are left of the limit with least left, ``inf`` if no limit is used up to this share."""
-        self.advance(now_s)
-        used = [(bucket.tier.limit, bucket.estimate(now_s)) for bucket in self.buckets()]
-        is_used = any(estimate >= used_ratio * limit for limit, estimate in used)
-        return min(limit - estimate for limit, estimate in used) if is_used else inf
-
     def is_empty(self, now_s: float) -> bool:
         """Return whether no window holds a hit."""
         self.advance(now_s)
@@ -239,11 +225,6 @@ class KeyState:
     def is_quarantined(self) -> bool:
         """True if the document is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
         return self.version == UNUSABLE_VERSION
-
-    @property
-    def may_have_changed(self) -> bool:
-        """True if other instances have probably written the document since it was read or written here."""
-        return self.writer_count > 1 or (self.client.sharing.max_writer_count > 1 and self.has_used(FILLING_RATIO))
 
     @property
     def is_settled(self) -> bool:

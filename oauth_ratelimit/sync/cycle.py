@@ -2,9 +2,8 @@
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
 no other instance has written since this one last read or wrote the document; or it went by the mark, far from a limit,
-where hits of others may wait. A key without requests is read once more, unless it is far below its limits. After that
-it is read only while it is filling up: so much of a limit is used that the hits of other instances may soon matter, the
-sooner the faster they come. It is forgotten when its last frame has left every window.
+where hits of others may wait. When a key without requests is read, ``sync/reading.py`` says. It is forgotten when its
+last frame has left every window.
 """
 
 import threading
@@ -15,24 +14,21 @@ from itertools import chain
 from math import inf
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.due_queue import Due, DueQueue
-from oauth_ratelimit.counters.key import FILLING_RATIO, KeyState
+from oauth_ratelimit.counters.key import KeyState
 from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.yielding import yield_between
-from oauth_ratelimit.sync import protocol
+from oauth_ratelimit.sync import protocol, reading
 from oauth_ratelimit.sync.cycle_log import CycleLog
 from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
 
 log = get_logger(__name__)
 
-PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
-CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
-LITTLE_RATIO = 1 / 5  # of a limit: below it a key is not even read once more when its requests end
-SHORTEST_READ_GAP_S = 0.003  # between two reads of a key that others are filling up
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
@@ -158,92 +154,90 @@ class SyncCycle:
                 started_s = self._clock()
                 self._synchronise(self._queue.take_urgent(started_s), started_s, report, is_urgent=True)
             part = [state for state in states[start : start + MAX_BATCH] if state.due is Due.TAKEN]
-            known_s = {state: max(state.requested_s, state.read_s) for state in part}
-            remote_hits = self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
+            known = {
+                state: (state.first.full, max(state.requested_s, state.read_s))
+                for state in part
+                if state.version is not None
+            }
+            self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
             for state in yield_between(part):
-                passed_s = now_s - known_s[state]
-                self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
+                full, known_s = known.get(state, (state.first.full, now_s))
+                found_rate = reading.found_rate(state.first.full - full, now_s - known_s)
+                self._put_back(state, now_s, report, found_rate=found_rate)
 
     def _exchange(
         self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool, reads_all: bool
-    ) -> dict[KeyState, int]:
-        """Flush a part of the keys, pull those whose write did not show the total, and return ``remote_hits``."""
+    ) -> None:
+        """Flush a part of the keys, and pull those whose write did not show the total."""
         try:
             if self._flusher is None or report.is_cut_short:
                 for state in states:
                     report.dropped_hits += protocol.take(state, now_s)
                     if self._flusher is None:  # the buckets alone hold the hits
                         state.unsent = None
-                return {}
-            current, remote_hits = self._flusher.flush(states, now_s, report, is_urgent=is_urgent)
+                return
+            current = self._flusher.flush(states, now_s, report, is_urgent=is_urgent)
             to_pull = [
                 state
                 for state in states
-                if protocol.must_read(state, now_s)
-                or (state not in current and (is_urgent or reads_all or self._needs_read(state, now_s)))
+                if is_urgent or reads_all or not state.is_idle(now_s)
+                if state not in current or self._is_overdue(state, now_s)
             ]
-            return remote_hits | self._flusher.pull(to_pull, report)
+            self._flusher.pull(to_pull, report)
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the queue
             report.error = _reported(exc)
             report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
-            return {}
 
-    def _needs_read(self, state: KeyState, now_s: float) -> bool:
-        """Return whether a full cycle reads a key that it did not write."""
-        is_unread = state.read_s < state.requested_s + self._interval_s / 2
-        return state.requested_s == now_s or self._follows(state) or (is_unread and self._reads_again(state))
-
-    def _reads_again(self, state: KeyState) -> bool:
-        """Return whether a key is read once more. What is read of short windows is out of date when it matters."""
-        return state.has_used(LITTLE_RATIO, longer_than_s=2 * self._interval_s)
-
-    def _follows(self, state: KeyState) -> bool:
-        """Return whether full cycles go on reading a key, because others may be filling it up.
-
-        In a window of one cycle little of what is read matters until the next one: half of the limit must be used up.
-        """
-        return state.has_used(FILLING_RATIO, longer_than_s=self._interval_s) or state.has_used(CLOSE_RATIO)
-
-    def _put_back(
-        self, state: KeyState, now_s: float, report: CycleReport, *, passed_s: float, remote_hits: int | None
-    ) -> None:
+    def _put_back(self, state: KeyState, now_s: float, report: CycleReport, *, found_rate: float) -> None:
         state.requested_s = min(state.requested_s, now_s)  # a clock that was set back must not keep the key for so long
         is_failed = report.is_cut_short or report.error is not None
-        is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
-        gap_s = self._filling_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
         if is_failed:
             state.read_s = -inf  # others may have written while the store did not answer
         if is_failed or state.unsent or state.attempt:
             self._queue.put_next(state)
-        elif gap_s <= self._interval_s / 2 and self._queue.put_urgent(state, now_s + gap_s):
-            pass
-        elif is_used and state.requested_s == now_s and (self._follows(state) or self._reads_again(state)):
-            self._queue.put_next(state)
         elif state.is_idle(now_s) and (self._clients.forget(state) or state.due is Due.FORGOTTEN):
             return
-        elif is_used and self._follows(state):
-            pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
-            self._queue.put_later(state, min(gap_s, state.client.horizon_s / pulls))
         else:
-            self._queue.put_later(state, state.requested_s + state.client.horizon_s - now_s + self._interval_s)
+            gap_s = self._read_gap_s(state, now_s, found_rate=found_rate)
+            if gap_s <= self._interval_s / 2 and self._queue.put_urgent(state, now_s + gap_s):
+                pass
+            elif gap_s <= self._interval_s:
+                self._queue.put_next(state)
+            else:
+                idle_after_s = state.requested_s + state.client.horizon_s - now_s + self._interval_s
+                self._queue.put_later(state, min(gap_s, idle_after_s))
         if state.has_reached_alert:  # it has already reached the alert that this cycle set
             self._queue.add_urgent(state)
 
-    def _filling_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
-        """Return the seconds until a key is read again because others are filling it up, ``inf`` if they are not.
+    @staticmethod
+    def _is_overdue(state: KeyState, now_s: float) -> bool:
+        shortest_window_s = min(bucket.tier.window_s for bucket in state.buckets())
+        return reading.is_overdue(
+            now_s - state.read_s,
+            shortest_window_s=shortest_window_s,
+            horizon_s=state.client.horizon_s,
+            is_far=state.is_far,
+        )
 
-        Half of what is left will be used up by then at the present rate, so a few reads are enough. ``remote_hits`` are
-        those of other instances in the seconds since the last read or request, None if that is not known.
-        """
-        # Others may have counted it and not written yet.
-        if state.expected_writer_count < 2 or not state.has_used(FILLING_RATIO):
+    def _read_gap_s(self, state: KeyState, now_s: float, *, found_rate: float) -> float:
+        """Return the seconds until a key is read although it has no requests, ``inf`` if it is not."""
+        if self._flusher is None or state.used_ratio < reading.AGAIN_RATIO:  # most keys: without the lock
             return inf
         with state.client.lock:
-            room = state.room(self._clock(), used_ratio=FILLING_RATIO)
-        if room < 1 or room == inf:
-            return inf
-        gap_s = max(passed_s, SHORTEST_READ_GAP_S) * room / (2 * (remote_hits or 1))
-        return max(gap_s, SHORTEST_READ_GAP_S if remote_hits else 2 * passed_s)
+            at_s = self._clock()  # requests may have begun a new frame since the cycle did
+            state.advance(at_s)
+            fillings = [_filling_of(bucket, at_s) for bucket in state.buckets()]
+        return min(
+            reading.read_gap_s(
+                filling,
+                quiet_s=now_s - state.requested_s,
+                found_rate=found_rate,
+                writer_count=state.writer_count,
+                instance_count=state.expected_writer_count,
+                interval_s=self._interval_s,
+            )
+            for filling in fillings
+        )
 
     def measure_clock(self) -> StoreError | None:
         """Measure the store's clock if it is time to, and return the error if there was no answer."""
@@ -288,8 +282,8 @@ class SyncCycle:
         if not excess:
             return
         for key in chain(
-            (key for key in yield_between(self._queue) if not key.has_used(FILLING_RATIO)),
-            (key for key in yield_between(self._queue) if key.has_used(FILLING_RATIO)),
+            (key for key in yield_between(self._queue) if key.used_ratio < reading.FILLING_RATIO),
+            (key for key in yield_between(self._queue) if key.used_ratio >= reading.FILLING_RATIO),
         ):
             if self._clients.forget(key):
                 excess -= 1
@@ -341,6 +335,20 @@ class SyncCycle:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks((*states, *self._queue), part)
+
+
+def _filling_of(bucket: Bucket, now_s: float) -> reading.Filling:
+    tier = bucket.tier
+    return reading.Filling(
+        limit=tier.limit,
+        estimate=bucket.estimate(now_s),
+        current=bucket.current,
+        past=bucket.past,
+        frame_count=tier.frame_count,
+        frame_s=tier.frame_s,
+        left_s=tier.left_s(bucket.frame_end_s, now_s),
+        opens_after_s=bucket.retry_after_s(now_s, cost=1) if bucket.denies(now_s, 1) else 0.0,
+    )
 
 
 def _reported(exc: Exception) -> StoreError:

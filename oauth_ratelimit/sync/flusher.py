@@ -24,6 +24,7 @@ from oauth_ratelimit.process.yielding import collect_young_garbage, yield_betwee
 from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, CounterStore
 from oauth_ratelimit.sync import protocol
 from oauth_ratelimit.sync.clock import ServerClock
+from oauth_ratelimit.sync.reading import reads_first
 
 log = get_logger(__name__)
 
@@ -84,19 +85,18 @@ class Flusher:
 
     def flush(
         self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool = False
-    ) -> tuple[set[KeyState], dict[KeyState, int]]:
+    ) -> set[KeyState]:
         """Send the hits of up to ``MAX_BATCH`` keys. Raises ``StoreError``; all hits are kept then.
 
         Returns:
             The keys that had hits to send and need no further read: none are left to send, or the document is damaged.
-            And the hits of other instances, as ``pull`` returns them.
         """
         collect_young_garbage(states)
         for state in yield_between(states):
             report.dropped_hits += protocol.take(state, now_s)
         left = to_send = [state for state in states if state.unsent or state.attempt]
         doubtful = [state for state in to_send if self._is_doubtful(state, is_urgent=is_urgent)]
-        remote_hits = self._refresh(doubtful, report)
+        self._refresh(doubtful, report)
         for number in range(1, MAX_ROUNDS + 1):
             writable = [state for state in left if (state.unsent or state.attempt) and not state.is_quarantined]
             if not writable:
@@ -107,42 +107,39 @@ class Flusher:
                 break
             if number > 1:  # after the first round the losers read at once: they know least
                 time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * SystemRandom().random())
-            for state, hits in self._refresh(lost, report).items():
-                remote_hits[state] = remote_hits.get(state, 0) + hits
+            self._refresh(lost, report)
             left = lost
-        current = {state for state in to_send if state.is_quarantined or not (state.unsent or state.attempt)}
-        return current, remote_hits
+        return {state for state in to_send if state.is_quarantined or not (state.unsent or state.attempt)}
 
     def _is_doubtful(self, state: KeyState, *, is_urgent: bool) -> bool:
         """Return whether a key is read before it is written, because the write would probably lose the race."""
         if state.attempt or (state.is_stale and not state.goes_by_mark) or state.is_quarantined:
             return True
-        if is_urgent and state.may_have_changed:
-            return True  # one read gives both the hits of the others and the version
+        if is_urgent and reads_first(
+            state.used_ratio,
+            writer_count=state.writer_count,
+            instance_count=state.client.sharing.max_writer_count,
+        ):
+            return True
         if state.version is not None:
             return False
         return self._found_ratio > (REFRESH_RATIO_URGENT if state.is_urgent_when_new else REFRESH_RATIO)
 
-    def _refresh(self, states: Sequence[KeyState], report: CycleReport) -> dict[KeyState, int]:
+    def _refresh(self, states: Sequence[KeyState], report: CycleReport) -> None:
         """Read documents before they are written, and guess whether the next writes need that, too."""
         former = [state.version for state in states]
-        remote_hits = self.pull(states, report)
+        self.pull(states, report)
         for state, version in zip(states, former, strict=True):
             has_changed = state.version != version and (version is not None or state.writer_count > 1)
             state.is_stale = has_changed or state.writer_count > 2  # with three writers the last one is mostly another
-        return remote_hits
 
     def _note_found(self, *, found: bool) -> None:
         self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
-    def pull(self, states: Sequence[KeyState], report: CycleReport) -> dict[KeyState, int]:
-        """Read the documents of up to ``MAX_BATCH`` keys and merge them. Raises ``StoreError``.
-
-        Returns the hits of other instances since the last read, of keys that were read before.
-        """
-        remote_hits: dict[KeyState, int] = {}
+    def pull(self, states: Sequence[KeyState], report: CycleReport) -> None:
+        """Read the documents of up to ``MAX_BATCH`` keys and merge them. Raises ``StoreError``."""
         if not states:
-            return remote_hits
+            return
         snapshots = self.store.read([state.key for state in states])
         large = []
         for state in yield_between(states):
@@ -158,15 +155,12 @@ class Flusher:
                     self._log.error("document_malformed", **_names_of(state.key), field=snapshot.damage)
             is_known = state.version is not None
             now_s = self._clock()  # requests may have begun a new frame while the store was asked
-            new_hits = protocol.merge(state, snapshot, now_s, writer=self.writer, prunable=prunable)
-            if is_known:
-                remote_hits[state] = new_hits
-            else:
+            protocol.merge(state, snapshot, now_s, writer=self.writer, prunable=prunable)
+            if not is_known:
                 self._note_found(found=snapshot is not None)
         report.pulled_count += len(states) - len(large)
         for start in range(0, len(large), MAX_WHOLE):
-            remote_hits |= self.pull(large[start : start + MAX_WHOLE], report)
-        return remote_hits
+            self.pull(large[start : start + MAX_WHOLE], report)
 
     def _write(self, states: Sequence[KeyState], report: CycleReport) -> list[KeyState]:
         """Write once, part by part, and return the keys that lost the race.

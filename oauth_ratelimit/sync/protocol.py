@@ -17,7 +17,6 @@ from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S, Prunable, coun
 from oauth_ratelimit.store.base import VERSION_JUMP, Change, Hits, Snapshot
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
-LONE_READ_GAP_S = 60.0  # at least, between two reads of a document that nobody else writes
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 
 
@@ -139,8 +138,8 @@ def resolve(state: KeyState, writer: str, snapshot: Snapshot | None, monotonic_s
     return state.request_count(attempt.hits) if outcome is WriteOutcome.EXPIRED else 0
 
 
-def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> int:
-    """Take over the document that was read, and return how many hits of other instances were new here."""
+def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> None:
+    """Take over the document that was read."""
     hits: Hits = snapshot.hits if snapshot else {}
     # In this order: an interruption must not leave a new mark or version beside old horizons.
     state.horizons = extend_horizons(snapshot.horizons, NO_HORIZONS) if snapshot else NO_HORIZONS
@@ -153,22 +152,8 @@ def merge(state: KeyState, snapshot: Snapshot | None, now_s: float, *, writer: s
         state.client.sharing.max_writer_count = max(state.client.sharing.max_writer_count, state.writer_count)
     with state.client.lock:
         state.read_s = now_s
-        new_hits = state.load(hits, now_s)
+        state.load(hits, now_s)
         state.watch(now_s)
-    return new_hits
-
-
-def must_read(state: KeyState, now_s: float) -> bool:
-    """Return whether the document is read although the write was no conflict.
-
-    The reading finds parts to remove, and the hits of a series that is new here.
-    """
-    passed_s, most_s = now_s - state.read_s, 2 * state.client.horizon_s
-    if passed_s <= min(LONE_READ_GAP_S, most_s):
-        return False
-    least_s = 2 * LONE_READ_GAP_S if state.is_far else LONE_READ_GAP_S
-    gap_s = min(max(min(bucket.tier.window_s for bucket in state.buckets()) / 2, least_s), most_s)
-    return passed_s > gap_s and not state.is_idle(now_s)
 
 
 def _newest(hits: Hits, horizon_s: int) -> Hits:
