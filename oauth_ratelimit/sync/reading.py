@@ -17,7 +17,7 @@ READS_PER_HIT = 10.0  # of all instances together, at most
 SHORTEST_BURST_S = 0.5  # hits that came in less time say little about the rate
 SHORTEST_GAP_S = 0.003  # between two reads of a key
 FIRST_QUIET_S = 0.004  # taken for the time since a request when that is shorter
-QUIET_HITS = 1 / 4  # expected after a request within as much time as has passed since
+QUIET_HITS = 1 / 2  # expected after a request within as much time as has passed since
 LONE_READ_GAP_S = 60.0  # at least, between two reads of a document for what nobody's hits need
 
 
@@ -72,7 +72,7 @@ def read_gap_s(
     rate = max(hit_rate(filling), found_rate)
     if not filling.opens_after_s:
         rate = max(rate, QUIET_HITS / max(quiet_s, FIRST_QUIET_S))  # a burst may have begun, at any rate
-    if instance_count > 1 and (quiet_s < 2 * interval_s or not any(filling.past)):
+    if instance_count > 1 and not any(filling.past):
         writer_count = max(writer_count, 2)  # the others may not have come to it yet
     if writer_count > 1:
         least_s = max(SHORTEST_GAP_S, writer_count / (READS_PER_HIT * rate))
