@@ -26,14 +26,14 @@ CREATE TABLE rows (
     name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
     hits BLOB NOT NULL DEFAULT x'',           -- hits that decisions use, with the horizons of their series
     unsent BLOB,                              -- of them, those that are in no write; NULL if there are none
-    change INTEGER NOT NULL DEFAULT (random() >> 2),        -- number of changes
+    change INTEGER NOT NULL DEFAULT 0,        -- number of changes
     writer_count INTEGER NOT NULL DEFAULT 0,  -- instances that write the document, this one included; 0: never read
     is_asked INTEGER NOT NULL DEFAULT 0,      -- a request came since the last cycle that took the row
     due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
     urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
     taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
-    pulled INTEGER NOT NULL DEFAULT 0,  -- raised when ``hits`` are replaced by those of the document
+    pulled INTEGER NOT NULL DEFAULT (random() >> 2),  -- raised when ``hits`` are replaced by those of the document
     attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
     attempt TEXT,                             -- that write, as JSON
     version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read

@@ -58,7 +58,7 @@ class HeldHit:
     def settle(self, *, is_failed: bool) -> None:
         """Have the request sent; or take it back, if the server has failed before it saved a token."""
         with self.app_limiter.fail_open("check_failed"):
-            if is_failed and self.limiter.take_back(self.held):
+            if is_failed and not self.is_saved and self.limiter.take_back(self.held):
                 self.app_limiter.note_taken_back(self.client_id)
             else:
                 self.limiter.confirm(self.held)
