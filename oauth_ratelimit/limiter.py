@@ -250,6 +250,12 @@ class Limiter:
         self._table.wake()
 
     @property
+    def next_due_s(self) -> float:
+        """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity if there is none."""
+        next_s = self._table.next_due_s()
+        return math.inf if next_s is None else next_s
+
+    @property
     def next_urgent_s(self) -> float:
         """Time at which ``sync_urgent`` has a key to look at, by the monotonic clock; infinity if there is none."""
         next_s = self._table.next_urgent_s()

@@ -210,6 +210,12 @@ class HostTable:
         self._urgent.clear()
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
+    def next_due_s(self) -> float | None:
+        """Return the time at which the next row is due with a full cycle, None without one. Takes the lock."""
+        with self.locked():
+            found: float | None = self._connection.execute("SELECT min(due) FROM rows").fetchone()[0]
+            return found
+
     def next_urgent_s(self) -> float | None:
         """Return the time at which the next row is urgent, None without one. Takes the lock."""
         with self.locked():

@@ -64,6 +64,7 @@ class SyncCycle:
         self._lock = threading.Lock()  # guards the flusher and the log: one cycle at a time
         self._log = CycleLog(monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
+        self._began_s = 0.0  # time of the present cycle, by the limiter's clock
         self._failure: StoreError | None = None  # of the last cycle
         self._left: dict[str, int] = {}  # requests that a cycle could not write, by row
         self._quarantined: set[str] = set()  # rows whose document is damaged
@@ -115,6 +116,7 @@ class SyncCycle:
         self, urgent: Sequence[str], names: Sequence[str], report: CycleReport, *, reads_all: bool = False
     ) -> None:
         """Synchronise the rows that a cycle has taken, each of them once."""
+        self._began_s = self._clock()
         if urgent or names:
             self._measure_clock(report)
         self._synchronise(urgent, report, is_urgent=True)
@@ -230,7 +232,7 @@ class SyncCycle:
             (
                 reading.read_gap_s(
                     _filling_of(tier, content),
-                    quiet_s=now_s - replica.requested_s,
+                    quiet_s=0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s,
                     found_rate=found_rate,
                     writer_count=replica.writer_count,
                     instance_count=replica.expected_writer_count,
