@@ -65,6 +65,7 @@ class SyncCycle:
         self._log = CycleLog(monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
         self._began_s = 0.0  # time of the present cycle, by the limiter's clock
+        self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row
         self._failure: StoreError | None = None  # of the last cycle
         self._left: dict[str, int] = {}  # requests that a cycle could not write, by row
         self._quarantined: set[str] = set()  # rows whose document is damaged
@@ -116,7 +117,7 @@ class SyncCycle:
         self, urgent: Sequence[str], names: Sequence[str], report: CycleReport, *, reads_all: bool = False
     ) -> None:
         """Synchronise the rows that a cycle has taken, each of them once."""
-        self._began_s = self._clock()
+        self._began_s, self._found_rates = self._clock(), {}
         if urgent or names:
             self._measure_clock(report)
         self._synchronise(urgent, report, is_urgent=True)
@@ -209,7 +210,9 @@ class SyncCycle:
             self._left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s
             return
-        gap_s = self._read_gap_s(replica, now_s, remote)
+        if remote is not None:
+            self._found_rates[replica.name] = reading.found_rate(remote.hits, remote.passed_s)
+        gap_s = self._read_gap_s(replica, now_s)
         if replica.has_unsent:  # of requests that came during the cycle
             wait_s = urgency.longest_wait_s(replica.tiers) if replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
@@ -225,15 +228,14 @@ class SyncCycle:
         if gap_s <= self._interval_s / 2 and replica.urgent_s is None:
             replica.urgent_s = monotonic_s + gap_s
 
-    def _read_gap_s(self, replica: Replica, now_s: float, remote: Remote | None) -> float:
+    def _read_gap_s(self, replica: Replica, now_s: float) -> float:
         """Return the seconds until a row is read although it has no requests, ``inf`` if it is not."""
-        found_rate = 0.0 if remote is None else reading.found_rate(remote.hits, remote.passed_s)
         return min(
             (
                 reading.read_gap_s(
                     _filling_of(tier, content),
                     quiet_s=0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s,
-                    found_rate=found_rate,
+                    found_rate=self._found_rates.get(replica.name, 0.0),
                     writer_count=replica.writer_count,
                     instance_count=replica.expected_writer_count,
                     interval_s=self._interval_s,
