@@ -39,7 +39,7 @@ from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, 
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
-STEP = 100  # rows of one transaction: requests wait for its end
+STEP = 50  # rows of one transaction: requests wait for its end; more would make the garbage collector run too often
 
 
 @dataclass(slots=True, eq=False)
