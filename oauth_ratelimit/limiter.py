@@ -251,7 +251,7 @@ class Limiter:
 
     @property
     def next_due_s(self) -> float:
-        """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity if there is none."""
+        """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity without one."""
         next_s = self._table.next_due_s()
         return math.inf if next_s is None else next_s
 

@@ -223,7 +223,7 @@ class HostTable:
             return found
 
     def all_names(self, after_s: float = -math.inf, until_s: float = math.inf) -> Iterator[list[str]]:
-        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock, for each part."""
+        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock for each part."""
         part = "SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ? ORDER BY due, name LIMIT ?"
         last: tuple[float, str] = (after_s, "")
         while True:
