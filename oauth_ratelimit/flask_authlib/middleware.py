@@ -1,4 +1,4 @@
-"""WSGI middleware that adds quota headers to responses.
+"""WSGI middleware that adds quota headers to responses, and settles the requests that are held until then.
 
 Response objects check and copy each header, which would nearly double the cost of a limited request.
 """
