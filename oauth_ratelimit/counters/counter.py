@@ -114,16 +114,12 @@ class RequestCounter:
             return
         with self._table.locked():
             while True:
-                opened = {
-                    each.row.name: each for each in self._open_rows({each.name: each.part for each in held}, now_s)
-                }
+                parts = {each.name: each.part for each in held}
                 written = []
-                for each in held:
-                    if each.name in opened:  # else there is no room for it any more
-                        row = opened[each.name]
-                        is_counted = row.row.pulled == each.pulled and row.row.change > 0
-                        written.append(self._written(row, () if is_counted else each.cells, each.cells, now_s))
-                if not written or self._table.write(written):
+                for each, row in zip(held, self._open_rows(parts, now_s, is_counted=True), strict=True):
+                    is_counted = row.row.pulled == each.pulled and row.row.change > 0
+                    written.append(self._written(row, () if is_counted else each.cells, each.cells, now_s))
+                if self._table.write(written):
                     return
 
     def take_back(self, held: Held, *, now_s: float) -> bool:
@@ -183,19 +179,26 @@ class RequestCounter:
             parts[rules.total_name] = rules.total
         return self._open_rows(parts, now_s)
 
-    def _open_rows(self, parts: Mapping[str, Part], now_s: float) -> list[Opened]:
+    def _open_rows(self, parts: Mapping[str, Part], now_s: float, *, is_counted: bool = False) -> list[Opened]:
         names = list(parts)
         rows = self._table.read(names)
         if len(rows) < len(names):
-            rows = self._create({name: part for name, part in parts.items() if name not in rows}, names, now_s)
+            missing = {name: part for name, part in parts.items() if name not in rows}
+            rows = self._create(missing, names, now_s, is_counted=is_counted)
         return [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
 
-    def _create(self, missing: Mapping[str, Part], names: Sequence[str], now_s: float) -> dict[str, Row]:
-        """Add rows as far as there is room, and return all rows of a request that exist then."""
+    def _create(
+        self, missing: Mapping[str, Part], names: Sequence[str], now_s: float, *, is_counted: bool
+    ) -> dict[str, Row]:
+        """Add rows as far as there is room, and return all rows of a request that exist then.
+
+        One that was counted gets its row in any case: it may have been forgotten meanwhile.
+        """
         due_s, writer_count = self._monotonic(), self._table.max_writer_count
         for name, part in missing.items():
             is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
-            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=due_s if is_urgent else None)
+            urgent_s = due_s if is_urgent else None
+            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
         rows = self._table.read(names)
         if len(rows) < len(names):
             self._log.error(
@@ -245,9 +248,9 @@ class RequestCounter:
         return Written(row.name, pack(hits, horizons), packed_unsent, due_s, urgent_s, row.taken, row.change)
 
     def _over_s(self, part: Part, row: Row) -> float:
-        """Return when a row that is sent nowhere is over. It is put off rarely, because an index goes by it."""
+        """Return when a row that is sent nowhere is over. It is put off once in an interval: an index goes by it."""
         over_s = self._monotonic() + part.horizon_s + self._interval_s
-        return over_s if over_s > row.due + max(self._interval_s, part.horizon_s / 10) else row.due
+        return over_s if over_s > row.due + self._interval_s else row.due
 
     def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
         """Return when a row is due with a full cycle, and when it is urgent."""

@@ -134,12 +134,15 @@ class HostTable:
         """Return the rows that exist."""
         return {row[0]: Row._make(row) for row in self._connection.execute(_select(len(names)), names)}
 
-    def insert(self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None) -> None:
-        """Add an empty row, unless there is one or no room for it."""
+    def insert(
+        self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None, has_room: bool = False
+    ) -> None:
+        """Add an empty row, unless there is one or, without ``has_room``, no room for it."""
         added = (
             "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
         )
-        self._connection.execute(added, (name, now_s, due_s, urgent_s, self.max_keys))
+        most = math.inf if has_room else self.max_keys
+        self._connection.execute(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
             self._urgent.set()
 

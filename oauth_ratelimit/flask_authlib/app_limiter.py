@@ -50,7 +50,6 @@ class HeldHit:
     """Request that is counted and not sent before its response is known."""
 
     app_limiter: "AppLimiter"
-    limiter: Limiter
     held: Held
     client_id: str
     is_saved: bool = False  # True if the application has saved the token
@@ -58,10 +57,11 @@ class HeldHit:
     def settle(self, *, is_failed: bool) -> None:
         """Have the request sent; or take it back, if the server has failed before it saved a token."""
         with self.app_limiter.fail_open("check_failed"):
-            if is_failed and not self.is_saved and self.limiter.take_back(self.held):
+            limiter = self.app_limiter.limiter  # another one if the store was changed meanwhile
+            if is_failed and not self.is_saved and limiter.take_back(self.held):
                 self.app_limiter.note_taken_back(self.client_id)
             else:
-                self.limiter.confirm(self.held)
+                limiter.confirm(self.held)
 
 
 class LimitAnswer(NamedTuple):
@@ -207,7 +207,7 @@ class AppLimiter:
                 decision, held = limiter.hold(client_id, username, grant_type=grant_type, endpoint=endpoint)
             else:
                 decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            hit = HeldHit(self, limiter, held, client_id) if held else None
+            hit = HeldHit(self, held, client_id) if held else None
             duration_s = time.perf_counter() - begun_s
             username = None if username is None else worker.limiter.pseudonym_of(username)
             if username is not None:

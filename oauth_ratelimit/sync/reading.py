@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 AGAIN_RATIO = 1 / 5  # of a limit: from there on a key is read once more after its requests
 FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
-ROOM_SHARE = 1 / 2  # of the room: a key is read when others have probably used it up
+ROOM_SHARE = 2 / 5  # of the room: a key is read when others have probably used it up
 RATE_MARGIN = 2.0  # hits of clients come in bursts: the next ones may come faster than those before
 READS_PER_HIT = 10.0  # of all instances together, at most
 SHORTEST_BURST_S = 0.5  # hits that came in less time say little about the rate

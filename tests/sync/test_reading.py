@@ -61,21 +61,21 @@ def test_rate_that_a_read_has_found(hits: int, passed_s: float, expected: float)
     assert expected == reading.found_rate(hits, passed_s)
 
 
-def test_key_is_read_when_half_of_the_room_is_probably_used_up() -> None:
-    assert pytest.approx(2.0) == reading.filled_after_s(a_filling(6), 1.0)
+def test_key_is_read_when_others_have_probably_used_up_a_part_of_the_room() -> None:
+    assert pytest.approx(1.6) == reading.filled_after_s(a_filling(6), 1.0)
 
 
 def test_hits_that_leave_the_window_make_room() -> None:
-    """Of the six hits of the oldest frame one leaves each second: 1 * t = (4 + t) / 2."""
+    """Of the six hits of the oldest frame one leaves each second: 1 * t = 0.4 * (4 + t)."""
     filling = a_filling(*[0] * 9, 6)
-    assert pytest.approx(4.0) == reading.filled_after_s(filling, 1.0)
+    assert pytest.approx(8 / 3) == reading.filled_after_s(filling, 1.0)
     assert inf == reading.filled_after_s(filling, 0.05)
 
 
 def test_key_that_denies_is_not_read_before_it_has_room_again() -> None:
-    """One hit of ten leaves each 0.6 s; the others begin to use up the room when there is some: t - 0.6 = t / 1.2."""
+    """One hit of ten leaves each 0.6 s; the others begin to use up the room when there is some: t - 0.6 = 2 t / 3."""
     filling = a_filling(*[0] * 9, 10, opens_after_s=0.6)
-    assert pytest.approx(3.6) == reading.filled_after_s(filling, 1.0)
+    assert pytest.approx(1.8) == reading.filled_after_s(filling, 1.0)
     assert 0.6 <= reading.filled_after_s(filling, 100.0) < 0.61
 
 
@@ -87,13 +87,13 @@ def test_all_instances_together_read_at_most_ten_times_for_a_hit() -> None:
 
 
 def test_rate_that_was_found_brings_the_next_read_forward() -> None:
-    assert pytest.approx(0.02) == gap_s(a_filling(6), found=100.0)
+    assert pytest.approx(0.016) == gap_s(a_filling(6), found=100.0)
 
 
 def test_burst_that_may_have_begun_is_looked_for_at_once_and_ever_less() -> None:
     filling = a_filling(current=1, limit=3)
     gaps_s = [gap_s(filling, quiet_s=quiet_s, writers=1) for quiet_s in (0.0, 0.01, 0.1)]
-    assert pytest.approx([0.008, 0.02, 0.2]) == gaps_s
+    assert pytest.approx([0.0064, 0.016, 0.16]) == gaps_s
     assert inf == gap_s(filling, writers=1, instances=1)
 
 
