@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from oauth_ratelimit.process.fork import hold_over_fork
+
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
@@ -104,6 +106,7 @@ class HostTable:
         self._lock = threading.Lock()  # guards the connection
         self._urgent = threading.Event()  # a row has become urgent, or ``wake`` was called
         self._open()
+        hold_over_fork(self, lambda table: table._lock)
 
     def _open(self) -> None:
         self._process_id = os.getpid()
