@@ -163,7 +163,7 @@ class Replica:
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether all hits counted here have left every window."""
-        return now_s - self.requested_s > self.horizon_s
+        return not self.is_asked and now_s - self.requested_s > self.horizon_s
 
     def is_far(self, now_s: float) -> bool:
         """Return whether the key is far from its limits, so that hits of others may wait."""
