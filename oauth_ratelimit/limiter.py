@@ -269,7 +269,9 @@ class Limiter:
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table.end_waiting()
+        self._table.max_keys = settings.max_keys
+        now_s = self._monotonic()
+        self._table.end_waiting(now_s, now_s + settings.sync.max_interval_s)
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""

@@ -1,6 +1,7 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,7 +45,6 @@ class HeldRow(NamedTuple):
     name: str
     part: Part
     cells: Sequence[Cell]  # that it counts in
-    pulled: int  # the row's when it was counted
 
 
 Held = tuple[HeldRow, ...]
@@ -77,6 +77,7 @@ class RequestCounter:
         self._max_interval_s = max_interval_s
         self._monotonic = monotonic
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
+        self._is_exhausted = False  # a key found no room
 
     def check(
         self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
@@ -85,7 +86,7 @@ class RequestCounter:
 
         Raises ``TypeError`` if the username is neither text nor None.
         """
-        with self._table.locked():
+        with self._locked():
             while True:
                 opened = self._open(rules, username, now_s)
                 tiers, contents = _checked(opened, now_s)
@@ -99,7 +100,7 @@ class RequestCounter:
         self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
     ) -> tuple[Decision, Held]:
         """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
-        with self._table.locked():
+        with self._locked():
             while True:
                 opened = self._open(rules, username, now_s)
                 tiers, contents = _checked(opened, now_s)
@@ -109,16 +110,17 @@ class RequestCounter:
                     return decision, () if sends else tuple(_held(each, now_s) for each in opened)
 
     def confirm(self, held: Held, *, now_s: float) -> None:
-        """Have a request sent that was held, and count it again where the totals were replaced meanwhile."""
+        """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if not self._is_shared or not held:
             return
-        with self._table.locked():
+        with self._locked():
             while True:
                 parts = {each.name: each.part for each in held}
                 written = []
                 for each, row in zip(held, self._open_rows(parts, now_s, is_counted=True), strict=True):
-                    is_counted = row.row.pulled == each.pulled and row.row.change > 0
-                    written.append(self._written(row, () if is_counted else each.cells, each.cells, now_s))
+                    kept = unpack_hits(row.row.held)
+                    lost = [cell for cell in each.cells if not _remove_hit(kept, *cell)]
+                    written.append(self._written(row, lost, each.cells, now_s, held=kept))
                 if self._table.write(written):
                     return
 
@@ -126,9 +128,9 @@ class RequestCounter:
         """Take a request that was held out of the totals again, and return whether it was.
 
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
-        errors. Totals that were replaced meanwhile do not hold it.
+        errors.
         """
-        with self._table.locked():
+        with self._locked():
             while True:
                 rows = self._table.read([each.name for each in held])
                 written = []
@@ -137,18 +139,32 @@ class RequestCounter:
                     if row is None:
                         continue
                     taken = unpack_hits(row.taken)
+                    bring_back(taken, now_s)
+                    counted = [tier.content(taken.get(tier.series, {}), now_s) for tier in each.part.tiers]
                     if any(
-                        tier.content(taken.get(tier.series, {}), now_s).estimate > tier.limit - 1
-                        for tier in each.part.tiers
+                        content.estimate > tier.limit - 1
+                        for tier, content in zip(each.part.tiers, counted, strict=True)
                     ):
                         return False
-                    written.append(_without(each, row, taken, now_s))
+                    written.append(self._without(each, row, taken, now_s))
                 if not written or self._table.write(written):
                     return True
 
+    def _without(self, each: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
+        """Return a row after a request was taken back."""
+        hits, horizons = unpack(row.hits)
+        kept = unpack_hits(row.held)
+        for series, start_s in each.cells:
+            add_hits(taken, series, start_s, 1)
+            if _remove_hit(kept, series, start_s) or not self._is_shared:  # else the row was forgotten meanwhile
+                _remove_hit(hits, series, start_s)
+        drop_over(taken, each.part.horizons, now_s)
+        packed = pack(hits, horizons), row.unsent, row.due, row.urgent, pack(taken), pack(kept) if kept else None
+        return Written(row.name, *packed, row.change)
+
     def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
         """Count a request of a key that was admitted before."""
-        with self._table.locked():
+        with self._locked():
             while True:
                 opened = self._open(rules, username, now_s)
                 tiers, contents = _checked(opened, now_s)
@@ -159,7 +175,7 @@ class RequestCounter:
         self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
     ) -> Decision:
         """Decide as ``check`` does, and count nothing."""
-        with self._table.locked():
+        with self._locked():
             opened = self._open(rules, username, now_s)
             self._ask(opened)
         tiers, contents = _checked(opened, now_s)
@@ -200,13 +216,18 @@ class RequestCounter:
             urgent_s = due_s if is_urgent else None
             self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
         rows = self._table.read(names)
-        if len(rows) < len(names):
-            self._log.error(
-                "keys_exhausted",
-                max_keys=self._table.max_keys,
-                effect="requests of new keys are admitted uncounted",
-            )
+        self._is_exhausted |= len(rows) < len(names)
         return rows
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the table, and log afterwards if it had no room: nothing is written under a lock."""
+        with self._table.locked():
+            yield
+        if self._is_exhausted:
+            self._is_exhausted = False
+            effect = "requests of new keys are admitted uncounted"
+            self._log.error("keys_exhausted", max_keys=self._table.max_keys, effect=effect)
 
     def _count(
         self, opened: Sequence[Opened], counts: Sequence[bool], now_s: float, cost: int = 1, *, sends: bool = True
@@ -219,7 +240,10 @@ class RequestCounter:
             place += len(tiers)
             cells = _cells({tier.series for tier, is_counted in counting if is_counted}, now_s)
             if cells or each.is_moved:
-                written.append(self._written(each, cells, cells if sends else (), now_s, cost))
+                held = unpack_hits(each.row.held)
+                for series, start_s in cells if self._is_shared and not sends else ():
+                    add_hits(held, series, start_s, cost)
+                written.append(self._written(each, cells, cells if sends else (), now_s, cost, held=held))
             else:
                 self._ask([each])
         return not written or self._table.write(written)
@@ -231,9 +255,16 @@ class RequestCounter:
                 self._table.ask(each.row.name, self._monotonic())
 
     def _written(
-        self, each: Opened, counted: Sequence[Cell], sent: Sequence[Cell], now_s: float, cost: int = 1
+        self,
+        each: Opened,
+        counted: Sequence[Cell],
+        sent: Sequence[Cell],
+        now_s: float,
+        cost: int = 1,
+        *,
+        held: dict[Series, Frames],
     ) -> Written:
-        """Return a row with hits added to the totals, and to those that are to be sent."""
+        """Return a row with hits added to the totals, and to those that are to be sent, and with others held."""
         part, row, hits, horizons = each.part, each.row, each.hits, each.horizons
         unsent = unpack_hits(row.unsent)
         for series, start_s in counted:
@@ -243,9 +274,11 @@ class RequestCounter:
         if not part.horizons.items() <= horizons.items():
             horizons = extend_horizons(horizons, part.horizons)
         drop_over(hits, horizons, now_s)
+        drop_over(held, horizons, now_s)
         due_s, urgent_s = self._times(each, unsent, now_s) if self._is_shared else (self._over_s(part, row), None)
-        packed_unsent = pack(unsent) if unsent else None
-        return Written(row.name, pack(hits, horizons), packed_unsent, due_s, urgent_s, row.taken, row.change)
+        packed_held = pack(held) if any(held.values()) else None
+        packed = pack(hits, horizons), pack(unsent) if unsent else None, due_s, urgent_s, row.taken, packed_held
+        return Written(row.name, *packed, row.change)
 
     def _over_s(self, part: Part, row: Row) -> float:
         """Return when a row that is sent nowhere is over. It is put off once in an interval: an index goes by it."""
@@ -290,23 +323,22 @@ def _opened(part: Part, row: Row, now_s: float) -> Opened:
 
 def _held(each: Opened, now_s: float) -> HeldRow:
     cells = _cells({tier.series for tier in each.part.tiers}, now_s)
-    return HeldRow(each.row.name, each.part, cells, each.row.pulled)
+    return HeldRow(each.row.name, each.part, cells)
 
 
 def _cells(series: Iterable[Series], now_s: float) -> list[Cell]:
     return [(each, int(now_s // each.frame_s) * each.frame_s) for each in series]
 
 
-def _without(held: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
-    """Return a row after a request was taken back."""
-    hits, horizons = unpack(row.hits)
-    for series, start_s in held.cells:
-        add_hits(taken, series, start_s, 1)
-        frames = hits.get(series, {})
-        if held.pulled == row.pulled and frames.get(start_s):
-            frames[start_s] -= 1
-    drop_over(taken, held.part.horizons, now_s)
-    return Written(row.name, pack(hits, horizons), row.unsent, row.due, row.urgent, pack(taken), row.change)
+def _remove_hit(hits: dict[Series, Frames], series: Series, start_s: int) -> bool:
+    """Remove a hit of a frame, and return whether there was one."""
+    frames = hits.get(series, {})
+    count = frames.get(start_s, 0)
+    if count > 1:
+        frames[start_s] = count - 1
+    elif count:
+        del frames[start_s]
+    return count > 0
 
 
 def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], tuple[Content, ...]]:

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from oauth_ratelimit.process.fork import hold_over_fork
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
-PART = 1000  # rows that are listed at once: requests wait for the end
+LISTED = 1000  # rows at once: requests wait for the end
 
 _SCHEMA = """
 CREATE TABLE rows (
@@ -35,7 +35,7 @@ CREATE TABLE rows (
     urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
     taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
-    pulled INTEGER NOT NULL DEFAULT (random() >> 2),  -- raised when ``hits`` are replaced by those of the document
+    held BLOB,                                -- hits of ``hits`` whose response is not known yet; NULL if none
     attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
     attempt TEXT,                             -- that write, as JSON
     version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     due: float
     urgent: float | None
     taken: bytes | None
-    pulled: int
+    held: bytes | None
 
 
 class Written(NamedTuple):
@@ -81,11 +81,12 @@ class Written(NamedTuple):
     due: float
     urgent: float | None
     taken: bytes | None
+    held: bytes | None
     change: int  # that was read
 
 
 _OF_SYNC = (
-    "hits, unsent, writer_count, is_asked, due, urgent, requested, pulled, attempted, attempt, "
+    "hits, unsent, writer_count, is_asked, due, urgent, requested, held, attempted, attempt, "
     "version, mark, is_stale, read, known, newest, horizons, prunable"
 )
 SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
@@ -104,34 +105,41 @@ class HostTable:
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self._lock = threading.Lock()  # guards the connection
-        self._urgent = threading.Event()  # a row has become urgent, or ``wake`` was called
+        self._calm = threading.Lock()  # released when a row becomes urgent, or ``wake`` is called
+        self._calm.acquire()
         self._open()
         hold_over_fork(self, lambda table: table._lock)
 
     def _open(self) -> None:
-        self._process_id = os.getpid()
-        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self._connection.executescript(_SCHEMA)
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.executescript(_SCHEMA)
+        self._connection, self._process_id = connection, os.getpid()
 
     def leave_to_parent(self) -> bool:
         """In a forked child, take a table of its own, and return whether it is one. Python may not know of a fork."""
         if self._process_id == os.getpid():
             return False
         _inherited.append(self._connection)
-        self._lock, self._urgent = threading.Lock(), threading.Event()
+        self._lock, self._calm = threading.Lock(), threading.Lock()
+        self._calm.acquire()
         self._open()
         return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock for a request."""
-        if self._process_id != os.getpid():
-            self.leave_to_parent()
-        # Who waits inside a lock owns it before it has the interpreter, so that all others would have to wait, too.
+        self.leave_to_parent()
+        # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
         while self._lock.locked():
             time.sleep(0)
         with self._lock:
+            self._end_interrupted()
             yield
+
+    def _end_interrupted(self) -> None:
+        """Take back the changes of a cycle that Ctrl-C has ended between two instructions."""
+        if self._connection.in_transaction:
+            self._connection.rollback()
 
     def read(self, names: Sequence[str]) -> dict[str, Row]:
         """Return the rows that exist."""
@@ -147,7 +155,7 @@ class HostTable:
         most = math.inf if has_room else self.max_keys
         self._connection.execute(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
-            self._urgent.set()
+            self.wake()
 
     def write(self, rows: Sequence[Written]) -> bool:
         """Write rows if none of them has changed since it was read, and return whether they were written."""
@@ -166,7 +174,7 @@ class HostTable:
                 values += (row.name, row.change)
         is_written = self._connection.execute(statement, values).rowcount == len(rows)
         if is_written and any(row.urgent is not None for row in rows):
-            self._urgent.set()
+            self.wake()
         return is_written
 
     def ask(self, name: str, due_s: float) -> None:
@@ -176,9 +184,9 @@ class HostTable:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold the lock for the sync cycle, whose changes apply together or, after an error or Ctrl-C, not at all."""
+        self.leave_to_parent()
         with self._lock:
-            if self._connection.in_transaction:  # of a call that Ctrl-C has ended between two instructions
-                self._connection.rollback()
+            self._end_interrupted()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
@@ -204,8 +212,8 @@ class HostTable:
 
     def due_names(self, until_s: float, *, hits_until_s: float) -> list[str]:
         """Return the rows that are due, those with hits also if they are due later."""
-        taken = "SELECT name FROM rows WHERE due <= ? OR (due <= ? AND unsent IS NOT NULL) ORDER BY due"
-        return self._names(taken, until_s, max(until_s, hits_until_s))
+        taken = "SELECT name FROM rows WHERE due <= ? AND (due <= ? OR unsent IS NOT NULL) ORDER BY due"
+        return self._names(taken, max(until_s, hits_until_s), until_s)
 
     def unsent_names(self) -> list[str]:
         """Return the rows with hits that no document is known to hold. Looks at all rows."""
@@ -213,7 +221,7 @@ class HostTable:
 
     def urgent_names(self, until_s: float) -> list[str]:
         """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
-        self._urgent.clear()
+        self._calm.acquire(blocking=False)
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
     def next_due_s(self) -> float | None:
@@ -225,16 +233,24 @@ class HostTable:
     def next_urgent_s(self) -> float | None:
         """Return the time at which the next row is urgent, None without one. Takes the lock."""
         with self.locked():
-            found: float | None = self._connection.execute("SELECT min(urgent) FROM rows").fetchone()[0]
+            found: float | None = self._connection.execute(
+                "SELECT min(urgent) FROM rows WHERE urgent IS NOT NULL"
+            ).fetchone()[0]
             return found
 
-    def all_names(self, after_s: float = -math.inf, until_s: float = math.inf) -> Iterator[list[str]]:
-        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock for each part."""
-        part = "SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ? ORDER BY due, name LIMIT ?"
+    def all_names(
+        self, after_s: float = -math.inf, until_s: float = math.inf, *, only_clean: bool = False
+    ) -> Iterator[list[str]]:
+        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock for each part.
+
+        With ``only_clean``, those without hits to send.
+        """
+        clean = " AND unsent IS NULL AND attempt IS NULL" if only_clean else ""
+        part = f"SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ?{clean} ORDER BY due, name LIMIT ?"
         last: tuple[float, str] = (after_s, "")
         while True:
             with self.locked():
-                found = self._connection.execute(part, (*last, until_s, PART)).fetchall()
+                found = self._connection.execute(part, (*last, until_s, LISTED)).fetchall()
             if not found:
                 return
             last = found[-1]
@@ -251,25 +267,29 @@ class HostTable:
 
     def count_waiting(self, now_s: float, until_s: float) -> int:
         """Count the rows whose hits wait for a later cycle."""
-        counted = "SELECT count(*) FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
-        self.waiting_count = self._connection.execute(counted, (now_s, until_s)).fetchone()[0]
+        waiting = "SELECT 1 FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL LIMIT ?"
+        counted = f"SELECT count(*) FROM ({waiting})"
+        self.waiting_count = self._connection.execute(counted, (now_s, until_s, MAX_WAITING)).fetchone()[0]
         return self.waiting_count
 
-    def end_waiting(self) -> None:
+    def end_waiting(self, now_s: float, until_s: float) -> None:
         """Have the next cycle take the rows whose hits wait. Takes the lock."""
+        ended = "UPDATE rows SET due = ? WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
         with self.locked():
-            self._connection.execute("UPDATE rows SET due = 0 WHERE unsent IS NOT NULL")
+            self._connection.execute(ended, (now_s, now_s, until_s))
 
     def _names(self, statement: str, *values: float) -> list[str]:
         return [name for (name,) in self._connection.execute(statement, values)]
 
     def wait(self, timeout_s: float | None) -> None:
         """Block until a row becomes urgent, ``wake`` is called, or the time is over. Takes no lock."""
-        self._urgent.wait(timeout_s)
+        self._calm.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         """End the waiting of another thread. Takes no lock."""
-        self._urgent.set()
+        # Not an Event: one that Ctrl-C interrupts leaves a lock of its own behind.
+        with suppress(RuntimeError):  # it was called already
+            self._calm.release()
 
 
 @lru_cache(maxsize=10)

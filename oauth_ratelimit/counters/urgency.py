@@ -53,4 +53,4 @@ def is_far(tiers: Sequence[Tier], contents: Iterable[Content], *, writer_count: 
 
 def longest_wait_s(tiers: Iterable[Tier]) -> float:
     """Return the seconds for which hits of a key that is far from its limits may wait."""
-    return min(tier.window_s for tier in tiers) / WAITS_PER_WINDOW
+    return min((tier.window_s for tier in tiers), default=0) / WAITS_PER_WINDOW

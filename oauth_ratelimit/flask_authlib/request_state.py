@@ -37,9 +37,9 @@ class ResponseState:
 
     def settle(self, *, is_failed: bool) -> None:
         """Settle the requests that were counted, before the first byte of the response leaves."""
-        for hit in self.hits:
+        hits, self.hits = self.hits, ()  # first, because an exception such as a timeout of gevent may come anywhere
+        for hit in hits:
             hit.settle(is_failed=is_failed)
-        self.hits = ()
 
     def close(self) -> None:
         """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""

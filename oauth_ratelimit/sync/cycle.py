@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 from oauth_ratelimit.core.key import Key
@@ -31,6 +31,7 @@ from oauth_ratelimit.sync.replica import Replica, ReplicaTable
 log = get_logger(__name__)
 
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
+MOST_LOOKED_AT = 10  # parts of the rows, when a cycle makes room; the next one goes on
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
@@ -86,10 +87,13 @@ class SyncCycle:
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
-                names = self._table.due_names(until_s, hits_until_s=until_s if is_scheduled else inf)
+                names = self._table.due_names(
+                    until_s, hits_until_s=until_s if is_scheduled else until_s + self._max_interval_s
+                )
             if reads_all:
-                names = list(chain.from_iterable(self._table.all_names()))
+                names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
             self._synchronise_taken(urgent, names, report, reads_all=reads_all)
+            self._make_room()
             # A request is in the hits of its key and in those of the total.
             report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
             report.quarantined_count = len(self._quarantined)
@@ -123,7 +127,6 @@ class SyncCycle:
         self._synchronise(urgent, report, is_urgent=True)
         done = set(urgent)
         self._synchronise([name for name in names if name not in done], report, reads_all=reads_all)
-        self._make_room()
         self._failure = report.error
 
     def _measure_clock(self, report: CycleReport) -> None:
@@ -205,15 +208,14 @@ class SyncCycle:
             self._quarantined.add(replica.name)
         if is_failed:
             replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
-        is_left = replica.attempt is not None or (replica.has_unsent and not replica.is_asked)
-        if is_failed or is_left:
+        if is_failed or replica.attempt is not None or (replica.has_unsent and replica.document.is_quarantined):
             self._left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s
             return
         if remote is not None:
             self._found_rates[replica.name] = reading.found_rate(remote.hits, remote.passed_s)
         gap_s = self._read_gap_s(replica, now_s)
-        if replica.has_unsent:  # of requests that came during the cycle
+        if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
             wait_s = urgency.longest_wait_s(replica.tiers) if replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
             if replica.must_send(now_s):
@@ -293,7 +295,8 @@ class SyncCycle:
             excess = self._table.excess_count()
         busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
         for is_filling in (False, True) if excess else ():
-            parts = chain(self._table.all_names(after_s=busy_s), self._table.all_names(until_s=busy_s))
+            quiet = self._table.all_names(after_s=busy_s, only_clean=True)
+            parts = islice(chain(quiet, self._table.all_names(until_s=busy_s, only_clean=True)), MOST_LOOKED_AT)
             for step in chain.from_iterable(map(self._rows.steps, parts)):
                 if excess <= 0:
                     return

@@ -16,6 +16,7 @@ from typing import Any
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import (
     AHEAD_S,
@@ -86,7 +87,7 @@ class Replica:
     due_s: float
     urgent_s: float | None
     requested_s: float
-    pulled_count: int  # of reads, each of which has replaced the hits
+    held: bytes | None  # packed hits of requests whose response is not known yet; decisions use them
     attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
     document: Document
     known_writer_count: int  # the most instances that were seen on any key
@@ -305,11 +306,10 @@ class Replica:
         before = [content.current + sum(content.past) for content in self.contents(now_s)]
         horizons = extend_horizons(self.horizons, document.horizons)
         known = {series: frames for series, frames in stored.items() if series in horizons}
-        hits = merged(_not_far_ahead(known, now_s), self.in_flight)
+        hits = merged(_useful(known, now_s), self.in_flight, unpack_hits(self.held))
         bring_back(hits, now_s)
         drop_over(hits, horizons, now_s)
         self._counted = self.changed_hits = Counted(hits, horizons)
-        self.pulled_count += 1
         after = [content.current + sum(content.past) for content in self.contents(now_s)]
         return max((new - old for new, old in zip(after, before, strict=True)), default=0)
 
@@ -377,16 +377,17 @@ class ReplicaTable:
         """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed."""
         with self.table.transaction():
             replicas = list(map(self._replica, self.table.load(names)))
+            urgent = {replica.name: replica.urgent_s for replica in replicas}
             yield replicas
             self.table.store([_columns_of(replica) for replica in replicas if not replica.is_forgotten])
             self.table.delete([replica.name for replica in replicas if replica.is_forgotten])
-        if any(replica.urgent_s is not None for replica in replicas):
+        if any(replica.urgent_s not in (None, urgent[replica.name]) for replica in replicas):
             self.table.wake()
 
     def _replica(self, row: Sequence[Any]) -> Replica:
         name, hits, unsent, *plain, attempted, attempt = row[:11]
         key = key_of(name)
-        writer_count, is_asked, due_s, urgent_s, requested_s, pulled_count = plain
+        writer_count, is_asked, due_s, urgent_s, requested_s, held = plain
         return Replica(
             name,
             (hits, unsent),
@@ -395,7 +396,7 @@ class ReplicaTable:
             due_s,
             urgent_s,
             requested_s,
-            pulled_count,
+            held,
             None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
             Document.of(row[11:]),
             self.table.max_writer_count,
@@ -415,19 +416,24 @@ def _columns_of(replica: Replica) -> Sequence[Any]:
         replica.due_s,
         replica.urgent_s,
         replica.requested_s,
-        replica.pulled_count,
+        replica.held,
         None if attempt is None else pack(attempt.hits),
         None if attempt is None else attempt.dump(),
         *replica.document.columns(),
     )
 
 
-def _not_far_ahead(hits: Hits, now_s: float) -> Hits:
-    """Return hits without those of frames that are far ahead: the clock of the instance that counted them is wrong."""
-    return {
-        series: {start_s: count for start_s, count in frames.items() if start_s <= now_s + max(series.frame_s, AHEAD_S)}
-        for series, frames in hits.items()
-    }
+def _useful(hits: Hits, now_s: float) -> Hits:
+    """Return the newest frames of each series, as many as a limit can have, without those that are far ahead.
+
+    The clock of an instance that counted those is wrong.
+    """
+    useful: dict[Series, Frames] = {}
+    for series, frames in hits.items():
+        ahead_s = now_s + max(series.frame_s, AHEAD_S)
+        starts = nlargest(MAX_FRAMES + SPARE_FRAMES, (start_s for start_s in frames if start_s <= ahead_s))
+        useful[series] = {start_s: frames[start_s] for start_s in starts}
+    return useful
 
 
 def _next_version(version: int | None, *, is_raising: bool) -> int:
