@@ -57,7 +57,9 @@ class HeldHit:
     def settle(self, *, is_failed: bool) -> None:
         """Have the request sent; or take it back, if the server has failed before it saved a token."""
         with self.app_limiter.fail_open("check_failed"):
-            limiter = self.app_limiter.limiter  # another one if the store was changed meanwhile
+            limiter = self.app_limiter.open_limiter  # another one if the store was changed meanwhile
+            if limiter is None:
+                return
             if is_failed and not self.is_saved and limiter.take_back(self.held):
                 self.app_limiter.note_taken_back(self.client_id)
             else:
@@ -130,6 +132,11 @@ class AppLimiter:
     def limiter(self) -> Limiter:
         """This process's limiter, started if needed."""
         return self._running_worker().limiter
+
+    @property
+    def open_limiter(self) -> Limiter | None:
+        """This process's limiter, None if it was closed."""
+        return None if self._worker is None else self._running_worker().limiter
 
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""

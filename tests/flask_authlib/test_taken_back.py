@@ -15,6 +15,7 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.blueprints import metrics_blueprint
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.flask_authlib.request_state import ResponseState
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
@@ -275,3 +276,20 @@ def test_request_whose_response_starts_late_or_never_counts(open_site: Open, is_
         assert [b""] == list(response)
     assert ["200 OK"] * is_read == statuses
     assert 1 == site.stored(VIEW_KEY)
+
+
+def test_request_is_settled_once_although_its_worker_is_told_to_end_meanwhile() -> None:
+    """A signal raises SystemExit anywhere, and the middleware settles what is left."""
+    settled: list[bool] = []
+
+    class Hit:
+        def settle(self, *, is_failed: bool) -> None:
+            settled.append(is_failed)
+            raise SystemExit
+
+    response = ResponseState()
+    response.hits = (Hit(),)  # type: ignore[assignment]
+    with pytest.raises(SystemExit):
+        response.settle(is_failed=False)
+    response.settle(is_failed=True)
+    assert [False] == settled

@@ -3,9 +3,12 @@
 import pytest
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.counters.rules import row_name
+from oauth_ratelimit.store.base import Snapshot
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
 
 USERS = [f"user-{number}" for number in range(300)]
 BATCH = 400  # documents of one call
@@ -182,6 +185,29 @@ def test_hits_that_come_while_a_key_is_synchronised_make_it_urgent_again(faulty:
     assert limiter.sync_urgent() is not None
     assert 2 == stored_hits(faulty)
     assert limiter.sync_urgent() is None
+
+
+def test_hits_that_come_while_a_key_is_read_make_it_urgent_again(faulty: FaultyStore, clock: Clock) -> None:
+    limiter = a_limiter(faulty, clock, a_policy(3))
+    limiter.peek(CLIENT)
+    faulty.before_read = lambda: limiter.check(CLIENT, cost=2)
+    limiter.sync_urgent()
+    faulty.before_read = bool
+    assert limiter.sync_urgent() is not None
+    assert 2 == stored_hits(faulty)
+
+
+def test_frames_that_no_limit_can_have_are_not_kept_in_memory(faulty: FaultyStore, clock: Clock) -> None:
+    """A planted document has any number of them, and each decision would look through them."""
+    series, start_s = Series(1), int(clock())
+    frames = {start_s - number: 1 for number in range(5000)}
+    faulty.inner._documents[KEY] = Snapshot(1, {series: frames}, {}, horizons={series: 5000})
+    limiter = a_limiter(faulty, clock, a_policy(1000, 10))
+    hit(limiter)
+    assert 1000 - 12 <= limiter.peek(CLIENT).remaining <= 1000 - 11
+    with limiter._table.locked():
+        (row,) = limiter._table.read([row_name(KEY)]).values()
+    assert len(row.hits) < 2000
 
 
 def test_urgent_keys_overtake_the_parts_of_a_large_cycle(faulty: FaultyStore, clock: Clock) -> None:
