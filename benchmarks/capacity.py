@@ -18,8 +18,6 @@ from testbed.counting_fleet import CountingFleet
 GAP_S = 10.0  # between two requests of a client
 WARM_UP_S, MEASURED_S = 100.0, 20.0  # an instance forgets a client after 66 s
 MAX_KEYS = 2_000_000  # no instance has to evict a key
-CLIENTS = (100, 1_000, 10_000)
-INSTANCES = (1, 3, 10)
 BYTES_PER_KEY = "memory/1,000,000 keys/each, ids included"
 
 
@@ -30,13 +28,23 @@ class Traffic:
     clients: int
     instances: int
     interval_s: float = 1.0
+    limit: int = subjects.NO_LIMIT  # requests in 60 s
+    is_sticky: bool = False  # all requests of a client go to one instance
+
+
+LOADS = (
+    *(Traffic(10_000, count) for count in (1, 3, 10)),
+    Traffic(10_000, 10, 5.0),
+    Traffic(1_000, 10, limit=10),
+    Traffic(1_000, 10, limit=10, is_sticky=True),
+)
 
 
 def measure(traffic: Traffic) -> Mapping[str, float]:
     """Return requests, written and read documents and round trips per second, once the load is even."""
     gc.disable()  # the process ends after a few seconds
     rng = random.Random(7)
-    limits = {"client": [{"limit": subjects.NO_LIMIT, "window": 60}]}
+    limits = {"client": [{"limit": traffic.limit, "window": 60}]}
     sync = {"interval": traffic.interval_s}
     settings = load_config({"mode": "enforce", "limits": limits, "max_keys": MAX_KEYS, "sync": sync})
     fleet = CountingFleet(settings, traffic.instances)
@@ -49,7 +57,9 @@ def measure(traffic: Traffic) -> Mapping[str, float]:
         if passed_s >= WARM_UP_S:
             before = before if request_count else (store.written, store.read_count, store.trips)
             request_count += 1
-        fleet.check(rng.choice(names), at_s=FIXED_TIME_S + passed_s)
+        number = rng.randrange(traffic.clients)
+        instance = number % traffic.instances if traffic.is_sticky else None
+        fleet.check(names[number], at_s=FIXED_TIME_S + passed_s, instance=instance)
     after = (store.written, store.read_count, store.trips)
     counts = (request_count, *(now - then for now, then in zip(after, before, strict=True)))
     return dict(zip(("requests", "written", "read", "trips"), (count / MEASURED_S for count in counts), strict=True))
@@ -58,17 +68,17 @@ def measure(traffic: Traffic) -> Mapping[str, float]:
 def main() -> None:
     """Print the table."""
     (bytes_per_key,) = (entry["value"] for entry in results.load() if entry["name"] == BYTES_PER_KEY)
-    print("| clients | instances | interval | requests/s | written/s | read/s | round trips/s | memory per instance |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for clients in CLIENTS:
-        for traffic in (*(Traffic(clients, count) for count in INSTANCES), Traffic(clients, INSTANCES[-1], 5.0)):
-            load = in_new_process(measure, traffic)
-            print(
-                f"| {clients:,} | {traffic.instances} | {traffic.interval_s:g} s | {load['requests']:,.0f} |"
-                f" {load['written']:,.0f} | {load['read']:,.0f} | {load['trips']:,.0f} |"
-                f" {clients * bytes_per_key / 1e3:,.0f} KB |",
-                flush=True,
-            )
+    print("| clients | limit | instances | interval | requests/s | written/s | read/s | round trips/s | memory each |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for traffic in LOADS:
+        load = in_new_process(measure, traffic)
+        limit = "far" if traffic.limit == subjects.NO_LIMIT else f"near: {traffic.limit} a minute"
+        print(
+            f"| {traffic.clients:,} | {limit}{', sticky' * traffic.is_sticky} | {traffic.instances} |"
+            f" {traffic.interval_s:g} s | {load['requests']:,.0f} | {load['written']:,.0f} | {load['read']:,.0f} |"
+            f" {load['trips']:,.0f} | {traffic.clients * bytes_per_key / 1e3:,.0f} KB |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

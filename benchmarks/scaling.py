@@ -27,7 +27,7 @@ GROWN, GROWN_REQUESTS = "even", 2_500  # about its first minute
 
 RATIO = "oauth_ratelimit.core.tier.URGENT_RATIO"
 DELAY = "oauth_ratelimit.replay.fleet.URGENT_DELAY_S"
-FILLING = "oauth_ratelimit.sync.cycle.FILLING_RATIO"
+FILLING = "oauth_ratelimit.sync.reading.FILLING_RATIO"
 ONE, AS_IT_IS = "one instance", "as it is"
 SETTINGS: dict[str, tuple[str, float] | None] = {
     AS_IT_IS: None,

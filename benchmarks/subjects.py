@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -63,12 +62,13 @@ def limiter(
     config: Mapping[str, Any] | None = None,
     store: CounterStore | None = None,
     *,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> Limiter:
-    """Return our limiter."""
-    return Limiter(load_config(config or settings_of()), store=store, clock=clock)
+    """Return our limiter, in the time of a clock or in the real one."""
+    settings = load_config(config or settings_of())
+    return Limiter(settings, store) if clock is None else Limiter(settings, store, clock=clock, monotonic=clock)
 
 
-def ours(config: Mapping[str, Any] | None = None, *, clock: Callable[[], float] = time.time) -> Hit:
+def ours(config: Mapping[str, Any] | None = None, *, clock: Callable[[], float] | None = None) -> Hit:
     """Return a hit on our limiter."""
     return partial(limiter(config, clock=clock).check, CLIENT_ID)

@@ -6,7 +6,7 @@ A token request goes through::
     core/key          client, user and scope: the counter's identity       key
     core/policy       limits that apply to the key, from config/           policy
     limiter           checks a request against them                        decision
-    counters/         hits in memory, one lock per client                  counters
+    counters/         the table that counts, in memory                     counters
     sync/             background cycle: flush hits, pull totals            flush
     store/            compare-and-set in MongoDB, or in memory             MongoDB
 

@@ -268,7 +268,6 @@ def _busy(key: FailureKey, policy: Policy) -> Lockout:
         mode=Mode.ENFORCE,
         is_enforced=True,
         remaining=0,
-        at_s=0.0,
         retry_after_s=RETRY_S,
         reset_after_s=RETRY_S,
     )

@@ -3,16 +3,16 @@
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
-from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.client import ClientState
-from oauth_ratelimit.counters.due_queue import DueQueue
-from oauth_ratelimit.counters.key import KeyState, SharingState
-from oauth_ratelimit.counters.registry import ClientRegistry
+from oauth_ratelimit.counters.counter import Held, RequestCounter
+from oauth_ratelimit.counters.rules import ClientRules, RuleBook, key_of
+from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.deadline import Deadline
@@ -22,7 +22,7 @@ from oauth_ratelimit.store.base import CounterStore, Hits
 from oauth_ratelimit.store.factory import open_counters
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle import SyncCycle
-from oauth_ratelimit.sync.flusher import CycleReport, Flusher
+from oauth_ratelimit.sync.flusher import CycleReport
 
 REUSED_GRANTS = (CLIENT_CREDENTIALS, None)  # grant types whose tokens may be reused; None is not known
 
@@ -67,18 +67,12 @@ class Limiter:
 
     def _start_empty(self) -> None:
         self._clock = self._given_clock
-        is_shared = self._store is not None
-        sync = self.settings.sync
-        self._queue = DueQueue(sync.interval_s, max_interval_s=sync.max_interval_s, is_shared=is_shared)
-        self._clients = ClientRegistry(
-            self.settings.policies,
-            queue=self._queue,
-            clock=self.now_s,
-            max_keys=self.settings.max_keys,
-            sharing=SharingState(is_shared),
-        )
+        settings, is_shared = self.settings, self._store is not None
+        self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
+        self._table = HostTable(max_keys=settings.max_keys)
+        intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
+        self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
         self._server_clock: ServerClock | None = None
-        flusher = None
         if self._store is not None:
             self._server_clock = ServerClock(
                 self._store,
@@ -86,8 +80,15 @@ class Limiter:
                 monotonic=self._monotonic,
                 on_change=self._correct_clock if self._follows_store_clock else None,
             )
-            flusher = Flusher(self._store, clock=self.now_s, server_clock=self._server_clock)
-        self._cycle = SyncCycle(flusher, clients=self._clients, queue=self._queue, clock=self.now_s)
+        self._cycle = SyncCycle(
+            self._store,
+            self._table,
+            lambda key: self._rules.part_of(key),
+            clock=self.now_s,
+            monotonic=self._monotonic,
+            server_clock=self._server_clock,
+            **intervals,
+        )
 
     def pseudonym_of(self, username: str | None) -> str | None:
         """Return the username as the store, logs and hooks have it: the name itself, or its keyed hash.
@@ -121,44 +122,62 @@ class Limiter:
         if cost != 1 or type(cost) is not int:
             check_cost(cost)
         pseudonym = username if self._names is None else self._names(username)
-        now_s = self._clock()
-        client = self._clients.acquire(client_id, endpoint, grant_type)
-        try:
-            rules = client.rules
-            if rules.exempt is not None:
-                return rules.exempt
-            key = client.keys.get(pseudonym) or self._clients.key_of(client, pseudonym, now_s)
-            counted = client.admit_surely(key, now_s, cost) if key else ()
-            if not counted:
-                can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-                decision = client.decide(key, now_s, cost, can_reuse)
-        finally:
-            client.lock.release()
-        if counted:
-            return Decision(rules.mode, now_s, rules.for_client if pseudonym is None else rules.for_user, counted)
-        if decision.denial is not None and not decision.is_repeat and decision.action != "reuse":
-            self._report(client, key, decision, grant_type)
+        rules = self._rules.find(client_id, endpoint, grant_type)
+        if rules.exempt is not None:
+            return rules.exempt
+        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
+        decision = self._counter.check(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
+        if decision.denial is not None and decision.action != "reuse":
+            self._report(rules, pseudonym, decision, grant_type)
         return decision
+
+    def hold(
+        self,
+        client_id: str,
+        username: str | None = None,
+        *,
+        endpoint: str = TOKEN_ENDPOINT,
+        grant_type: str | None = None,
+    ) -> tuple[Decision, Held]:
+        """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
+
+        Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
+        """
+        rules = self._rules.find(client_id, endpoint, grant_type)
+        if rules.exempt is not None:
+            return rules.exempt, ()
+        pseudonym = username if self._names is None else self._names(username)
+        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
+        decision, held = self._counter.hold(rules, pseudonym, now_s=self._clock(), can_reuse=can_reuse)
+        if decision.denial is not None and decision.action != "reuse":
+            self._report(rules, pseudonym, decision, grant_type)
+        return decision, held
+
+    def confirm(self, held: Held) -> None:
+        """Have a request sent that was held."""
+        self._counter.confirm(held, now_s=self._clock())
+
+    def take_back(self, held: Held) -> bool:
+        """Take a request that was held out of the counters, and return whether it was.
+
+        At most ``limit`` requests of a window are taken back; any further one is to be confirmed.
+        """
+        return self._counter.take_back(held, now_s=self._clock())
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
         """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""
-        self._report(self._clients.get(client_id, grant_type=grant_type), None, decision, grant_type)
+        self._report(self._rules.find(client_id, grant_type=grant_type), None, decision, grant_type)
 
-    def _report(self, client: ClientState, key: KeyState | None, decision: Decision, grant_type: str | None) -> None:
-        """Log a denial, and have it repeated while its events are suppressed."""
-        period = self.denial_events.report(
-            client.client_id,
-            None if key is None else key.username,
-            scope=client.scope,
+    def _report(self, rules: ClientRules, username: str | None, decision: Decision, grant_type: str | None) -> None:
+        decision.is_repeat = self.denial_events.report(
+            rules.client_id,
+            None if username is None or rules.user is None else storable_name(username),
+            scope=rules.scope,
             grant_type=grant_type,
             decision=decision,
-            is_canary=client.rules.is_canary,
+            is_canary=rules.is_canary,
             now_s=decision.now_s,
         )
-        holder = key or client.total
-        cached = None if holder is None else client.denials.get(holder)
-        if cached is not None and cached.first is decision:
-            cached.suppression = period
 
     def peek(
         self,
@@ -171,49 +190,35 @@ class Limiter:
     ) -> Decision:
         """Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now."""
         check_cost(cost)
+        rules = self._rules.find(client_id, endpoint, grant_type)
+        if rules.exempt is not None:
+            return rules.exempt
+        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         pseudonym = self.pseudonym_of(username)
-        now_s = self._clock()
-        with self._clients.locked(client_id, endpoint=endpoint, grant_type=grant_type) as client:
-            if client.rules.exempt is not None:
-                return client.rules.exempt
-            decision = client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost)
-        decision.can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        return decision
+        return self._counter.preview(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
 
     def peek_if_known(
         self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT, cost: int = 1
     ) -> Decision | None:
         """Decide as ``peek`` does, but return None if this instance does not know the key, and keep no memory of it."""
-        pseudonym = self.pseudonym_of(username)
-        client = self._clients.find(client_id, endpoint)
-        if client is None or client.rules.exempt is not None:
+        rules = self._rules.find(client_id, endpoint)
+        if rules.exempt is not None or not self._counter.knows(rules, self.pseudonym_of(username)):
             return None
-        now_s = self._clock()
-        with client.lock:
-            if pseudonym not in client.keys and pseudonym not in client.former:
-                return None
-            return client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost)
+        return self.peek(client_id, username, endpoint=endpoint, cost=cost)
 
     def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
         """Count a request that was admitted before: in the key's limits but dry runs that deny it."""
-        pseudonym = self.pseudonym_of(username)
-        now_s = self._clock()
-        with self._clients.locked(client_id, endpoint=endpoint) as client:
-            key = None if client.rules.exempt else self._clients.key_of(client, pseudonym, now_s)
-            if key is not None:
-                client.count(key, now_s)
+        rules = self._rules.find(client_id, endpoint)
+        if rules.exempt is None:
+            self._counter.count(rules, self.pseudonym_of(username), now_s=self._clock())
 
     def known_keys(self) -> Iterator[Key]:
         """Yield the keys that this instance holds counts of."""
-        return (state.key for state in self._clients.all_keys())
+        return map(key_of, chain.from_iterable(self._table.all_names()))
 
     def in_flight(self, key: Key) -> Hits | None:
         """Return the hits of a key, by series and frame, that no document is known to hold. None if there are none."""
-        for state in self._clients.all_keys():
-            if state.key == key:
-                with state.client.lock:
-                    return state.in_flight() or None
-        return None
+        return self._cycle.in_flight(key) or None
 
     def sync(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one sync cycle now: flush in-flight hits, then pull the totals.
@@ -237,16 +242,24 @@ class Limiter:
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        self._queue.wait(self._clock())
+        next_s = self._table.next_urgent_s()
+        self._table.wait(None if next_s is None else max(0.0, next_s - self._monotonic()))
 
     def wake(self) -> None:
         """End the waiting of another thread."""
-        self._queue.wake()
+        self._table.wake()
+
+    @property
+    def next_due_s(self) -> float:
+        """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity without one."""
+        next_s = self._table.next_due_s()
+        return math.inf if next_s is None else next_s
 
     @property
     def next_urgent_s(self) -> float:
-        """Time at which ``sync_urgent`` has a key to look at, by the limiter's clock: ``-inf`` now, ``inf`` never."""
-        return self._queue.next_urgent_s
+        """Time at which ``sync_urgent`` has a key to look at, by the monotonic clock; infinity if there is none."""
+        next_s = self._table.next_urgent_s()
+        return math.inf if next_s is None else next_s
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits, modes and trusted clients. Counters of the same series stay.
@@ -255,7 +268,10 @@ class Limiter:
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
-        self._clients.apply(settings.policies)
+        self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
+        self._table.max_keys = settings.max_keys
+        now_s = self._monotonic()
+        self._table.end_waiting(now_s, now_s + settings.sync.max_interval_s)
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""
@@ -294,4 +310,5 @@ class Limiter:
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
+        self._table.leave_to_parent()
         self._start_empty()

@@ -196,7 +196,7 @@ def test_no_secret_is_ever_said(
     assert {200} == {answer.status_code for answer in answers}
     said += [f"{answer.headers}{answer.text}" for answer in answers]
     with monkeypatch.context() as patch:
-        patch.setattr(app_limiter.limiter, "check", broken)
+        patch.setattr(app_limiter.limiter, "hold", broken)
         assert 200 == ask()
     said.append(crash(app_limiter.limiter, load_config(settings_of(wrong)), monkeypatch))
     said += misconfigure(settings_of(root))

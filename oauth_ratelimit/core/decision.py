@@ -34,13 +34,12 @@ class Answer(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class LimitDenial:
-    """Denial by a limit. Requests that repeat a denial share it."""
+    """Denial by a limit."""
 
     policy: Policy  # the one that admits the request last
     mode: Mode  # of the policy
     is_enforced: bool  # False if all policies that deny are in a dry run
     remaining: int  # the smallest number of hits left in the policies that deny
-    at_s: float  # time of the first request, seconds since the epoch; the delays count from there
     retry_after_s: float  # seconds until a request like this is admitted; infinity if its cost is above the limit
     reset_after_s: float  # seconds until the whole quota is back
     decision_id: str | None = None  # in the response and in the log; None in a dry run, or if it is not recorded
@@ -57,11 +56,11 @@ class Decision:
     tiers: tuple[Tier, ...] = ()  #: the policies that were checked, with their modes
     counted: tuple[Content, ...] = ()  #: content of the window of each, this request included if it was counted
     denial: LimitDenial | None = None  #: None if the request is within all limits
-    is_repeat: bool = False  #: True if an earlier denial of the same key was repeated; ``counted`` is of that one
+    is_repeat: bool = False  #: True if denials of the same key are counted and not logged now
     trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say
-    _tightest: tuple[int, float] | None = field(default=None, init=False)  # once it was looked at
+    _tightest: int | None = field(default=None, init=False)  # once it was looked at
 
     @property
     def allowed(self) -> bool:
@@ -92,24 +91,24 @@ class Decision:
             return self.denial.policy, self.denial.mode, self.denial.remaining, False
         if not self.tiers:
             return None, self.client_mode, 0, False
-        place, used = self.tightest()
-        tier = self.tiers[place]
-        remaining = int(tier.limit - used)
+        tier, content = self.tightest()
+        remaining = int(tier.limit - content.estimate)
         return tier.policy, tier.mode, remaining, remaining * NEAR_LIMIT_SHARE < tier.limit
 
-    def tightest(self) -> tuple[int, float]:
-        """Return the place of the tier with least left, and the hits in its window. There is a tier, and no denial.
+    def tightest(self) -> tuple[Tier, Content]:
+        """Return the tier with least left, and the content of its window. There is a tier, and no denial.
 
         Computed at the first look: many decisions are never looked at.
         """
-        if self._tightest is None:
-            place, used = 0, self.tiers[0].estimate(self.counted[0], self.now_s)
+        place = self._tightest
+        if place is None:
+            place = 0
             for index in range(1, len(self.tiers)):
-                hits = self.tiers[index].estimate(self.counted[index], self.now_s)
-                if self.tiers[index].limit - hits < self.tiers[place].limit - used:
-                    place, used = index, hits
-            self._tightest = place, used
-        return self._tightest
+                left = self.tiers[index].limit - self.counted[index].estimate
+                if left < self.tiers[place].limit - self.counted[place].estimate:
+                    place = index
+            self._tightest = place
+        return self.tiers[place], self.counted[place]
 
     @property
     def mode(self) -> Mode:
@@ -146,11 +145,11 @@ class Decision:
     def reset_after_s(self) -> float:
         """Seconds until the whole quota is back if nothing else happens."""
         if self.denial is not None:
-            return self.denial.reset_after_s + self.denial.at_s - self.now_s
+            return self.denial.reset_after_s
         if not self.tiers:
             return 0.0
-        place, _ = self.tightest()
-        return self.tiers[place].reset_after_s(self.counted[place], self.counted_s)
+        tier, content = self.tightest()
+        return tier.reset_after_s(content)
 
     @property
     def retry_after_s(self) -> float:
@@ -158,10 +157,7 @@ class Decision:
 
         Infinity if its cost is above the limit.
         """
-        if self.denial is None:
-            return 0.0
-        # In this order the result is exact: added to ``now_s`` it is the moment that the first denial gave.
-        return (self.denial.at_s + self.denial.retry_after_s) - self.now_s
+        return 0.0 if self.denial is None else self.denial.retry_after_s
 
     @property
     def decision_id(self) -> str | None:
@@ -187,24 +183,18 @@ class Decision:
         if not tiers:
             return None
         if denial is None:
-            place, used = self.tightest()
-            tier = tiers[place]
+            tier, content = self.tightest()
             if tier.is_enforced:
-                more_after_s, reset_after_s = tier.delays(self.counted[place], self.now_s, used)
-                return tier.policy, tier.is_total, int(tier.limit - used), more_after_s, reset_after_s
+                left = int(tier.limit - content.estimate)
+                return tier.policy, tier.is_total, left, tier.more_after_s(content), tier.reset_after_s(content)
         enforced = [each.is_enforced for each in tiers]
         own = tuple(compress(tiers, enforced)), tuple(compress(self.counted, enforced))
-        return Decision(self.client_mode, self.counted_s, *own).enforced_quota()
+        return Decision(self.client_mode, self.now_s, *own).enforced_quota()
 
     def as_dry_run(self) -> "Decision":
         """Return the decision that a dry run makes about the same request."""
         denial = self.denial and replace(self.denial, mode=Mode.DRY_RUN, is_enforced=False)
         return Decision(Mode.DRY_RUN, self.now_s, self.tiers, self.counted, denial)
-
-    @property
-    def counted_s(self) -> float:
-        """Time that ``counted`` is of: that of the first request, if this one repeats a denial."""
-        return self.now_s if self.denial is None else self.denial.at_s
 
     def __repr__(self) -> str:
         return (

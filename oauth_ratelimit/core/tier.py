@@ -7,12 +7,18 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OnLimit, Policy
-from oauth_ratelimit.core.window import Estimator, estimate_hits, reset_after_s, retry_after_s
+from oauth_ratelimit.core.window import Estimator, age, estimate_hits, reset_after_s, retry_after_s
 
 URGENT_RATIO = 1 / 200  # of a limit; docs/accuracy.md compares other values
 
-Content = tuple[int, int, Sequence[int], float]
-"""Content of a window: ``full`` and ``edge`` of ``core.window``, the hits of past frames, the end of the frame."""
+
+class Content(NamedTuple):
+    """Hits of a window at the time of a request."""
+
+    estimate: float  # hits in the window
+    current: int  # hits of the current frame
+    past: Sequence[int]  # hits of the frames before it, newest first, up to the oldest one with hits
+    left_s: float  # seconds until the current frame ends
 
 
 class Series(NamedTuple):
@@ -41,56 +47,58 @@ class Tier:
         self.reuses = policy.on_limit is OnLimit.REUSE
         self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)  # unsent ones, where several instances count
         self.series = Series(self.frame_s, policy.count_denied, on_trial)
-        self.sends = True  # false for all but the widest tier of a series: its tiers count the same requests
         self.is_total = is_total  # it counts all users of a client together
-        self._frame_end_s = 0.0
 
-    def frame_end_after(self, now_s: float) -> float:
-        """Return the end of the frame that contains ``now_s``: a float that all keys share to save memory."""
-        end_s = self._frame_end_s
-        if not end_s - self.frame_s <= now_s < end_s:
-            end_s = self._frame_end_s = float(self.policy.window.frame_start_s(now_s) + self.frame_s)
-        return end_s
+    def content(self, frames: Mapping[int, int], now_s: float) -> Content:
+        """Return the content of the window, from hits by frame start.
 
-    def left_s(self, frame_end_s: float, now_s: float) -> float:
-        """Return the seconds until a frame ends: a whole frame if the clock stepped back before its start."""
-        return min(frame_end_s - now_s, float(self.frame_s))
-
-    def estimate(self, content: Content, now_s: float) -> float:
-        """Return the hits that the window holds. ``now_s`` lies in the frame."""
-        full, edge, _, frame_end_s = content
-        return estimate_hits(full, edge, self.left_s(frame_end_s, now_s), self.frame_s) if edge else full
-
-    def reset_after_s(self, content: Content, now_s: float) -> float:
-        """Return the seconds until nothing counts any more."""
-        full, _, past, frame_end_s = content
-        if full > sum(past):  # the current frame holds hits, as after most requests
-            return self.window_s + frame_end_s - now_s
-        return reset_after_s(self.current(full, past), past, self.policy.window, left_s=frame_end_s - now_s)
-
-    def current(self, full: int, past: Sequence[int]) -> int:
-        """Return the hits of the current frame."""
-        return full - self.policy.estimator.weigh(0, past, self.frame_count)[0]
-
-    def delays(self, content: Content, now_s: float, estimate: float) -> tuple[float, float]:
-        """Return the seconds until there is room for one more hit than in the estimate, and until nothing counts.
-
-        The first is infinity for no hits.
+        Hits of later frames count now: they come from an instance whose clock is ahead, or this one's was set back.
         """
-        full, _, past, frame_end_s = content
-        left_s, oldest = frame_end_s - now_s, past[-1] if past else full
-        if self.is_sliding and estimate == full > sum(past) and oldest and left_s <= self.frame_s:  # most requests
-            more_after_s = left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest
-            return more_after_s, self.window_s + left_s
-        return self._more_after_s(content, now_s, estimate), self.reset_after_s(content, now_s)
+        frame_s = self.frame_s
+        start_s = int(now_s // frame_s) * frame_s
+        current = frames.get(start_s, 0)
+        past: list[int] = []
+        if len(frames) > (current > 0):
+            past = [frames.get(at_s, 0) for at_s in range(start_s - frame_s, start_s - self.horizon_s, -frame_s)]
+            while past and not past[-1]:
+                past.pop()
+            if max(frames) > start_s:
+                current += sum(hits for at_s, hits in frames.items() if at_s > start_s)
+        left_s = start_s + frame_s - now_s
+        full, edge = self.policy.estimator.weigh(current, past, self.frame_count)
+        return Content(estimate_hits(full, edge, left_s, frame_s) if edge else full, current, past, left_s)
 
-    def _more_after_s(self, content: Content, now_s: float, estimate: float) -> float:
-        full, _, past, frame_end_s = content
-        left_s, room = self.left_s(frame_end_s, now_s), math.ceil(estimate) - 1
-        if self.is_sliding and full <= room:  # the oldest frame fades out first
-            return left_s - (room - full) * self.frame_s / past[-1]  # whole seconds are exact
+    def after_hits(self, content: Content, count: int) -> Content:
+        """Return the content after further hits in the current frame."""
+        estimate, current, past, left_s = content
+        if not self.edge_per_hit:
+            return Content(estimate + count, current + count, past, left_s)
+        full, edge = self.policy.estimator.weigh(current + count, past, self.frame_count)
+        return Content(estimate_hits(full, edge, left_s, self.frame_s), current + count, past, left_s)
+
+    def retry_after_s(self, content: Content, *, cost: int, later_s: float = 0.0) -> float:
+        """Return the seconds until a request of this cost is admitted, not before ``later_s``."""
+        current, past, left_s = content[1:]
+        if later_s > 0.0:
+            frames = math.floor((later_s - left_s) / self.frame_s) + 1
+            current, past = age(current, past, frames, self.frame_count)
+            left_s += frames * self.frame_s - later_s
         window, estimator = self.policy.window, self.policy.estimator
-        return retry_after_s(self.current(full, past), past, window, estimator, room=room, left_s=left_s)
+        waiting_s = retry_after_s(current, past, window, estimator, room=self.limit - cost, left_s=left_s)
+        return later_s + waiting_s if waiting_s else later_s
+
+    def reset_after_s(self, content: Content) -> float:
+        """Return the seconds until nothing counts any more."""
+        return reset_after_s(content.current, content.past, self.policy.window, left_s=content.left_s)
+
+    def more_after_s(self, content: Content) -> float:
+        """Return the seconds until there is room for one more hit than now. Infinity if the window is empty."""
+        estimate, current, past, left_s = content
+        if self.is_sliding and len(past) < self.frame_count and (oldest := past[-1] if past else current):
+            return left_s + (self.frame_count - len(past) - 1) * self.frame_s + self.frame_s / oldest  # most requests
+        room = math.ceil(estimate) - 1
+        window, estimator = self.policy.window, self.policy.estimator
+        return retry_after_s(current, past, window, estimator, room=room, left_s=left_s)
 
 
 @lru_cache(maxsize=1000)
@@ -101,22 +109,15 @@ def tiers_of(policies: tuple[Policy, ...], mode: Mode, *, is_total: bool = False
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
     enforces = any(own is Mode.ENFORCE for _, own in chosen)
-    tiers: list[Tier] = []
-    for policy, own in sorted(chosen, key=lambda each: -each[0].window.window_s):
-        tier = Tier(policy, own, on_trial=enforces and own is not Mode.ENFORCE, is_total=is_total)
-        tier.sends = all(tier.series != wider.series for wider in tiers)
-        tiers.append(tier)
-    return tuple(tiers)
+    chosen.sort(key=lambda each: -each[0].window.window_s)
+    return tuple(
+        Tier(policy, own, on_trial=enforces and own is not Mode.ENFORCE, is_total=is_total) for policy, own in chosen
+    )
 
 
-def extend_horizons(horizons: Mapping[Series, int], others: Mapping[Series, int]) -> Mapping[Series, int]:
-    """Return horizons in seconds by series, the longer one of each. Equal mappings are one object, to save memory."""
+def extend_horizons(horizons: Mapping[Series, int], others: Mapping[Series, int]) -> dict[Series, int]:
+    """Return horizons in seconds by series, the longer one of each."""
     longer = dict(horizons)
     for series, horizon_s in others.items():
         longer[series] = max(horizon_s, longer.get(series, 0))
-    return _shared(tuple(sorted(longer.items())))
-
-
-@lru_cache(maxsize=1000)
-def _shared(items: tuple[tuple[Series, int], ...]) -> Mapping[Series, int]:
-    return dict(items)
+    return longer

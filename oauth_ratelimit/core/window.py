@@ -1,7 +1,6 @@
 """Sliding window counter: frames, estimators, retry and reset, as plain arithmetic.
 
-Time is cut into frames aligned to the epoch. The content of a window is kept as two numbers that change only with a hit
-or with a new frame, so that an estimate takes the same time for any number of frames:
+Time is cut into frames aligned to the epoch. The content of a window is two numbers:
 
 - ``full``: hits that count in full until the current frame ends;
 - ``edge``: hits that fade out over the current frame. Negative if more hits fade in.
@@ -15,10 +14,8 @@ Sources: the articles of Allegro and of Criteo on distributed rate limiting; Clo
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TypeVar
 
 ROUNDING_S = 2e-6  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
@@ -95,27 +92,6 @@ def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     return full + edge * left_s / frame_s
 
 
-_Value = TypeVar("_Value", int, bytes)
-
-_BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
-
-
-@lru_cache(maxsize=1000)
-def shared(value: _Value) -> _Value:
-    """Return a number or packed counts. Equal ones are the same object, to save the memory of one in every key."""
-    return value
-
-
-def pack(counts: Iterable[int]) -> Sequence[int]:
-    """Return counts as bytes if they are small enough, to save memory."""
-    counts = tuple(counts)
-    try:
-        packed: bytes = shared(bytes(counts))
-    except ValueError:  # one is above 255
-        return counts
-    return packed
-
-
 def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, Sequence[int]]:
     """Return ``(current, past)`` as they are ``frames`` frames later if nothing else happens.
 
@@ -124,10 +100,8 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
     if frames == 0:
         return current, past
     if frames > frame_count:
-        return 0, b""
-    if current < 256 and isinstance(past, bytes):  # the common case, without ``pack``
-        return 0, shared((b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count])
-    return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
+        return 0, ()
+    return 0, (*(0,) * (frames - 1), current, *past)[:frame_count]
 
 
 def retry_after_s(

@@ -1,54 +1,162 @@
-"""Tiers of one client in one scope, by what they count."""
+"""What requests count in: the rows of the host table, and the tiers of each."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import ClientPolicies, Limits
-from oauth_ratelimit.core.tier import Series, Tier, tiers_of
-from oauth_ratelimit.counters.key import KeyState
+from oauth_ratelimit.core.policy import GRANT_SCOPE, TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
+from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, tiers_of
 from oauth_ratelimit.store.base import MAX_HORIZON_S
+
+CLIENT_TOTAL = "client_total"
+MAX_CONFIGURED_LENGTH = 1024  # characters of a name in the configuration
+SPARE_CLIENTS = 1000  # whose rules are kept, beyond one for each key allowed; all are found anew after so many
+
+
+class Part(NamedTuple):
+    """Limits that count in one row."""
+
+    tiers: tuple[Tier, ...]
+    horizons: Mapping[Series, int]  # seconds for which a frame of each series can matter
+    horizon_s: int  # the longest of them
+
+    @classmethod
+    def of(cls, tiers: tuple[Tier, ...]) -> "Part | None":
+        """Return a part, None without limits."""
+        horizons: dict[Series, int] = {}
+        for tier in tiers:
+            horizons = extend_horizons(horizons, {tier.series: min(tier.horizon_s, MAX_HORIZON_S)})
+        return cls(tiers, horizons, max(horizons.values())) if tiers else None
 
 
 @dataclass(slots=True, eq=False)
 class ClientRules:
-    """Tiers of a client in one scope."""
+    """Limits of a client in one scope."""
 
+    client_id: str  # in its storable form
+    scope: str | None  # what its rows count besides plain tokens, in its storable form
     mode: Mode  # of the client
     is_canary: bool  # True if the canary enforces limits for the client
     exempt: Decision | None  # the answer to every request, if nothing is decided
-    user: tuple[Tier, ...]  # per user
-    client: tuple[Tier, ...]  # for grants without a user
-    total: tuple[Tier, ...]  # for all users together
-    # The tiers that a request with or without a user must pass.
+    user: Part | None  # per user
+    client: Part | None  # for grants without a user
+    total: Part | None  # for all users together
+    total_name: str = field(init=False)  # of its row
+    _client_in_names: str = field(init=False)
+    _scope_in_names: str = field(init=False)
+    # The tiers that a request with or without a user must pass
     for_user: tuple[Tier, ...] = field(init=False)
     for_client: tuple[Tier, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.for_user = self.user + self.total
-        self.for_client = self.client + self.total
+        self.total_name = row_name(Key(self.client_id, None, total_scope(self.scope)))
+        self._client_in_names, self._scope_in_names = _in_name(self.client_id), _in_name(self.scope)
+        total = self.total.tiers if self.total else ()
+        self.for_user = (self.user.tiers if self.user else ()) + total
+        self.for_client = (self.client.tiers if self.client else ()) + total
 
-    @classmethod
-    def of(cls, policies: ClientPolicies) -> "ClientRules":
-        mode, limits, exempt = policies.mode, policies.limits, None
-        if policies.trusted or mode is Mode.OFF or limits == Limits():
-            exempt = Decision(mode, trusted=policies.trusted)
-        user, client = tiers_of(limits.user, mode), tiers_of(limits.client, mode)
-        total = tiers_of(limits.client_total, mode, is_total=True)
-        return cls(mode, policies.is_canary, exempt, user, client, total)
+    def name_of(self, username: str | None) -> str:
+        """Return the name of the row of a key."""
+        return f"[{self._client_in_names},{_in_name(username)},{self._scope_in_names}]"
 
-    @property
-    def horizons(self) -> dict[Series, int]:
-        """Seconds for which a frame of each series can matter."""
-        tiers = sorted((*self.user, *self.client, *self.total), key=lambda tier: tier.horizon_s)
-        return {tier.series: min(tier.horizon_s, MAX_HORIZON_S) for tier in tiers}
 
-    def own_tiers(self, username: str | None) -> tuple[Tier, ...]:
-        """Return the tiers of a key, without those of all users together."""
-        return self.client if username is None else self.user
+class RuleBook:
+    """Finds the rules of a client. A change of policies is another book."""
 
-    def tiers_of(self, key: KeyState | None) -> tuple[Tier, ...]:
-        """Return the tiers that a request of a key must pass; None is a key without limits of its own."""
-        if key is None:
-            return self.total
-        return self.for_client if key.username is None else self.for_user
+    def __init__(self, policies: PolicySet, *, max_keys: int) -> None:
+        self._policies = policies
+        self._max_clients = max_keys + SPARE_CLIENTS
+        self._grants = frozenset(policies.named_grants)
+        self._found: dict[tuple[str, str, str | None], ClientRules] = {}
+
+    def find(self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientRules:
+        """Return the rules of a client's requests. Raises ``TypeError`` if a name is not text."""
+        named = grant_type if grant_type in self._grants else None  # a client may make up any number of them
+        try:
+            return self._found[client_id, endpoint, named]
+        except (KeyError, TypeError):  # a name that is no text may not be hashable
+            return self._find(client_id, endpoint, named)
+
+    def _find(self, client_id: str, endpoint: str, grant_type: str | None) -> ClientRules:
+        for argument, name in (("client_id", client_id), ("endpoint", endpoint)):
+            if not isinstance(name, str):
+                raise TypeError(f"{argument} must be text, got {name!r}")
+        configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else storable_name(client_id)
+        policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
+        rules = _rules_of(client_id, policies)
+        if len(self._found) >= self._max_clients:
+            self._found.clear()
+        if max(len(client_id), len(endpoint)) <= MAX_CONFIGURED_LENGTH:
+            self._found[client_id, endpoint, grant_type] = rules
+        return rules
+
+    def part_of(self, key: Key) -> Part | None:
+        """Return the limits that count in the row of a key, None without any."""
+        meaning = meaning_of(key.scope)
+        rules = self.find(key.client_id, meaning.endpoint, meaning.grant_type)
+        if rules.exempt is not None or (meaning.grant_type is not None and rules.scope is None):
+            return None  # or the grant type is not counted apart any more
+        if meaning.is_total:
+            return rules.total
+        return rules.client if key.username is None else rules.user
+
+
+def _rules_of(client_id: str, policies: ClientPolicies) -> ClientRules:
+    mode, limits = policies.mode, policies.limits
+    exempt = None
+    if policies.trusted or mode is Mode.OFF or limits == Limits():
+        exempt = Decision(mode, trusted=policies.trusted)
+    return ClientRules(
+        storable_name(client_id),
+        None if policies.scope is None else storable_name(policies.scope),
+        mode,
+        policies.is_canary,
+        exempt,
+        user=Part.of(tiers_of(limits.user, mode)),
+        client=Part.of(tiers_of(limits.client, mode)),
+        total=Part.of(tiers_of(limits.client_total, mode, is_total=True)),
+    )
+
+
+class ScopeMeaning(NamedTuple):
+    endpoint: str
+    grant_type: str | None  # None for all that are not counted apart
+    is_total: bool
+
+
+def meaning_of(scope: str | None) -> ScopeMeaning:
+    """Return what the rows of a scope count."""
+    name = scope or ""
+    is_total = is_total_scope(scope)
+    name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
+    if name.startswith(GRANT_SCOPE):
+        return ScopeMeaning(TOKEN_ENDPOINT, name.removeprefix(GRANT_SCOPE), is_total)
+    return ScopeMeaning(name or TOKEN_ENDPOINT, None, is_total)
+
+
+def is_total_scope(scope: str | None) -> bool:
+    """Return True if the rows of a scope count all users of a client together."""
+    return scope is not None and (scope == CLIENT_TOTAL or scope.endswith(f"/{CLIENT_TOTAL}"))
+
+
+def total_scope(scope: str | None) -> str:
+    """Return the scope of the row that counts all users of a client together."""
+    return CLIENT_TOTAL if scope is None else f"{scope}/{CLIENT_TOTAL}"
+
+
+def row_name(key: Key) -> str:
+    """Return the name of a key's row: the key as JSON."""
+    return f"[{','.join(map(_in_name, key))}]"
+
+
+def _in_name(part: str | None) -> str:
+    return "null" if part is None else encode_basestring(part)
+
+
+def key_of(name: str) -> Key:
+    return Key(*json.loads(name))

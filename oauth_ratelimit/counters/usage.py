@@ -1,16 +1,14 @@
 """Usage of each limit, from a stored counter document."""
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import GRANT_SCOPE, TOKEN_ENDPOINT, LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.counters.bucket import Bucket
-from oauth_ratelimit.counters.client import CLIENT_TOTAL
+from oauth_ratelimit.counters.rules import is_total_scope, meaning_of
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
@@ -43,13 +41,18 @@ class UsageReader:
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """Return the usage of each limit of a key; none for a trusted client."""
-        *_, is_total = _meaning_of(key.scope)
-        kind = LimitKind.CLIENT_TOTAL if is_total else LimitKind.CLIENT if key.username is None else LimitKind.USER
+        kind = (
+            LimitKind.CLIENT_TOTAL
+            if is_total_scope(key.scope)
+            else LimitKind.CLIENT
+            if key.username is None
+            else LimitKind.USER
+        )
         tiers, hits = self._tiers(key.client_id, key.scope, kind), snapshot.hits if snapshot else {}
         return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 
     def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
-        endpoint, grant_type, _ = _meaning_of(scope)
+        endpoint, grant_type, _ = meaning_of(scope)
         found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
         if found.trusted or (grant_type and found.scope is None):  # or the grant type is not counted apart any more
             return ()
@@ -57,27 +60,13 @@ class UsageReader:
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
-    bucket = Bucket((tier,), now_s)
-    counted = Counter[int]()
-    for start_s, hits in frames.items():
-        counted[min(start_s, bucket.frame_start_s)] += hits  # a later frame comes from a clock that is ahead
-    bucket.load(counted)
+    content = tier.content(frames, now_s)
     return LimitUsage(
         key=key,
         kind=kind,
         policy=tier.policy,
         mode=tier.mode,
-        estimate=bucket.estimate(now_s),
-        retry_after_s=bucket.retry_after_s(now_s, cost=1),
-        reset_after_s=bucket.reset_after_s(now_s),
+        estimate=content.estimate,
+        retry_after_s=tier.retry_after_s(content, cost=1),
+        reset_after_s=tier.reset_after_s(content),
     )
-
-
-def _meaning_of(scope: str | None) -> tuple[str, str | None, bool]:
-    """Return the endpoint of a scope, its grant type if that is counted apart, and whether it is a total."""
-    name = scope or ""
-    is_total = name == CLIENT_TOTAL or name.endswith(f"/{CLIENT_TOTAL}")
-    name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
-    if name.startswith(GRANT_SCOPE):
-        return TOKEN_ENDPOINT, name.removeprefix(GRANT_SCOPE), is_total
-    return name or TOKEN_ENDPOINT, None, is_total

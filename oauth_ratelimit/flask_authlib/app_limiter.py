@@ -8,18 +8,21 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
-from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, Reuser
+from oauth_ratelimit.flask_authlib.token_reuse import Reuser, ReuseRequest, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -28,7 +31,6 @@ from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
-    from oauth_ratelimit.flask_authlib.request_state import RequestState
     from oauth_ratelimit.operations.context import OperatorContext
 
 EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
@@ -38,7 +40,40 @@ UNCOUNTED = (
     "OAuthRateLimit(username_of=..., caller_of=...) name users and callers"
 )
 
+TAKEN_BACK = "the application failed before it saved a token, so the request does not count"
+
 log = get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class HeldHit:
+    """Request that is counted and not sent before its response is known."""
+
+    app_limiter: "AppLimiter"
+    held: Held
+    client_id: str
+    is_saved: bool = False  # True if the application has saved the token
+
+    def settle(self, *, is_failed: bool) -> None:
+        """Have the request sent; or take it back, if the server has failed before it saved a token."""
+        with self.app_limiter.fail_open("check_failed"):
+            limiter = self.app_limiter.open_limiter  # another one if the store was changed meanwhile
+            if limiter is None:
+                return
+            if is_failed and not self.is_saved and limiter.take_back(self.held):
+                self.app_limiter.note_taken_back(self.client_id)
+            else:
+                limiter.confirm(self.held)
+
+
+class LimitAnswer(NamedTuple):
+    """What follows from a decision for its request."""
+
+    denial: RateLimited | None = None  # to raise
+    reuse: TokenReuse | None = None  # the token that is given out again, or may be kept
+    record: DecidedRequest | None = None  # for statistics
+    quota_headers: QuotaHeaders = ()
+    hit: "HeldHit | None" = None  # to be settled once the response is known
 
 
 def username_of(user: Any) -> str:
@@ -98,6 +133,11 @@ class AppLimiter:
         """This process's limiter, started if needed."""
         return self._running_worker().limiter
 
+    @property
+    def open_limiter(self) -> Limiter | None:
+        """This process's limiter, None if it was closed."""
+        return None if self._worker is None else self._running_worker().limiter
+
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""
         return self._running_worker().guard if self.live.current.is_guarded else None
@@ -148,51 +188,61 @@ class AppLimiter:
 
     def check(
         self,
-        state: "RequestState",
         client: Any,
         username: str | None,
+        *,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
-        call: GenerateCall | None = None,
-    ) -> None:
+        reuse_request: ReuseRequest | None = None,
+        holds: bool = False,
+    ) -> LimitAnswer:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
-        Leaves in its state the error to raise if it is denied, and its token if that is given out again or may be kept.
-        The middleware gets the quota headers of the last decision, none if that is a denial. ``call`` is None unless
-        its token may be given out again.
+        ``reuse_request`` is None unless its token may be given out again. With ``holds``, a request within its limits
+        is to be settled.
         """
         if self.is_switched_off:
-            return
+            return LimitAnswer()
         settings = self.live.current
-        headers: QuotaHeaders = ()
+        reuse = partition = record = hit = None
         try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
             begun_s = time.perf_counter()
-            decision = worker.limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            limiter, held = worker.limiter, Held()
+            if holds:
+                decision, held = limiter.hold(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            else:
+                decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            hit = HeldHit(self, held, client_id) if held else None
             duration_s = time.perf_counter() - begun_s
-            reuse = partition = None
             username = None if username is None else worker.limiter.pseudonym_of(username)
             if username is not None:
                 key = settings.denial.partition_key or settings.privacy.key
                 partition = None if key is None else key.partition(client_id, username)
-            elif call is not None:
-                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, call, state, settings.denial)
+            elif reuse_request is not None:
+                reuse = self._reuser.answer(decision, worker.tokens, client, client_id, reuse_request, settings.denial)
             if decision.denial is not None and decision.action == "reuse" and decision.answer is None:
                 worker.limiter.report_denial(decision, client_id, grant_type=grant_type)
             try:
-                state.record = worker.observer.report(decision, client_id, username, grant_type, duration_s, endpoint)
+                record = worker.observer.report(decision, client_id, username, grant_type, duration_s, endpoint)
             except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
                 self.log_failure("observer_failed", exc)
             if decision.denial is None or decision.allowed or reuse is not None:
                 headers = quota_headers(decision, settings.denial.headers, partition)
-                state.reuse = reuse
-            else:
-                state.denial = RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition)
+                return LimitAnswer(None, reuse, record, headers, hit)
+            denial = RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition)
+            return LimitAnswer(denial, None, record)
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)
-        if not state.is_authorize:  # a browser receives that response, not the client
-            state.response.quota_headers = headers
+            if reuse is not None:
+                reuse.release()
+            return LimitAnswer(hit=hit)
+
+    def note_taken_back(self, client_id: str) -> None:
+        """Log and count a request that was taken back."""
+        self.log.warning("request_taken_back", key=client_id, client_id=logged_name(client_id), hint=TAKEN_BACK)
+        self._running_worker().observer.note_taken_back()
 
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.

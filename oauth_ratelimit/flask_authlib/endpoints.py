@@ -72,7 +72,7 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
         if state is None:
             return
         keep_state(state, endpoint)
-        app_limiter.check(state, caller, username, endpoint=endpoint)
+        state.follow(app_limiter.check(caller, username, endpoint=endpoint, holds=response.is_seen))
     if state.denial is not None:
         raise state.denial
 

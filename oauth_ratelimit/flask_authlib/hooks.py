@@ -105,6 +105,8 @@ class RateLimitMixin:
         if state.reuse is not None and state.reuse.is_saved_already(token):
             return None
         saved = super().save_token(token, request)  # type: ignore[misc]
+        if state.hit is not None:
+            state.hit.is_saved = True
         if state.reuse is not None:
             state.reuse.note_saved(token)
         state.note_lifetime(token)

@@ -1,40 +1,16 @@
-"""WSGI middleware that adds quota headers to responses.
+"""WSGI middleware that adds quota headers to responses, and settles the requests that are held until then.
 
 Response objects check and copy each header, which would nearly double the cost of a limited request.
 """
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.responses import Headers, QuotaHeaders
+from oauth_ratelimit.flask_authlib.request_state import RESPONSE_KEY, ResponseState
+from oauth_ratelimit.flask_authlib.responses import Headers
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-    from oauth_ratelimit.flask_authlib.request_state import RequestState
-    from oauth_ratelimit.flask_authlib.token_reuse import TokenReuse
-
-RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
-
-
-class ResponseState:
-    """State of an HTTP request that its decisions leave for the response."""
-
-    quota_headers: QuotaHeaders = ()
-    # Tokens that are given out again, or kept once the response is a 200
-    reuses: "tuple[TokenReuse, ...]" = ()
-    # By application and endpoint
-    states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})
-    is_awaited: bool = False  # True while the middleware waits for the response
-
-    def close(self) -> None:
-        """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
-        for reuse in self.reuses:
-            reuse.release()
-        for state in self.states.values():
-            state.close()
-        self.states = {}
 
 
 def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
@@ -46,6 +22,7 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
         state.is_awaited = True
 
         def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
+            state.settle(is_failed=status.startswith("5"))
             for reuse in state.reuses:
                 reuse.finish(status)
             headers = [*headers, *state.quota_headers]
@@ -53,10 +30,14 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
                 return start_response(status, headers)
             return start_response(status, headers, exc_info)
 
+        is_failed = True
         try:
-            return wsgi_app(environ, start)
+            response = wsgi_app(environ, start)
+            is_failed = False
+            return response
         finally:
             state.is_awaited = False
+            state.settle(is_failed=is_failed)  # if no response has started; one that starts later counts
             if state.reuses or state.states:
                 state.close()
             if outer is not None:

@@ -4,19 +4,50 @@ Each ``create_token_response`` has a state of its own, and so has each endpoint:
 Hooks find the state of a token in a context variable, which is reset whatever happens.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY, ResponseState
-from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, TokenReuse
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, HeldHit, LimitAnswer
+from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
+from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
 from oauth_ratelimit.guard import Guess
 
+RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
+
+
+class ResponseState:
+    """State of an HTTP request that its decisions leave for the response."""
+
+    quota_headers: QuotaHeaders = ()
+    reuses: tuple[TokenReuse, ...] = ()  # tokens that are given out again, or kept once the response is a 200
+    states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})  # by application and endpoint
+    is_awaited: bool = False  # True while the middleware waits for the response
+    hits: tuple[HeldHit, ...] = ()  # to be settled once the response is known
+
+    @property
+    def is_seen(self) -> bool:
+        """True if the middleware sees the response that goes to the client."""
+        return self.is_awaited and request.environ.get(RESPONSE_KEY) is self
+
+    def settle(self, *, is_failed: bool) -> None:
+        """Settle the requests that were counted, before the first byte of the response leaves."""
+        hits, self.hits = self.hits, ()  # first, because an exception such as a timeout of gevent may come anywhere
+        for hit in hits:
+            hit.settle(is_failed=is_failed)
+
+    def close(self) -> None:
+        """Free the request: the grant refers to it, and so does a denial's traceback, which only a collection finds."""
+        for reuse in self.reuses:
+            reuse.release()
+        for state in self.states.values():
+            state.close()
+        self.states = {}
 
 
 class RequestState:
@@ -28,6 +59,7 @@ class RequestState:
     guess: Guess | None = None  # the user's password as the guard sees it
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
     record: DecidedRequest | None = None  # for statistics
+    hit: HeldHit | None = None  # to be settled once the response is known
 
     def __init__(self, app_limiter: AppLimiter, response: ResponseState, is_authorize: bool, grant: Any) -> None:
         self.app_limiter = app_limiter
@@ -45,9 +77,30 @@ class RequestState:
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
                 self.app_limiter.log_uncounted("username_of", exc)
             else:
-                self.app_limiter.check(self, client, username, grant_type, call=call)
+                reuse_request = None
+                if call is not None and self.grant is not None and not self.is_authorize:
+                    reuse_request = ReuseRequest(call, self.grant, self.response.is_seen)
+                self.follow(
+                    self.app_limiter.check(
+                        client,
+                        username,
+                        grant_type=grant_type,
+                        reuse_request=reuse_request,
+                        holds=self.response.is_seen,
+                    )
+                )
         if self.denial is not None:
             raise self.denial
+
+    def follow(self, answer: LimitAnswer) -> None:
+        """Keep the answer to this request, and leave for the response what concerns it."""
+        self.denial, self.reuse, self.record, headers, self.hit = answer
+        if not self.is_authorize:  # a browser receives that response, not the client
+            self.response.quota_headers = headers
+        if self.reuse is not None:
+            self.response.reuses += (self.reuse,)
+        if self.hit is not None:
+            self.response.hits += (self.hit,)
 
     def note_lifetime(self, token: object) -> None:
         """Note the lifetime of the token that was issued, to be counted with the request."""
@@ -69,7 +122,9 @@ class RequestState:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
         self.settle_guess()
         self.is_decided = True
-        self.client = self.denial = self.reuse = self.record = None  # the traceback of a denial refers to this state
+        self.client = self.denial = self.reuse = self.record = self.hit = (
+            None  # the traceback of a denial refers to this state
+        )
 
 
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)

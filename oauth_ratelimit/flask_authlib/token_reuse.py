@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from flask import request
@@ -23,12 +23,8 @@ from oauth_ratelimit.core.decision import Answer, Decision
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache
-
-if TYPE_CHECKING:
-    from oauth_ratelimit.flask_authlib.request_state import RequestState
 
 ASSERTION = "client_assertion"
 CREDENTIALS = {  # parameters that may differ, by the method that has checked them; None: the header ``Authorization``
@@ -66,6 +62,14 @@ class GenerateCall(NamedTuple):
     server: Any
     options: tuple[Any, ...]  # arguments after the user
     named_options: Mapping[str, Any]
+
+
+class ReuseRequest(NamedTuple):
+    """Request for a token that may be given out again."""
+
+    call: GenerateCall
+    grant: Any
+    is_seen: bool  # True if the middleware sees the response that goes to the client
 
 
 class TokenReuse:
@@ -183,21 +187,21 @@ class Reuser(NamedTuple):
         cache: TokenCache,
         client: Any,
         client_id: str,
-        call: GenerateCall,
-        state: "RequestState",
+        asked: ReuseRequest,
         denial: DenialSettings,
     ) -> TokenReuse | None:
         """Return the token of a request, None if it is neither given out again nor kept. Sets ``decision.answer``."""
         is_over = decision.denial is not None
         keeps = _keeps(decision.tiers) and (not is_over or decision.allowed)
-        if not (is_over or keeps or cache.follows(client_id)) or state.grant is None or state.is_authorize:
+        if not (is_over or keeps or cache.follows(client_id)):
             return None  # most requests
+        call = asked.call
         client_id = storable_name(client_id)
         reuses = decision.action == "reuse"
         try:
             allowed = client.get_allowed_scope(call.options[0] if call.options else call.named_options.get("scope"))
             scope = None if allowed is None else sorted(allowed.split())
-            digest = None if scope is None else self._digest(client, call, state, scope)
+            digest = None if scope is None else self._digest(client, asked, scope)
             if scope is None or digest is None:
                 return None
             if not reuses and not keeps:
@@ -215,7 +219,6 @@ class Reuser(NamedTuple):
         reuse = TokenReuse(cache, scope, found, deny)
         if reuses:
             decision.answer = Answer.REUSED if reuse.is_reused else Answer.ISSUED
-        state.response.reuses += (reuse,)
         return reuse
 
     def _find(self, cache: TokenCache, client_id: str, digest: bytes) -> dict[str, Any] | Issue | None:
@@ -240,18 +243,18 @@ class Reuser(NamedTuple):
             self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
 
-    def _digest(self, client: Any, call: GenerateCall, state: "RequestState", scope: list[str]) -> bytes | None:
+    def _digest(self, client: Any, asked: ReuseRequest, scope: list[str]) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
-        environ, method = http_request.environ, str(getattr(state.grant.request, "auth_method", ""))
+        call, oauth_request = asked.call, asked.grant.request
+        environ, method = http_request.environ, str(getattr(oauth_request, "auth_method", ""))
         options = (*call.options, *call.named_options.values())
         extra = "" if self.key_of is None else self.key_of(client)
         form, credential = http_request.form, CREDENTIALS.get(method)
         claims = _claims_of(form.get(ASSERTION, "")) if credential == ASSERTION else {}
         if (
-            not state.response.is_awaited
-            or environ.get(RESPONSE_KEY) is not state.response
-            or state.grant.request.client is not client
+            not asked.is_seen
+            or oauth_request.client is not client
             or method not in CREDENTIALS
             or (credential == ASSERTION and not claims)
             or http_request.mimetype not in FORMS

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
@@ -16,6 +15,18 @@ MAX_ENTRIES = 15_000
 NO_ROOM = "the queue was full; the answers had no decision_id"
 WRITE_EVERY_S = 10.0
 BATCH = 500  # records; one bulk must not keep the interpreter busy for long
+
+
+@dataclass(slots=True, eq=False)
+class SuppressionPeriod:
+    """Time in which denials of a key are counted and not logged."""
+
+    since_s: float  # time of the event that was logged, seconds since the epoch
+    until_s: float  # earliest time of the next event
+    decision_id: str | None = None  # id of all its denials, None if there was no room to keep their record
+    unlogged_before: int = 0  # denials before it that no event has counted yet
+    suppressed_count: int = 0  # denials since then
+    last_at_s: float = 0.0  # time of the last of them, 0.0 if there is none
 
 
 class DenialWriter(Protocol):

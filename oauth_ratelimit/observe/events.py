@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import logged_name, storable_name
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.denials import DenialRecorder, SuppressionPeriod
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger("oauth_ratelimit")
@@ -113,12 +112,12 @@ class DenialEvents:
         decision: Decision,
         is_canary: bool,
         now_s: float,
-    ) -> SuppressionPeriod:
+    ) -> bool:
         """Log ``request_denied`` or ``request_would_be_denied``, unless it is suppressed or the budget is used up.
 
         Sets the ``decision_id`` of a denial, logged or not, unless its record would be lost. A denial by the guard has
         one only if it is logged.
-        Returns the period in which denials of this key are counted and not reported.
+        Returns True if the denial was only counted, because one of this key was reported before.
         """
         key = (client_id, username, scope, decision.allowed)
         period = self._periods.get(key)
@@ -126,7 +125,7 @@ class DenialEvents:
             period.last_at_s = now_s
             period.suppressed_count += 1
             decision.decision_id = period.decision_id
-            return period
+            return True
         unlogged_count = 0 if period is None else period.unlogged_before + period.suppressed_count
         is_guess = scope in FAILURE_SCOPES
         is_logged = (self._guard_budget if is_guess else self._budget).admit(client_id, now_s)
@@ -162,7 +161,7 @@ class DenialEvents:
                 )
             if self._recorder is not None and denial.decision_id is not None:
                 self._recorder.put(denial, period)
-        return period
+        return False
 
 
 def _logged(denial: Denial) -> dict[str, Any]:

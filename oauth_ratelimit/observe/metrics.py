@@ -48,6 +48,10 @@ class Metrics:
         self._decisions = counter("decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy"))
         self._near_limit = counter("near_limit", "Requests admitted with less than a fifth of their quota left.")
         self._decision_seconds = histogram("decision_seconds", "Duration of a decision.", buckets=DECISION_BUCKETS_S)
+        self._taken_back = counter(
+            "requests_taken_back",
+            "Admitted requests that do not count, because the server failed before it saved a token.",
+        )
         self._client_decisions = counter(
             "client_decisions",
             f"Requests decided, of at most {MAX_CLIENTS} clients per process by name. Kind: client or user, as limits.",
@@ -115,6 +119,9 @@ class Metrics:
                     self._client_limit.labels(client, kind, name).set(rate)
         self._near_limit.inc(near_limit_count)
         _observe(self._decision_seconds, [request.duration_s for request in decided])
+
+    def record_taken_back(self) -> None:
+        self._taken_back.inc()
 
     def _label_of(self, client_id: str, *, is_over_limit: bool) -> str:
         """Return a client's own label if it has one or there is room, else ``other``. A race may add one too many."""

@@ -61,9 +61,8 @@ class OpenMinute:
             new = Denials(0, second, second, decision.limit or 0, decision.window_s or 0)
             known = self._denials.get(key, new)
             self._denials[key] = known._replace(total=known.total + 1, last_s=max(known.last_s, second))
-        counted_s = decision.counted_s
         for tier, content in zip(decision.tiers, decision.counted, strict=True) if has_peak else ():
-            used, name = tier.estimate(content, counted_s), policy_prefix + tier.policy.name
+            used, name = content.estimate, policy_prefix + tier.policy.name
             peak, share = self._peaks.get(name), used / tier.limit
             if peak is None or share > peak.share:
                 self._peaks[name] = Peak(share, used, tier.limit, tier.window_s)

@@ -80,6 +80,11 @@ class Observer:
             on_near_limit(decision, client_id=client_id, username=username, grant_type=grant_type)
         return record
 
+    def note_taken_back(self) -> None:
+        """Count a request that was taken back."""
+        if self._metrics is not None:
+            self._metrics.record_taken_back()
+
     def _grant_name(self, grant_type: str) -> str:
         """Return a supported grant type itself, else ``other``. Clients cannot make up more names."""
         if not self._callbacks.has_grant(grant_type):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -15,13 +14,12 @@ from oauth_ratelimit.store.memory import MemoryStore
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_S = 0.005  # from a request until its key is synchronised: a wake-up, a pause and a round trip
-MOST_SKIPPED = 63  # cycles that an idle instance leaves out
 ALONE_INTERVAL_S = 60.0  # an instance without a store has nothing to send, only idle keys to forget
 
 
 class _QuietEvents(DenialEvents):
-    def report(self, *args: object, now_s: float, **kwargs: object) -> SuppressionPeriod:
-        return SuppressionPeriod(now_s, math.inf, None)
+    def report(self, *args: object, now_s: float, **kwargs: object) -> bool:
+        return True
 
 
 def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
@@ -35,8 +33,8 @@ class Fleet:
     """Instances with one configuration, synchronised as in production, but without the delay of a network.
 
     A full cycle runs in each sync interval, every instance at its own phase, and urgent keys are synchronised a few
-    milliseconds after the request. An instance that finds nothing to do skips a cycle, then three, then seven, until it
-    has a request or has forgotten its keys. Instances that do not share know nothing of each other.
+    milliseconds after the request. Cycles that would find nothing to do are left out. Instances that do not share know
+    nothing of each other.
     """
 
     store_class = MemoryStore
@@ -76,7 +74,7 @@ class Fleet:
         chosen = self._instances[number]
         self.turn_to(number, at_s)
         decision = chosen.limiter.check(client_id, username, grant_type=grant_type)
-        self._plan_cycle(number, skipped=0)
+        self._plan_cycle(number)
         self._plan_urgent(number)
         return decision
 
@@ -95,19 +93,23 @@ class Fleet:
             instance.limiter.sync_urgent()
         if at_s == instance.cycle_s:
             instance.cycle_s = math.inf
-            report = instance.limiter.sync(is_scheduled=True)
-            is_idle = not (report.flushed_count or report.pulled_count or report.in_flight_hits or report.waiting_count)
-            if report.key_count:
-                self._plan_cycle(number, skipped=min(2 * instance.skipped + 1, MOST_SKIPPED) if is_idle else 0)
+            instance.limiter.sync(is_scheduled=True)
+            self._plan_cycle(number)
         self._plan_urgent(number)
 
-    def _plan_cycle(self, number: int, *, skipped: int) -> None:
+    def _plan_cycle(self, number: int) -> None:
+        """Plan the next cycle that has something to do: most instances are idle most of the time."""
         instance, interval_s = self._instances[number], self._interval_s
-        instance.skipped = skipped
+        next_s = instance.limiter.next_due_s - interval_s / 2  # a cycle takes what is due until then
+        if next_s == math.inf:
+            return
         # A division by 0.2 may just miss the cycle that has run now.
         past_count = math.floor((self.now_s - instance.phase_s) / interval_s + 1e-4)
-        due_s = instance.phase_s + (past_count + 1 + skipped) * interval_s
-        if self.now_s < due_s < instance.cycle_s:
+        next_count = past_count + 1
+        if next_s > self.now_s:
+            next_count = max(next_count, math.ceil((next_s - instance.phase_s) / interval_s - 1e-4))
+        due_s = instance.phase_s + next_count * interval_s
+        if due_s < instance.cycle_s:
             instance.cycle_s = due_s
             heapq.heappush(self._due, (due_s, number))
 
@@ -127,4 +129,3 @@ class _Instance:
     phase_s: float
     cycle_s: float = math.inf
     urgent_s: float = math.inf
-    skipped: int = 0  # cycles that are left out before the next one

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute
-from oauth_ratelimit.counters.client import CLIENT_TOTAL
+from oauth_ratelimit.counters.rules import CLIENT_TOTAL
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.suggest import rounded_up

@@ -1,57 +1,75 @@
-"""The sync cycle of one limiter: the keys that it takes, and when each is taken again.
+"""The sync cycle of one limiter: the rows that it takes, and when each is taken again.
 
-A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
-no other instance has written since this one last read or wrote the document; or it went by the mark, far from a limit,
-where hits of others may wait. A key without requests is read once more, unless it is far below its limits. After that
-it is read only while it is filling up: so much of a limit is used that the hits of other instances may soon matter, the
-sooner the faster they come. It is forgotten when its last frame has left every window.
+A row with unsent hits is flushed. A successful compare-and-set needs no read: it proves that no other instance has
+written since this one last read or wrote the document; or it went by the mark, far from a limit, where hits of others
+may wait. A row is forgotten when its last frame has left every window.
 """
 
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from math import inf
 
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.due_queue import Due, DueQueue
-from oauth_ratelimit.counters.key import FILLING_RATIO, KeyState
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE
-from oauth_ratelimit.counters.registry import ClientRegistry
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Content, Tier
+from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of, row_name
+from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.yielding import yield_between
-from oauth_ratelimit.sync import protocol
+from oauth_ratelimit.store.base import CounterStore, Hits
+from oauth_ratelimit.sync import reading
+from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
-from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
+from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher, Remote
+from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE
+from oauth_ratelimit.sync.replica import Replica, ReplicaTable
 
 log = get_logger(__name__)
 
-PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
-CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
-LITTLE_RATIO = 1 / 5  # of a limit: below it a key is not even read once more when its requests end
-SHORTEST_READ_GAP_S = 0.003  # between two reads of a key that others are filling up
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
+MOST_LOOKED_AT = 10  # parts of the rows, when a cycle makes room; the next one goes on
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
 class SyncCycle:
-    """Flushes and pulls the keys of one limiter; without a flusher it counts in this process only."""
+    """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
+
+    ``part_of`` returns the limits that count in a row.
+    """
 
     def __init__(
-        self, flusher: Flusher | None, *, clients: ClientRegistry, queue: DueQueue, clock: Callable[[], float]
+        self,
+        store: CounterStore | None,
+        table: HostTable,
+        part_of: Callable[[Key], Part | None],
+        *,
+        interval_s: float,
+        max_interval_s: float,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        server_clock: ServerClock | None,
     ) -> None:
-        self._flusher = flusher
-        self._clients = clients
-        self._queue = queue
-        self._interval_s = queue.interval_s
+        self._table = table
+        self._rows = ReplicaTable(table, part_of)
+        self._interval_s = interval_s
+        self._max_interval_s = max_interval_s
         self._clock = clock
-        self._lock = threading.Lock()  # guards the due times, the flusher and the log: one cycle at a time
-        self._log = CycleLog(clock if flusher is None else flusher.server_clock.monotonic)
-        self._last_s: float | None = None  # time of the last full cycle
+        self._monotonic = monotonic
+        self._flusher: Flusher | None = None
+        if store is not None and server_clock is not None:
+            self._flusher = Flusher(store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule)
+        self._lock = threading.Lock()  # guards the flusher and the log: one cycle at a time
+        self._log = CycleLog(monotonic)
+        self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
+        self._began_s = 0.0  # time of the present cycle, by the limiter's clock
+        self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row
         self._failure: StoreError | None = None  # of the last cycle
+        self._left: dict[str, int] = {}  # requests that a cycle could not write, by row
+        self._quarantined: set[str] = set()  # rows whose document is damaged
 
     def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store are not raised but reported.
@@ -61,189 +79,178 @@ class SyncCycle:
         asks between two cycles the totals of now: every key is read.
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
-        with self._lock, self._restart_on_interrupt():
-            now_s = self._clock()
-            is_between = self._last_s is not None and 0 <= now_s - self._last_s < self._interval_s / 2
-            reads_all = is_between and not is_scheduled
+        with self._lock:
+            self._left, self._quarantined = {}, set()
+            now_s = self._monotonic()
+            reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
-            urgent = self._queue.take_urgent(now_s)
-            states = self._queue.take(now_s, waits=is_scheduled) + (self._queue.take_all() if reads_all else [])
-            now_s = self._synchronise_taken(urgent, states, now_s, report, reads_all=reads_all)
-            self._clients.sweep(now_s)
-            waiting = self._queue.next_keys()
-            for state in yield_between(waiting):
-                if not state.is_total:  # a request is in the hits of its key and in those of the total
-                    with state.client.lock:
-                        report.in_flight_hits += state.request_count(state.in_flight())
-                report.quarantined_count += state.is_quarantined
-            report.key_count = self._clients.key_count
-            report.waiting_count = self._queue.waiting_count
+            until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
+            with self._table.locked():
+                urgent = self._table.urgent_names(now_s)
+                names = self._table.due_names(
+                    until_s, hits_until_s=until_s if is_scheduled else until_s + self._max_interval_s
+                )
+            if reads_all:
+                names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
+            self._synchronise_taken(urgent, names, report, reads_all=reads_all)
+            self._make_room()
+            # A request is in the hits of its key and in those of the total.
+            report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
+            report.quarantined_count = len(self._quarantined)
+            with self._table.locked():
+                report.key_count = self._table.key_count()
+                report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
         return report
 
     def run_urgent(self) -> CycleReport | None:
-        """Synchronise the urgent keys; after a failure the next full cycle does. None if there are none."""
+        """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
-        with self._lock, self._restart_on_interrupt():
+        with self._lock:
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
-            now_s = self._clock()
-            urgent = self._queue.take_urgent(now_s)
+            with self._table.locked():
+                urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None
-            self._synchronise_taken(urgent, [], now_s, report)
+            self._synchronise_taken(urgent, [], report)
             self._log.note(report)
         return report
 
     def _synchronise_taken(
-        self,
-        urgent: Sequence[KeyState],
-        states: Sequence[KeyState],
-        now_s: float,
-        report: CycleReport,
-        *,
-        reads_all: bool = False,
-    ) -> float:
-        """Synchronise the keys that a cycle has taken, and return the time, which may be corrected now."""
-        if urgent or states:
+        self, urgent: Sequence[str], names: Sequence[str], report: CycleReport, *, reads_all: bool = False
+    ) -> None:
+        """Synchronise the rows that a cycle has taken, each of them once."""
+        self._began_s, self._found_rates = self._clock(), {}
+        if urgent or names:
             self._measure_clock(report)
-            now_s = self._clock()
-        self._synchronise(urgent, now_s, report, is_urgent=True)
-        self._synchronise(states, now_s, report, reads_all=reads_all)
-        self._make_room()
+        self._synchronise(urgent, report, is_urgent=True)
+        done = set(urgent)
+        self._synchronise([name for name in names if name not in done], report, reads_all=reads_all)
         self._failure = report.error
-        return now_s
-
-    @contextmanager
-    def _restart_on_interrupt(self) -> Iterator[None]:
-        """Leave all keys to the next cycle if this one is interrupted: Ctrl-C raises in a caller's main thread."""
-        self._leave_to_parent()
-        try:
-            yield
-        except BaseException:
-            self._clients.drop_retired()
-            states = list(self._clients.all_keys())
-            for state in states:
-                state.is_stale = True  # it may know the version that was read without the hits
-            self._queue.restart(states)
-            raise
-
-    def _leave_to_parent(self) -> None:
-        """In a child that was forked below Python, as by uWSGI: leave to the parent what its cycles have taken."""
-        if self._flusher is not None and self._flusher.renew_writer():
-            for state in self._clients.all_keys():
-                state.unsent = state.attempt = state.mark = None
 
     def _measure_clock(self, report: CycleReport) -> None:
         if self._flusher is None or report.is_cut_short:
             return
         try:
             self._flusher.server_clock.begin_cycle()
-        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the queue
+        except Exception as exc:  # noqa: BLE001  # a bug must not keep rows from being scheduled
             report.error = _reported(exc)
             report.is_cut_short = True
 
     def _synchronise(
-        self,
-        states: Sequence[KeyState],
-        now_s: float,
-        report: CycleReport,
-        *,
-        is_urgent: bool = False,
-        reads_all: bool = False,
+        self, names: Sequence[str], report: CycleReport, *, is_urgent: bool = False, reads_all: bool = False
     ) -> None:
-        """Flush and pull keys part by part, and the urgent keys in between."""
-        for start in range(0, len(states), MAX_BATCH):
-            if start and not is_urgent and self._queue.has_urgent and not report.is_cut_short:
-                started_s = self._clock()
-                self._synchronise(self._queue.take_urgent(started_s), started_s, report, is_urgent=True)
-            part = [state for state in states[start : start + MAX_BATCH] if state.due is Due.TAKEN]
-            known_s = {state: max(state.requested_s, state.read_s) for state in part}
-            remote_hits = self._exchange(part, now_s, report, is_urgent=is_urgent, reads_all=reads_all)
-            for state in yield_between(part):
-                passed_s = now_s - known_s[state]
-                self._put_back(state, now_s, report, passed_s=passed_s, remote_hits=remote_hits.get(state))
+        """Flush and pull rows part by part, and the urgent ones in between."""
+        overtaken = set[str]()
+        for start in range(0, len(names), MAX_BATCH):
+            if start and not is_urgent and not report.is_cut_short:
+                with self._table.locked():
+                    urgent = self._table.urgent_names(self._monotonic())
+                self._synchronise(urgent, report, is_urgent=True)
+                overtaken.update(urgent)
+            part = [name for name in names[start : start + MAX_BATCH] if name not in overtaken]
+            try:
+                rest = self._exchange(part, report, is_urgent=is_urgent, reads_all=reads_all)
+            except Exception as exc:  # noqa: BLE001  # a bug must not keep rows from being scheduled
+                report.error = _reported(exc)
+                report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
+                self._leave(part, report, is_failed=True)
+            else:
+                self._leave(rest, report, is_failed=report.is_cut_short)
 
     def _exchange(
-        self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool, reads_all: bool
-    ) -> dict[KeyState, int]:
-        """Flush a part of the keys, pull those whose write did not show the total, and return ``remote_hits``."""
-        try:
-            if self._flusher is None or report.is_cut_short:
-                for state in states:
-                    report.dropped_hits += protocol.take(state, now_s)
-                    if self._flusher is None:  # the buckets alone hold the hits
-                        state.unsent = None
-                return {}
-            current, remote_hits = self._flusher.flush(states, now_s, report, is_urgent=is_urgent)
-            to_pull = [
-                state
-                for state in states
-                if protocol.must_read(state, now_s)
-                or (state not in current and (is_urgent or reads_all or self._needs_read(state, now_s)))
-            ]
-            return remote_hits | self._flusher.pull(to_pull, report)
-        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the queue
-            report.error = _reported(exc)
-            report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
-            return {}
+        self, names: Sequence[str], report: CycleReport, *, is_urgent: bool, reads_all: bool
+    ) -> Sequence[str]:
+        """Flush rows, pull those whose write did not show the total, and return those that needed neither."""
+        if self._flusher is None or report.is_cut_short:
+            return names
+        replicas = self._rows.load(names)
+        current = self._flusher.flush(replicas, report, is_urgent=is_urgent)
+        to_pull = [
+            replica.name
+            for replica in replicas
+            if is_urgent or reads_all or not replica.is_idle(self._clock())
+            if replica.name not in current or self._is_overdue(replica)
+        ]
+        self._flusher.pull(to_pull, report)
+        done = current.union(to_pull)
+        return [name for name in names if name not in done]
 
-    def _needs_read(self, state: KeyState, now_s: float) -> bool:
-        """Return whether a full cycle reads a key that it did not write."""
-        is_unread = state.read_s < state.requested_s + self._interval_s / 2
-        return state.requested_s == now_s or self._follows(state) or (is_unread and self._reads_again(state))
+    def _is_overdue(self, replica: Replica) -> bool:
+        """Return whether a document is read although the write was no conflict."""
+        document, now_s = replica.document, self._clock()
+        if document.read_s is None:
+            return document.version is not None  # what was written here may not be all
+        return replica.part is not None and reading.is_overdue(
+            now_s - document.read_s,
+            shortest_window_s=min(tier.window_s for tier in replica.tiers),
+            horizon_s=replica.part.horizon_s,
+            is_far=replica.is_far(now_s),
+        )
 
-    def _reads_again(self, state: KeyState) -> bool:
-        """Return whether a key is read once more. What is read of short windows is out of date when it matters."""
-        return state.has_used(LITTLE_RATIO, longer_than_s=2 * self._interval_s)
+    def _leave(self, names: Sequence[str], report: CycleReport, *, is_failed: bool) -> None:
+        """Schedule rows that were neither written nor read."""
+        for step in self._rows.steps(names):
+            with self._rows.changing(step) as replicas:
+                for replica in replicas:
+                    report.dropped_hits += replica.note_requests(self._clock())
+                    self._schedule(replica, is_failed=is_failed)
 
-    def _follows(self, state: KeyState) -> bool:
-        """Return whether full cycles go on reading a key, because others may be filling it up.
-
-        In a window of one cycle little of what is read matters until the next one: half of the limit must be used up.
-        """
-        return state.has_used(FILLING_RATIO, longer_than_s=self._interval_s) or state.has_used(CLOSE_RATIO)
-
-    def _put_back(
-        self, state: KeyState, now_s: float, report: CycleReport, *, passed_s: float, remote_hits: int | None
-    ) -> None:
-        state.requested_s = min(state.requested_s, now_s)  # a clock that was set back must not keep the key for so long
-        is_failed = report.is_cut_short or report.error is not None
-        is_used = state.has_used(LITTLE_RATIO)  # else nothing is read again
-        gap_s = self._filling_gap_s(state, passed_s=passed_s, remote_hits=remote_hits) if is_used else inf
+    def _schedule(self, replica: Replica, remote: Remote | None = None, *, is_failed: bool = False) -> None:
+        """Decide when a row is taken next, or forget it."""
+        now_s, monotonic_s = self._clock(), self._monotonic()
+        replica.requested_s = min(replica.requested_s, now_s)  # a clock that was set back must not keep it for so long
+        replica.urgent_s = None
+        self._left.pop(replica.name, None)
+        self._quarantined.discard(replica.name)
+        if replica.document.is_quarantined:
+            self._quarantined.add(replica.name)
         if is_failed:
-            state.read_s = -inf  # others may have written while the store did not answer
-        if is_failed or state.unsent or state.attempt:
-            self._queue.put_next(state)
-        elif gap_s <= self._interval_s / 2 and self._queue.put_urgent(state, now_s + gap_s):
-            pass
-        elif is_used and state.requested_s == now_s and (self._follows(state) or self._reads_again(state)):
-            self._queue.put_next(state)
-        elif state.is_idle(now_s) and (self._clients.forget(state) or state.due is Due.FORGOTTEN):
+            replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
+        if is_failed or replica.attempt is not None or (replica.has_unsent and replica.document.is_quarantined):
+            self._left[replica.name] = replica.request_count(replica.in_flight)
+            replica.due_s = monotonic_s
             return
-        elif is_used and self._follows(state):
-            pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
-            self._queue.put_later(state, min(gap_s, state.client.horizon_s / pulls))
+        if remote is not None:
+            self._found_rates[replica.name] = reading.found_rate(remote.hits, remote.passed_s)
+        gap_s = self._read_gap_s(replica, now_s)
+        if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
+            wait_s = urgency.longest_wait_s(replica.tiers) if replica.is_far(now_s) else 0.0
+            replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
+            if replica.must_send(now_s):
+                replica.urgent_s = monotonic_s
+        elif replica.is_asked:  # by requests that were counted nowhere, since this cycle has written the hits
+            replica.due_s = monotonic_s
+        elif replica.is_idle(now_s):
+            replica.is_forgotten = True
         else:
-            self._queue.put_later(state, state.requested_s + state.client.horizon_s - now_s + self._interval_s)
-        if state.has_reached_alert:  # it has already reached the alert that this cycle set
-            self._queue.add_urgent(state)
+            over_s = replica.requested_s + replica.horizon_s - now_s + self._interval_s
+            replica.due_s = monotonic_s + min(gap_s, over_s)
+        if gap_s <= self._interval_s / 2 and replica.urgent_s is None:
+            replica.urgent_s = monotonic_s + gap_s
 
-    def _filling_gap_s(self, state: KeyState, *, passed_s: float, remote_hits: int | None) -> float:
-        """Return the seconds until a key is read again because others are filling it up, ``inf`` if they are not.
+    def _read_gap_s(self, replica: Replica, now_s: float) -> float:
+        """Return the seconds until a row is read although it has no requests, ``inf`` if it is not."""
+        return min(
+            (
+                reading.read_gap_s(
+                    _filling_of(tier, content),
+                    quiet_s=0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s,
+                    found_rate=self._found_rates.get(replica.name, 0.0),
+                    writer_count=replica.writer_count,
+                    instance_count=replica.expected_writer_count,
+                    interval_s=self._interval_s,
+                )
+                for tier, content in zip(replica.tiers, replica.contents(now_s), strict=True)
+                if content.estimate >= reading.AGAIN_RATIO * tier.limit  # few keys
+            ),
+            default=inf,
+        )
 
-        Half of what is left will be used up by then at the present rate, so a few reads are enough. ``remote_hits`` are
-        those of other instances in the seconds since the last read or request, None if that is not known.
-        """
-        # Others may have counted it and not written yet.
-        if state.expected_writer_count < 2 or not state.has_used(FILLING_RATIO):
-            return inf
-        with state.client.lock:
-            room = state.room(self._clock(), used_ratio=FILLING_RATIO)
-        if room < 1 or room == inf:
-            return inf
-        gap_s = max(passed_s, SHORTEST_READ_GAP_S) * room / (2 * (remote_hits or 1))
-        return max(gap_s, SHORTEST_READ_GAP_S if remote_hits else 2 * passed_s)
+    def in_flight(self, key: Key) -> Hits:
+        """Return the hits of a key that were counted here and that no document is known to hold."""
+        return next((replica.in_flight for replica in self._rows.load([row_name(key)])), {})
 
     def measure_clock(self) -> StoreError | None:
         """Measure the store's clock if it is time to, and return the error if there was no answer."""
@@ -254,48 +261,51 @@ class SyncCycle:
 
     def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
-        if self._flusher is None:
+        flusher = self._flusher
+        if flusher is None:
             return 0
         try:
             with self._lock:
-                self._flusher.server_clock.begin_cycle()  # the first urgent key then waits for no connection
-            snapshots = self._flusher.store.latest(count)
+                flusher.server_clock.begin_cycle()  # the first urgent key then waits for no connection
+            snapshots = flusher.store.latest(count)
         except StoreError as exc:
             log.warning("preload_failed", error=str(exc))
             return 0
-        loaded_count = 0
-        for key, snapshot in snapshots.items():
-            if key.scope not in scopes:
-                continue
-            with self._clients.locked(key.client_id, endpoint=key.scope or TOKEN_ENDPOINT) as client:
-                found = None if client.rules.exempt else self._clients.key_of(client, key.username, now_s)
-            if found is None:
-                continue
-            loaded_count += 1
-            with self._lock:
-                if found.version is None and found.attempt is None:
-                    protocol.merge(found, snapshot, now_s, writer=self._flusher.writer, prunable=NOTHING_PRUNABLE)
-                    found.is_stale = True  # a write needs a version that is not older than what later reads show
-                self._queue.put_next(found)
-        return loaded_count
+        loaded = {row_name(key): snapshot for key, snapshot in snapshots.items() if key.scope in scopes}
+        loaded = {name: snapshot for name, snapshot in loaded.items() if self._rows.is_limited(name)}
+        with self._lock:
+            for step in self._rows.steps(list(loaded)):
+                with self._table.locked():
+                    for name in step:
+                        self._table.insert(name, due_s=self._monotonic(), now_s=now_s)
+                with self._rows.changing(step) as replicas:
+                    for replica in replicas:
+                        if replica.document.version is None and replica.attempt is None:
+                            replica.merge(loaded[replica.name], now_s, writer=flusher.writer, prunable=NOTHING_PRUNABLE)
+                            # A write needs a version that is not older than what later reads show.
+                            replica.document.is_stale = True
+        return len(loaded)
 
     def _make_room(self) -> None:
-        """Evict keys if there are nearly too many, starting with those that are far below their limits.
+        """Forget rows if there are nearly too many: first those far below their limits, those quiet longest first.
 
-        An evicted key that comes again is less accurate at first. No hit is lost, because settled keys alone go.
+        A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
         """
-        excess = self._clients.excess_count
-        if not excess:
-            return
-        for key in chain(
-            (key for key in yield_between(self._queue) if not key.has_used(FILLING_RATIO)),
-            (key for key in yield_between(self._queue) if key.has_used(FILLING_RATIO)),
-        ):
-            if self._clients.forget(key):
-                excess -= 1
-                if not excess:
-                    break
-        self._queue.drop_outdated()
+        with self._table.locked():
+            excess = self._table.excess_count()
+        busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
+        for is_filling in (False, True) if excess else ():
+            quiet = self._table.all_names(after_s=busy_s, only_clean=True)
+            parts = islice(chain(quiet, self._table.all_names(until_s=busy_s, only_clean=True)), MOST_LOOKED_AT)
+            for step in chain.from_iterable(map(self._rows.steps, parts)):
+                if excess <= 0:
+                    return
+                with self._rows.changing(step) as replicas:
+                    for replica in replicas:
+                        is_chosen = (replica.used_ratio(self._clock()) >= reading.FILLING_RATIO) is is_filling
+                        if excess > 0 and is_chosen and replica.is_clean:
+                            replica.is_forgotten = True
+                            excess -= 1
 
     def end(self, deadline: Deadline) -> None:
         """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.
@@ -309,38 +319,53 @@ class SyncCycle:
         try:
             is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
             if is_idle:
-                with self._restart_on_interrupt():
-                    self._flush_last(flusher, deadline)
+                self._flush_last(flusher, deadline)
         finally:
             if is_idle:
                 self._lock.release()
-        self._log.note_unsent(self._clients, is_idle=is_idle)
+        self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
         with flusher.store.time_limit(deadline.remaining_s):
             flusher.store.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline) -> None:
         """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
-        now_s = self._clock()
-        states = self._queue.take_urgent(now_s) + self._queue.take(now_s)
         for share in TRY_SHARES:
-            if deadline.is_over:
+            names = self._rows.unsent_names()
+            if deadline.is_over or not names:
                 break
             report = CycleReport()
             with flusher.store.time_limit(deadline.part(share).remaining_s):
                 try:
-                    if states and not flusher.server_clock.is_measured:
+                    if not flusher.server_clock.is_measured:
                         flusher.server_clock.begin_cycle()
-                    for start in range(0, len(states), MAX_BATCH):
-                        flusher.flush(states[start : start + MAX_BATCH], self._clock(), report)
+                    for start in range(0, len(names), MAX_BATCH):
+                        flusher.flush(self._rows.load(names[start : start + MAX_BATCH]), report)
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
             self._log.note(report)
-            if report.error is None and not any(state.unsent or state.attempt for state in states):
-                break
         if not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
-                flusher.remove_marks((*states, *self._queue), part)
+                flusher.remove_marks(self._table.all_names(), part)
+
+
+def _filling_of(tier: Tier, content: Content) -> reading.Filling:
+    is_denied = content.estimate > tier.limit - 1
+    return reading.Filling(
+        limit=tier.limit,
+        estimate=content.estimate,
+        current=content.current,
+        past=content.past,
+        frame_count=tier.frame_count,
+        frame_s=tier.frame_s,
+        left_s=content.left_s,
+        opens_after_s=tier.retry_after_s(content, cost=1) if is_denied else 0.0,
+    )
+
+
+def is_total(name: str) -> bool:
+    """Return True if a row counts all users of a client together."""
+    return is_total_scope(key_of(name).scope)
 
 
 def _reported(exc: Exception) -> StoreError:

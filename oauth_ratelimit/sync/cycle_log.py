@@ -1,13 +1,14 @@
 """Log events of the sync cycle: outages, and hits that are lost."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 
 from oauth_ratelimit.core.key import logged_name
-from oauth_ratelimit.counters.registry import ClientRegistry
+from oauth_ratelimit.counters.rules import meaning_of
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.replica import Replica
 
 log = get_logger(__name__)
 
@@ -47,27 +48,25 @@ class CycleLog:
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
 
-    def note_unsent(self, clients: ClientRegistry, *, is_idle: bool) -> None:
+    def note_unsent(self, replicas: Iterable[Replica], *, is_idle: bool) -> None:
         """Log the hits in flight by client, which will not be sent any more, or may be on their way."""
-        undelivered, unconfirmed = Counter[str](), Counter[str]()
-        for client in clients:
-            of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
-            with client.lock:
-                counted = [(state, state.request_count(state.in_flight())) for state in client.all_keys()]
-            for state, hits in counted:
-                unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
-                if state.is_total:
-                    of_total = hits, unconfirmed_hits
-                else:
-                    of_keys = of_keys[0] + hits, of_keys[1] + unconfirmed_hits
+        found = defaultdict[tuple[str, str | None], list[Counter[bool]]](lambda: [Counter(), Counter()])
+        for replica in replicas:
+            key, hits = replica.key, replica.request_count(replica.in_flight)
+            meaning = meaning_of(key.scope)
+            in_flight, unconfirmed = found[key.client_id, meaning.endpoint + (meaning.grant_type or "")]
+            in_flight[meaning.is_total] += hits
+            unconfirmed[meaning.is_total] += replica.unconfirmed_count if is_idle else hits
+        undelivered, unconfirmed_by = Counter[str](), Counter[str]()
+        for (client_id, _), (in_flight, unconfirmed) in found.items():
             # Users that have no limit of their own are in the total alone.
-            hits, unconfirmed_hits = max(of_keys, of_total)
-            unconfirmed[client.client_id] += unconfirmed_hits
-            undelivered[client.client_id] += hits - unconfirmed_hits
+            is_total = in_flight[True] > in_flight[False]
+            unconfirmed_by[client_id] += unconfirmed[is_total]
+            undelivered[client_id] += in_flight[is_total] - unconfirmed[is_total]
         if undelivered.total():
             log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
-        if unconfirmed.total():
-            log.error("hits_unconfirmed", hits=unconfirmed.total(), by_client=_largest(unconfirmed))
+        if unconfirmed_by.total():
+            log.error("hits_unconfirmed", hits=unconfirmed_by.total(), by_client=_largest(unconfirmed_by))
 
 
 def _largest(counted: Counter[str]) -> dict[str, int]:

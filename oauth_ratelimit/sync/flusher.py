@@ -1,4 +1,4 @@
-"""Flush and pull: moves hits between the keys of one instance and the store.
+"""Flush and pull: moves hits between the host table and the store.
 
 Each hit is stored exactly once, whatever fails. A write names the version that was read or, far from a limit, the mark
 that this instance left last, so at most one of the writes that name it is applied. It leaves its number in the document
@@ -11,19 +11,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import SystemRandom
+from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key, logged_name
-from oauth_ratelimit.counters.key import KeyState
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
+from oauth_ratelimit.counters.rules import key_of
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
-from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, CounterStore
-from oauth_ratelimit.sync import protocol
+from oauth_ratelimit.process.yielding import collect_young_garbage
+from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
+from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable, prunable_of
+from oauth_ratelimit.sync.reading import reads_first
+from oauth_ratelimit.sync.replica import Replica, ReplicaTable
 
 log = get_logger(__name__)
 
@@ -37,6 +40,20 @@ REFRESH_RATIO = 1 / 2  # found documents from which on a read before the write s
 REFRESH_RATIO_URGENT = 1 / 10  # of an urgent key: a write that loses the race takes longer and shows nothing
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the third round, doubled with each further one, with jitter
+
+
+class Remote(NamedTuple):
+    """Hits of other instances that a read has shown."""
+
+    hits: int
+    passed_s: float  # seconds since the document was known before
+
+
+class Begun(NamedTuple):
+    """Write that was recorded."""
+
+    change: Change
+    was_sent: bool | None  # by an earlier try; None if this is the first
 
 
 @dataclass(slots=True, eq=False)
@@ -62,181 +79,229 @@ class CycleReport:
 
 
 class Flusher:
-    """Flushes and pulls keys. Used by one thread at a time. ``writer`` is this instance's name in documents."""
+    """Flushes and pulls rows. Used by one thread at a time.
 
-    def __init__(self, store: CounterStore, *, clock: Callable[[], float], server_clock: ServerClock) -> None:
-        self._process_id = 0
-        self.renew_writer()
+    ``settled`` is called with each replica whose write was applied or whose document was read, before it is stored: it
+    decides when the row is taken next. Its second argument is the hits of other instances that were new.
+    """
+
+    def __init__(
+        self,
+        store: CounterStore,
+        rows: ReplicaTable,
+        *,
+        clock: Callable[[], float],
+        server_clock: ServerClock,
+        settled: Callable[[Replica, Remote | None], None],
+    ) -> None:
         self.store = store
+        self._rows = rows
         self._clock = clock
+        self._settled = settled
         self.server_clock = server_clock
+        self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._write_number = 0
         self._max_counters = MAX_COUNTERS
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
-    def renew_writer(self) -> bool:
-        """Take another name in another process, and return whether it is one. Python may not know of a fork."""
-        if self._process_id == os.getpid():
-            return False
-        self._process_id, self.writer = os.getpid(), secrets.token_hex(6)
-        return True
+    @property
+    def writer(self) -> str:
+        """This instance's name in documents: another one in a forked child. Python may not know of a fork."""
+        if self._process_id != os.getpid():
+            self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
+        return self._writer
 
-    def flush(
-        self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, is_urgent: bool = False
-    ) -> tuple[set[KeyState], dict[KeyState, int]]:
-        """Send the hits of up to ``MAX_BATCH`` keys. Raises ``StoreError``; all hits are kept then.
+    def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
+        """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
 
-        Returns:
-            The keys that had hits to send and need no further read: none are left to send, or the document is damaged.
-            And the hits of other instances, as ``pull`` returns them.
+        Returns the names of the rows that had hits and need no further read: all are sent, or the document is damaged.
         """
-        collect_young_garbage(states)
-        for state in yield_between(states):
-            report.dropped_hits += protocol.take(state, now_s)
-        left = to_send = [state for state in states if state.unsent or state.attempt]
-        doubtful = [state for state in to_send if self._is_doubtful(state, is_urgent=is_urgent)]
-        remote_hits = self._refresh(doubtful, report)
+        collect_young_garbage(replicas)
+        to_send = [replica for replica in replicas if not replica.is_clean]
+        names = left = [replica.name for replica in to_send]
+        self._refresh([each.name for each in to_send if self._is_doubtful(each, is_urgent=is_urgent)], report)
         for number in range(1, MAX_ROUNDS + 1):
-            writable = [state for state in left if (state.unsent or state.attempt) and not state.is_quarantined]
-            if not writable:
+            if not left:
                 break
             report.round_count = max(report.round_count, number)
-            lost = self._write(writable, report)
-            if not lost or number == MAX_ROUNDS:
+            left = self._write(left, report)
+            if not left or number == MAX_ROUNDS:
                 break
             if number > 1:  # after the first round the losers read at once: they know least
                 time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * SystemRandom().random())
-            for state, hits in self._refresh(lost, report).items():
-                remote_hits[state] = remote_hits.get(state, 0) + hits
-            left = lost
-        current = {state for state in to_send if state.is_quarantined or not (state.unsent or state.attempt)}
-        return current, remote_hits
+            self._refresh(left, report)
+        return set(names).difference(left)
 
-    def _is_doubtful(self, state: KeyState, *, is_urgent: bool) -> bool:
-        """Return whether a key is read before it is written, because the write would probably lose the race."""
-        if state.attempt or (state.is_stale and not state.goes_by_mark) or state.is_quarantined:
+    def _is_doubtful(self, replica: Replica, *, is_urgent: bool) -> bool:
+        """Return whether a row is read before it is written, because the write would probably lose the race."""
+        document, now_s = replica.document, self._clock()
+        if replica.attempt or document.is_quarantined:
             return True
-        if is_urgent and state.may_have_changed:
-            return True  # one read gives both the hits of the others and the version
-        if state.version is not None:
+        if document.is_stale and not replica.goes_by_mark(now_s):
+            return True
+        if is_urgent and reads_first(
+            replica.used_ratio(now_s),
+            writer_count=replica.writer_count,
+            instance_count=replica.known_writer_count,
+        ):
+            return True
+        if document.version is not None:
             return False
-        return self._found_ratio > (REFRESH_RATIO_URGENT if state.is_urgent_when_new else REFRESH_RATIO)
-
-    def _refresh(self, states: Sequence[KeyState], report: CycleReport) -> dict[KeyState, int]:
-        """Read documents before they are written, and guess whether the next writes need that, too."""
-        former = [state.version for state in states]
-        remote_hits = self.pull(states, report)
-        for state, version in zip(states, former, strict=True):
-            has_changed = state.version != version and (version is not None or state.writer_count > 1)
-            state.is_stale = has_changed or state.writer_count > 2  # with three writers the last one is mostly another
-        return remote_hits
+        return self._found_ratio > (REFRESH_RATIO_URGENT if replica.is_urgent_when_new else REFRESH_RATIO)
 
     def _note_found(self, *, found: bool) -> None:
         self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
-    def pull(self, states: Sequence[KeyState], report: CycleReport) -> dict[KeyState, int]:
-        """Read the documents of up to ``MAX_BATCH`` keys and merge them. Raises ``StoreError``.
+    def _refresh(self, names: Sequence[str], report: CycleReport) -> None:
+        """Read documents before they are written, and guess whether the next writes need that, too."""
+        self.pull(names, report, is_refresh=True)
 
-        Returns the hits of other instances since the last read, of keys that were read before.
-        """
-        remote_hits: dict[KeyState, int] = {}
-        if not states:
-            return remote_hits
-        snapshots = self.store.read([state.key for state in states])
+    def pull(self, names: Sequence[str], report: CycleReport, *, is_refresh: bool = False) -> None:
+        """Read the documents of up to ``MAX_BATCH`` rows and merge them. Raises ``StoreError``."""
+        if not names:
+            return
+        snapshots = self.store.read([key_of(name) for name in names])
         large = []
-        for state in yield_between(states):
-            snapshot = snapshots.get(state.key)
-            if snapshot is not None and snapshot.damage == TOO_LARGE and len(states) > MAX_WHOLE:
-                large.append(state)
-                continue
-            report.dropped_hits += protocol.resolve(state, self.writer, snapshot, self.server_clock.monotonic())
-            prunable = NOTHING_PRUNABLE
-            if snapshot is not None:
-                prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self.server_clock.time_s)
-                if snapshot.damage:
-                    self._log.error("document_malformed", **_names_of(state.key), field=snapshot.damage)
-            is_known = state.version is not None
-            now_s = self._clock()  # requests may have begun a new frame while the store was asked
-            new_hits = protocol.merge(state, snapshot, now_s, writer=self.writer, prunable=prunable)
-            if is_known:
-                remote_hits[state] = new_hits
-            else:
-                self._note_found(found=snapshot is not None)
-        report.pulled_count += len(states) - len(large)
-        for start in range(0, len(large), MAX_WHOLE):
-            remote_hits |= self.pull(large[start : start + MAX_WHOLE], report)
-        return remote_hits
+        if len(names) > MAX_WHOLE:
+            large = [key for key, snapshot in snapshots.items() if snapshot.damage == TOO_LARGE]
+        read = [name for name in names if key_of(name) not in large] if large else names
+        prunable = {key: self._prunable_of(key, snapshot) for key, snapshot in snapshots.items() if key not in large}
+        for step in self._rows.steps(read):
+            with self._rows.changing(step) as replicas:
+                for replica in replicas:
+                    snapshot = snapshots.get(replica.key)
+                    self._merge(replica, snapshot, prunable.get(replica.key, NOTHING_PRUNABLE), report, is_refresh)
+        report.pulled_count += len(read)
+        rest = [name for name in names if key_of(name) in large]
+        for start in range(0, len(rest), MAX_WHOLE):
+            self.pull(rest[start : start + MAX_WHOLE], report, is_refresh=is_refresh)
 
-    def _write(self, states: Sequence[KeyState], report: CycleReport) -> list[KeyState]:
-        """Write once, part by part, and return the keys that lost the race.
+    def _prunable_of(self, key: Key, snapshot: Snapshot) -> Prunable:
+        if snapshot.damage:
+            self._log.error("document_malformed", **_names_of(key), field=snapshot.damage)
+        return prunable_of(snapshot, writer=self.writer, store_time_s=self.server_clock.time_s)
 
-        After an outage keys have many frames to send. A write that outlasts the timeout goes on in the server, where it
+    def _merge(
+        self, replica: Replica, snapshot: Snapshot | None, prunable: Prunable, report: CycleReport, is_refresh: bool
+    ) -> None:
+        now_s = self._clock()
+        former = replica.document
+        report.dropped_hits += replica.note_requests(now_s)
+        report.dropped_hits += replica.resolve(self.writer, snapshot, self.server_clock.monotonic())
+        new_hits = replica.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
+        self._rows.table.max_writer_count = max(self._rows.table.max_writer_count, replica.writer_count)
+        if former.version is None:
+            self._note_found(found=snapshot is not None)
+        if is_refresh:
+            has_changed = replica.document.version != former.version
+            # With three writers the last one is mostly another.
+            is_others = former.version is not None or replica.writer_count > 1
+            replica.document.is_stale = (has_changed and is_others) or replica.writer_count > 2
+        remote = None
+        if former.version is not None and former.known_s is not None:
+            remote = Remote(new_hits, now_s - former.known_s)
+        self._settled(replica, remote)
+
+    def _write(self, names: Sequence[str], report: CycleReport) -> list[str]:
+        """Write once, part by part, and return the rows that lost the race.
+
+        After an outage rows have many frames to send. A write that outlasts the timeout goes on in the server, where it
         and the next one wait for each other.
         """
-        lost: list[KeyState] = []
-        part: list[KeyState] = []
-        count = 0
-        for state in states:
-            size = protocol.counters_to_write(state)
-            if part and count + size > self._max_counters:
-                lost += self._write_part(part, count, report)
-                part, count = [], 0
-            part.append(state)
-            count += size
-        return lost + self._write_part(part, count, report)
+        lost: list[str] = []
+        left = list(names)
+        while left:
+            begun, left = self._begin(left, report)
+            if begun:
+                lost += self._send(begun, report)
+        return lost
 
-    def _write_part(self, states: Sequence[KeyState], count: int, report: CycleReport) -> list[KeyState]:
-        """Write once, ``count`` frames, and return the keys that lost the race."""
-        was_sent_before = {state: state.attempt.was_sent for state in states if state.attempt is not None}
+    def _begin(self, names: Sequence[str], report: CycleReport) -> tuple[dict[str, Begun], list[str]]:
+        """Record attempts for one round trip. Returns them by row, and the rows for which it has no room."""
+        begun: dict[str, Begun] = {}
+        count = 0
         self._write_number += 1
         begun_s = self.server_clock.monotonic()
-        changes = [protocol.begin_write(state, self._write_number, begun_s) for state in yield_between(states)]
+        for step in self._rows.steps(names):
+            with self._rows.changing(step) as replicas:
+                for replica in replicas:
+                    report.dropped_hits += replica.note_requests(self._clock())
+                    if replica.is_clean or replica.document.is_quarantined:
+                        continue
+                    attempt = replica.attempt
+                    size = sum(map(len, (attempt.hits if attempt else replica.unsent).values()))
+                    if begun and count + size > self._max_counters:
+                        return begun, [name for name in names if name not in begun]
+                    count += size
+                    change = replica.begin_write(self._write_number, self._clock(), begun_s)
+                    begun[replica.name] = Begun(change, None if attempt is None else attempt.was_sent)
+        return begun, []
+
+    def _send(self, begun: dict[str, Begun], report: CycleReport) -> list[str]:
+        """Send writes, and return the rows that lost the race."""
+        names = list(begun)
+        changes = [each.change for each in begun.values()]
         try:
             result = self.store.compare_and_set(self.writer, changes)
         except StoreUnreachable:  # after anything else the server may have applied the changes
-            for state in states:
-                if state.attempt is not None:
-                    state.attempt.was_sent = was_sent_before.get(state, False)
+            self._note_unreached(begun)
             raise
         except StoreUnavailable:
+            count = sum(len(frames) for change in changes for frames in change.hits.values())
             self._max_counters = max(MIN_COUNTERS, min(count, self._max_counters) // 2)
             raise
         self._max_counters = min(MAX_COUNTERS, 2 * self._max_counters)
-        now_s = self._clock()
-        failed = {*result.lost, *result.rejected}
-        for index, (state, change) in enumerate(zip(yield_between(states), changes, strict=True)):
-            if index in failed:
-                protocol.fail_write(state, was_repeated=state in was_sent_before)
-                continue
-            if change.version is None:
-                self._note_found(found=False)
-            if over := protocol.commit(state, change, now_s):
-                report.over_admitted.update(over)
+        lost = [names[index] for index in result.lost]
+        failed = {*lost, *(names[index] for index in result.rejected)}
+        repeated = [name for name in names if begun[name].was_sent is not None]
+        rest: list[str] = []  # with hits that came after a write of unknown outcome
+        for step in self._rows.steps(names):
+            with self._rows.changing(step) as replicas:
+                for replica in replicas:
+                    if replica.name in failed:
+                        replica.fail_write(was_repeated=replica.name in repeated)
+                    else:
+                        self._commit(replica, begun[replica.name].change, report)
+                        if replica.has_unsent and replica.name in repeated:
+                            rest.append(replica.name)
         for index, reason in result.rejected.items():
-            self._log.error("document_rejected", **_names_of(states[index].key), reason=reason)
-        report.flushed_count += len(states) - len(failed)
+            self._log.error("document_rejected", **_names_of(changes[index].key), reason=reason)
+        report.flushed_count += len(names) - len(failed)
         report.rejected_count += len(result.rejected)
-        report.conflict_count += len(result.lost)
-        lost = [states[index] for index in result.lost]
-        rest = [state for state in was_sent_before if state.attempt is None and state.unsent]
-        if rest:  # hits that came after the write of unknown outcome
-            lost += self._write(rest, report)
-        return lost
+        report.conflict_count += len(lost)
+        return lost + (self._write(rest, report) if rest else [])
 
-    def remove_marks(self, states: Iterable[KeyState], deadline: Deadline) -> None:
+    def _note_unreached(self, begun: dict[str, Begun]) -> None:
+        for step in self._rows.steps(list(begun)):
+            with self._rows.changing(step) as replicas:
+                for replica in replicas:
+                    if replica.attempt is not None:
+                        replica.attempt.was_sent = begun[replica.name].was_sent or False
+
+    def _commit(self, replica: Replica, change: Change, report: CycleReport) -> None:
+        if change.version is None:
+            self._note_found(found=False)
+        report.over_admitted.update(replica.commit(change, self._clock()))
+        self._settled(replica, None)
+
+    def remove_marks(self, parts: Iterable[Sequence[str]], deadline: Deadline) -> None:
         """Remove this instance's marks from documents until a deadline, because it writes no more.
 
         Marks stay where an outcome is still unknown, and in damaged documents. Raises ``StoreError``.
         """
-        marked = [
-            state
-            for state in dict.fromkeys(states)
-            if state.version is not None and state.attempt is None and not state.is_quarantined
-        ]
-        for start in range(0, len(marked), MAX_BATCH):
-            if not deadline.is_over:
-                self.store.remove_marks(self.writer, [state.key for state in marked[start : start + MAX_BATCH]])
+        for step in chain.from_iterable(map(self._rows.steps, parts)):
+            if deadline.is_over:
+                break
+            marked = [
+                replica.key
+                for replica in self._rows.load(step)
+                if replica.document.version is not None
+                and replica.attempt is None
+                and not replica.document.is_quarantined
+            ]
+            if marked:
+                self.store.remove_marks(self.writer, marked)
 
 
 def _names_of(key: Key) -> dict[str, str | None]:

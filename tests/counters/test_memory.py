@@ -109,7 +109,7 @@ def test_user_who_is_denied_is_evicted_after_those_far_below_their_limit(
     limiter.check("app", "spender", cost=LIMIT)
     for cycle in range(10):
         limiter.sync()
-        flood(limiter, str(cycle), cost=cost)
+        flood(limiter, f"user-{cycle}", cost=cost)
         clock.advance(1)
     limiter.sync()
     assert is_evicted == limiter.peek("app", "spender").allowed

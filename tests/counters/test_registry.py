@@ -39,7 +39,7 @@ def outcome(decision: Decision) -> tuple[bool, bool, Mode]:
 def test_grant_types_that_nobody_names_share_one_state(clock: Clock) -> None:
     """Every first write of a round is a lost reply; each request is stored once all the same."""
     store = FaultyStore(MemoryStore())
-    limiter = Limiter(settings_with(a_policy(window_s=600)), store, clock=clock)
+    limiter = Limiter(settings_with(a_policy(window_s=600)), store, clock=clock, monotonic=clock)
     for _ in range(20):
         for grant_type in (PASSWORD, REFRESH):
             limiter.check(CLIENT, "kim", grant_type=grant_type)
@@ -57,7 +57,7 @@ def test_grant_type_with_a_mode_only_is_counted_apart(clock: Clock) -> None:
     store = MemoryStore()
     total = (a_policy(3, name="total"),)
     settings = settings_with(a_policy(2), total=total, grants={PASSWORD: Rules(mode=Mode.DRY_RUN)})
-    limiter = Limiter(settings, store, clock=clock)
+    limiter = Limiter(settings, store, clock=clock, monotonic=clock)
     denied, would_deny = (False, True, Mode.ENFORCE), (True, True, Mode.DRY_RUN)
     for grant_type, expected in ((REFRESH, denied), (PASSWORD, would_deny)):
         left = [limiter.check(CLIENT, "kim", grant_type=grant_type).remaining for _ in range(2)]
@@ -77,7 +77,7 @@ def test_counts_of_a_grant_type_are_found_again_when_it_is_named_again(clock: Cl
     """Without a section it counts with the others. Unsent hits reach the document that they were counted for."""
     store, plain = MemoryStore(), some_settings(a_policy(10, window_s=600))
     named = some_settings(a_policy(10, window_s=600), grants={PASSWORD: Rules()})
-    limiter = Limiter(named, store, clock=clock)
+    limiter = Limiter(named, store, clock=clock, monotonic=clock)
 
     def check(count: int) -> list[int]:
         return [limiter.check(CLIENT, "kim", grant_type=PASSWORD).remaining for _ in range(count)]
@@ -99,7 +99,7 @@ def test_request_that_was_admitted_before_counts_in_all_dry_runs_or_in_none(cloc
     """They share a series, and one of them sends its hits. The guard counts this way."""
     enforced, wide, narrow = a_policy(), a_policy(50, name="wide"), a_policy(10, name="narrow")
     wide, narrow = (policy._replace(mode=Mode.DRY_RUN) for policy in (wide, narrow))
-    limiter = Limiter(some_settings(enforced, wide, narrow), None, clock=clock)
+    limiter = Limiter(some_settings(enforced, wide, narrow), None, clock=clock, monotonic=clock)
     for _ in range(60):
         limiter.count(CLIENT)
     limiter.reconfigure(some_settings(enforced, wide))
@@ -110,7 +110,7 @@ def test_request_that_was_admitted_before_counts_in_all_dry_runs_or_in_none(cloc
 def test_grant_that_is_on_where_the_client_is_off_is_limited(clock: Clock, first: str) -> None:
     """A mode of the client's grant type wins over the client's."""
     rules = Rules(mode=Mode.OFF, grants={PASSWORD: Rules(mode=Mode.ENFORCE)})
-    limiter = Limiter(settings_with(a_policy(1), clients={CLIENT: rules}), None, clock=clock)
+    limiter = Limiter(settings_with(a_policy(1), clients={CLIENT: rules}), None, clock=clock, monotonic=clock)
     limiter.check(CLIENT, "kim", grant_type=first)
     limiter.check(CLIENT, "kim", grant_type=PASSWORD)
     assert (False, True, Mode.ENFORCE) == outcome(limiter.check(CLIENT, "kim", grant_type=PASSWORD))

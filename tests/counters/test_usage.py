@@ -33,7 +33,7 @@ def test_usage_is_what_the_limiter_decides_by(estimator: Estimator, later_s: flo
     """An instance that knows the key decides by the same figures at any time."""
     config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator.value}]}}
     clock, store = Clock(1_700_000_003.0), MemoryStore()
-    limiter = Limiter(load_config(config), store, clock=clock)
+    limiter = Limiter(load_config(config), store, clock=clock, monotonic=clock)
     for _ in range(12):
         limiter.check("app")
         clock.advance(4.5)
@@ -50,7 +50,7 @@ def test_usage_is_what_the_limiter_decides_by(estimator: Estimator, later_s: flo
 
 def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
     clock, store = Clock(), MemoryStore()
-    limiter = Limiter(load_config(CONFIG), store, clock=clock)
+    limiter = Limiter(load_config(CONFIG), store, clock=clock, monotonic=clock)
     limiter.check("app")
     limiter.check("app", "alice")
     limiter.check("app", "alice", grant_type="refresh_token")

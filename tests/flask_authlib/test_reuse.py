@@ -310,7 +310,8 @@ def test_only_the_token_of_a_successful_response_is_kept(site: ReuseSite, place:
     site.break_at = place
     assert site.statuses(LIMIT + 1) == [500] * (LIMIT + 1)
     site.break_at = ""
-    assert site.ask().status_code == 429  # the one above the limit is used up
+    is_saved = place in ("view", "commit")  # else the requests do not count
+    assert site.ask().status_code == (429 if is_saved else 200)  # the one above the limit is used up
 
 
 class OwnGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
 from tests.fuzz.guessing import Servers, answer, both_servers
-from tests.support.apps import known_clients
+from tests.support.apps import known_keys
 from tests.support.flows import password_of
 
 PLENTY = [{"limit": 2**53, "window": 60}]
@@ -82,10 +82,10 @@ def test_protected_server_answers_like_a_plain_one(
     headers = {"Authorization": authorization, "X-Forwarded-For": forwarded}
     given_headers = {name: value for name, value in headers.items() if value is not None}
     sent = {"path": "/token", "headers": given_headers, "environ_base": {"REMOTE_ADDR": address}, **request}
-    known = known_clients(servers.guarded)
+    known = known_keys(servers.guarded)
     with capture_logs() as logs:
         plain = answer(servers.plain, sent)
         assert plain == answer(servers.guarded, sent)
 
     assert [] == [line for line in logs if line["event"].endswith("_failed")]
-    assert plain[0] == 200 or known == known_clients(servers.guarded)
+    assert plain[0] == 200 or known == known_keys(servers.guarded)

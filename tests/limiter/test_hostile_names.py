@@ -24,7 +24,7 @@ def limiters(mongo_uri: str, clock: Clock) -> Iterator[tuple[Limiter, Limiter]]:
     """Two instances with a limit of two an hour. Their clock is far ahead, so that MongoDB removes nothing."""
     rates = ["2/hour"]
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"client": rates, "user": rates}}
-    one, other = (Limiter(load_config(config), clock=clock) for _ in range(2))
+    one, other = (Limiter(load_config(config), clock=clock, monotonic=clock) for _ in range(2))
     yield one, other
     one.close()
     other.close()
@@ -95,7 +95,7 @@ def test_configuration_of_a_long_client_id_applies_after_a_reload(clock: Clock, 
     limits = {"limits": {"client": ["1/hour"]}}
     old = {"mode": "enforce", "trusted_clients": [client_id], "endpoints": {"revocation": limits}, **limits}
     new = {**old, "trusted_clients": [], "clients": {client_id: {"limits": {"client": ["7/hour"]}}}}
-    with closing(Limiter(load_config(old), clock=clock)) as limiter:
+    with closing(Limiter(load_config(old), clock=clock, monotonic=clock)) as limiter:
         limiter.check(client_id)
         limiter.check(client_id, endpoint="revocation")
 

@@ -6,6 +6,7 @@ from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.limiters import CLIENT, a_limiter, a_policy, in_flight_hits, some_settings
 
@@ -60,7 +61,7 @@ def test_total_applies_and_ends_with_the_next_request(clock: Clock, user: tuple[
     def settings(*total: Policy) -> Settings:
         return some_settings(a_policy(), user=user, total=total)
 
-    limiter = Limiter(settings(), clock=clock)
+    limiter = Limiter(settings(), clock=clock, monotonic=clock)
     assert limiter.check(CLIENT, "kim").allowed
     limiter.reconfigure(settings(a_policy(1, name="total")))
     admitted = [limiter.check(CLIENT, name).allowed for name in ("kim", "lee", "lee")]
@@ -75,7 +76,7 @@ def test_total_applies_and_ends_with_the_next_request(clock: Clock, user: tuple[
 
 def test_counts_go_on_when_the_mode_changes(clock: Clock) -> None:
     policy = a_policy(2)
-    limiter = Limiter(some_settings(policy, mode=Mode.DRY_RUN), clock=clock)
+    limiter = Limiter(some_settings(policy, mode=Mode.DRY_RUN), MemoryStore(clock), clock=clock, monotonic=clock)
     allowed = []
     for mode in (Mode.DRY_RUN, Mode.ENFORCE, Mode.DRY_RUN, Mode.OFF, Mode.ENFORCE):
         limiter.reconfigure(some_settings(policy, mode=mode))

@@ -92,7 +92,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
 def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
     """Allowances, repeated refusals and sync cycles change no decision: each says what the formula says."""
     config, clock = Settings(policies=policy_set), Clock()
-    limiter = Limiter(config, MemoryStore() if shared else None, clock=clock)
+    limiter = Limiter(config, MemoryStore() if shared else None, clock=clock, monotonic=clock)
     reference = ReferenceLimiter(config)
     last = None
     for step in steps:
@@ -111,7 +111,7 @@ def test_instances_that_synchronise_around_each_request_decide_as_one(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]
 ) -> None:
     config, clock, store = Settings(policies=policy_set), Clock(), MemoryStore()
-    limiters = [Limiter(config, store, clock=clock) for _ in range(3)]
+    limiters = [Limiter(config, store, clock=clock, monotonic=clock) for _ in range(3)]
     reference = ReferenceLimiter(config)
     last = None
     for step, index in zip(steps, chosen, strict=False):

@@ -32,6 +32,7 @@ def test_every_metric_has_its_name_and_value(metrics: RecordedMetrics) -> None:
         "client_decisions_total": {("some-client", "allowed", "client"): 1},
         "client_limit_per_second": {("some-client", "client", "client"): 2.0},
         "near_limit_total": {(): 1},
+        "requests_taken_back_total": {(): 1},
         "decision_seconds": {(): (1, 3e-6)},
         "flush_seconds": {(): (2, 0.03)},
         "flush_keys": {(): (1, 7)},

@@ -19,7 +19,7 @@ REFRESH = "refresh_token"
 
 def count(mongo_uri: str, clock: Clock, config: Mapping[str, Any], *hits: tuple[Any, ...]) -> None:
     """Count and flush requests: number, client, user, as an instance does."""
-    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock)
+    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock, monotonic=clock)
     for number, *key in hits:
         send_hits(limiter, number, *key)
     limiter.close()
@@ -45,7 +45,7 @@ def test_grant_type_with_a_mode_only_is_explained_by_counters_of_its_own(
 ) -> None:
     config = {"mode": "enforce", "limits": {"user": ["2/hour"], "client_total": ["9/hour"]}}
     config["grants"] = {"refresh_token": {"mode": "dry-run"}}
-    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock)
+    limiter = Limiter(load_config({**config, "store": {"uri": mongo_uri}}), clock=clock, monotonic=clock)
     for _ in range(3):
         limiter.check("app", "alice", grant_type="refresh_token")
     limiter.check("app", "alice", grant_type="password")

@@ -1,13 +1,15 @@
 """Objects with methods that run in every forked child."""
 
 import gc
+import os
 import subprocess
 import sys
+import threading
 import weakref
 
 import pytest
 
-from oauth_ratelimit.process.fork import call_in_child
+from oauth_ratelimit.process.fork import call_in_child, hold_over_fork
 
 
 class Watcher:
@@ -40,3 +42,19 @@ def test_object_that_lives_until_the_process_ends_writes_nothing() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "" == ended.stderr
+
+
+class Guarded:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        hold_over_fork(self, lambda guarded: guarded.lock)
+
+
+def test_lock_is_held_while_the_process_forks() -> None:
+    """Nobody is inside what it guards, which may have locks of its own."""
+    guarded = Guarded()
+    child = os.fork()
+    if not child:
+        os._exit(0 if guarded.lock.locked() else 1)
+    _, status = os.waitpid(child, 0)
+    assert (0, False) == (status, guarded.lock.locked())

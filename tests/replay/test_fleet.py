@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit import load_config
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.replay import fleet as fleets
 from testbed.counting_fleet import CountingFleet
 
 BEGIN_S, WINDOW_S = 1_700_000_000, 60
@@ -43,17 +42,16 @@ def test_instance_that_shares_with_nobody_decides_as_one_without_a_store(
 
 
 @pytest.mark.parametrize("times", SHAPES.values(), ids=SHAPES)
-def test_skipped_cycles_of_idle_instances_hardly_matter(
+def test_cycles_that_are_left_out_would_have_done_nothing(
     times: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skipping = a_fleet(3)
-    admitted = sum(decisions_of(skipping, times))
-    monkeypatch.setattr(fleets, "MOST_SKIPPED", 0)
+    sparse = a_fleet(3)
+    decisions = decisions_of(sparse, times)
+    monkeypatch.setattr(Limiter, "next_due_s", BEGIN_S)
     dense = a_fleet(3)
-    assert admitted == pytest.approx(sum(decisions_of(dense, times)), rel=0.02)
-    asked, asked_densely = (fleet.store.operations for fleet in (skipping, dense))
-    assert asked == pytest.approx(asked_densely, rel=0.05)
-    assert skipping.store.conflicts == pytest.approx(dense.store.conflicts, abs=5)
+    assert decisions == decisions_of(dense, times)
+    assert sparse.store.operations == dense.store.operations
+    assert sparse.store.conflicts == dense.store.conflicts
 
 
 def test_cycles_go_on_at_intervals_that_are_no_exact_floats() -> None:

@@ -177,6 +177,7 @@ class Fleet:
         self.server.commit()
         for instance in self.instances:
             instance.is_cut_off = False
+            instance.respond(is_failed=False)
         for instance in [*self.instances] * 4:
             instance.sync(urgent=False)
         for instance in self.instances:

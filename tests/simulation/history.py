@@ -190,6 +190,10 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
         Event("interrupted", 3.0, lambda _, instance, urgent: instance.interrupt(urgent=urgent), ((True, *NO * 2),)),
         Event("interrupted when it ends, and replaced", 0.5, _interrupt_end),
     ),
+    "responses": (
+        Event("a request", 6.0, lambda _, instance, *key: instance.hold(*key), (CLIENTS, USERS)),
+        Event("responses: failed", 3.0, lambda _, i, failed: i.respond(is_failed=failed), ((True, False, False),)),
+    ),
     "routes": (
         Event(
             "configuration",

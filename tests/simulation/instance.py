@@ -16,7 +16,10 @@ from bson import encode
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.counters.counter import Held
+from oauth_ratelimit.counters.rules import row_name
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -74,6 +77,7 @@ class Instance:
         self.last_error_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
+        self.held: list[tuple[Held, Callable[[], None]]] = []  # requests whose response is not known yet
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
         self.horizon_s = config.horizon_s
         mongo = SimulatedMongo(fleet.server, self._begin, lambda command: fleet.happen_meanwhile(self, command))
@@ -93,15 +97,48 @@ class Instance:
         """Make one request, and note what it counts."""
         now_s = self.now_s
         limits_of, mode = self._limits_of(client_id, username, route)
-        *_, total = limits_of
         self._note_forgotten()
         self.fleet.asked[client_id, username, route] = None
         self.in_request = True
         decision = self.limiter.check(client_id, username, cost=cost, **route._asdict())
         self.in_request = False
         self._note_correction()
-        if decision.policy is None:  # no room for the key, so not counted
-            return
+        if decision.policy is not None:  # else there is no room for the key, so it is not counted
+            self._note_counted(limits_of, decision, mode, now_s, cost)
+
+    def hold(self, client_id: str, username: str | None) -> None:
+        """Make one request whose response is not known yet."""
+        now_s = self.now_s
+        limits_of, mode = self._limits_of(client_id, username, PLAIN_ROUTE)
+        self._note_forgotten()
+        self.fleet.asked[client_id, username, PLAIN_ROUTE] = None
+        self.in_request = True
+        decision, held = self.limiter.hold(client_id, username)
+        self.in_request = False
+        self._note_correction()
+        if held:
+            known = {
+                key: limits for key, limits in limits_of.items() if any(row.name == row_name(Key(*key)) for row in held)
+            }
+            self.held.append((held, lambda: self._note_counted(known, decision, mode, now_s, 1)))
+        elif decision.policy is not None:
+            self._note_counted(limits_of, decision, mode, now_s, 1)
+
+    def respond(self, *, is_failed: bool) -> None:
+        """Answer the requests whose response is not known yet."""
+        self.in_request = True
+        for held, note_counted in self.held:
+            if not is_failed or not self.limiter.take_back(held):
+                self.limiter.confirm(held)
+                note_counted()
+        self.in_request = False
+        self.held.clear()
+
+    def _note_counted(
+        self, limits_of: Mapping[Identity, tuple[Limit, ...]], decision: Decision, mode: str, now_s: float, cost: int
+    ) -> None:
+        """Note what a request counts."""
+        *_, total = limits_of
         keys = set(self.limiter.known_keys())
         for key, limits in limits_of.items():
             if key not in keys and limits_of[total]:  # no room for the key, and the request counts in the total alone
@@ -151,9 +188,9 @@ class Instance:
                 truth = _frames_of(self.fleet.truth, key, limit)
                 mine = _frames_of(self.known.get(key, {}), key, limit)
                 if self.fleet.was_wrong:
-                    least = min(least, limit.hits - sum(truth.values()))
+                    least = min(least, limit.hits - sum(truth.values()) - len(self.held))
                 else:
-                    least = min(least, limit.room(truth, now_s))
+                    least = min(least, limit.room(truth, now_s) - len(self.held))
                     most = min(most, limit.room(mine, now_s))
         left = f"{decision.remaining} hits left of {client_id}, {username}, {route}"
         assert decision.remaining >= math.floor(least - ROUNDING), f"above the truth: {left}, not {least}"

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from oauth_ratelimit.sync import protocol
+from oauth_ratelimit.sync import replica
 from tests.simulation.configs import PLAIN, WIDE, WITH_TOTAL, Config, Limit
 from tests.simulation.fleet import Fleet
 from tests.simulation.instance import Instance, key_of
@@ -304,7 +304,7 @@ def test_key_whose_flush_was_interrupted_is_not_evicted(fleet: ScriptedFleet, mo
     instance = fleet.start(PLAIN, max_keys=4)
     instance.ask("shop", None, 4)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(protocol, "_newest", Mock(side_effect=KeyboardInterrupt))  # right after they were moved
+        patch.setattr(replica, "_next_version", Mock(side_effect=KeyboardInterrupt))  # while they are moved
         instance.limiter.sync()
     for username in ("ann", "bob", None):
         instance.ask("app", username, 25)  # nearer to its limit, so evicted later

@@ -30,7 +30,7 @@ def limiters(mongo_uri: str) -> Iterator[list[Limiter]]:
         "grants": {"refresh_token": {"limits": {"user": ["5/hour"]}}},
     }
     clock = Clock(4_000_000_000.0)
-    instances = [Limiter(load_config(config), clock=clock) for _ in range(3)]
+    instances = [Limiter(load_config(config), clock=clock, monotonic=clock) for _ in range(3)]
     yield instances
     for instance in instances:
         instance.close()

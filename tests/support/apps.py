@@ -11,9 +11,9 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.middleware import ResponseState
-from oauth_ratelimit.flask_authlib.request_state import RequestState
+from oauth_ratelimit.flask_authlib.request_state import RequestState, ResponseState
 from testbed.clock import Clock
 from testbed.oauth_server.models import Client, User
 
@@ -65,12 +65,12 @@ def app_limiter_of(app: Flask) -> AppLimiter:
 def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
     """Return the state of a request after its decision."""
     state = RequestState(app_limiter_of(app), ResponseState(), False, None)
-    state.app_limiter.check(state, client, username, grant_type)
+    state.follow(state.app_limiter.check(client, username, grant_type=grant_type))
     return state
 
 
-def known_clients(app: Flask) -> set[Any]:
-    return set(app_limiter_of(app).limiter._clients)
+def known_keys(app: Flask) -> set[Key]:
+    return set(app_limiter_of(app).limiter.known_keys())
 
 
 @contextlib.contextmanager

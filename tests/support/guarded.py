@@ -94,7 +94,15 @@ class Guarded:
 
     @property
     def key_count(self) -> int:
-        return 0 if self.guard.limiter is None else self.guard.limiter._clients.key_count
+        return 0 if self.guard.limiter is None else len(list(self.guard.limiter.known_keys()))
+
+    @property
+    def counted_hits(self) -> int:
+        """Failures that still count, once for each of their keys."""
+        limiter = self.guard.limiter
+        keys = [] if limiter is None else list(limiter.known_keys())
+        decisions = [limiter.peek(key.client_id, key.username, endpoint=key.scope or "") for key in keys if limiter]
+        return sum((decision.limit or 0) - decision.remaining for decision in decisions)
 
     def forget(self) -> None:
         """Let every failure leave its window."""

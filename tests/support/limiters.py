@@ -49,7 +49,7 @@ def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy, interva
 
 def limiter_of(config: Mapping[str, Any], store: CounterStore | None = None, *, clock: Callable[[], float]) -> Limiter:
     """Return a limiter of a configuration, which enforces its limits unless it names another mode."""
-    return Limiter(load_config({"mode": "enforce", **config}), store, clock=clock)
+    return Limiter(load_config({"mode": "enforce", **config}), store, clock=clock, monotonic=clock)
 
 
 def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = None) -> int:

@@ -26,4 +26,4 @@ def limiter_with(
     privacy: PrivacySettings, store: CounterStore | None, clock: Clock, *, user: tuple[Policy, ...] | None = None
 ) -> Limiter:
     settings = some_settings(user=user if user is not None else (a_policy(name="user"),))
-    return Limiter(replace(settings, privacy=privacy), store, clock=clock)
+    return Limiter(replace(settings, privacy=privacy), store, clock=clock, monotonic=clock)

@@ -29,6 +29,7 @@ class RecordedMetrics(Metrics):
 
     def use_all(self) -> None:
         self.decide(an_admission(remaining=1))
+        self.record_taken_back()
         over = Counter({"user": 4})
         self.record_cycle(
             CycleReport(flushed_count=7, pulled_count=2, conflict_count=3, over_admitted=over), duration_s=0.02

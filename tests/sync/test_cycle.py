@@ -3,9 +3,12 @@
 import pytest
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.counters.rules import row_name
+from oauth_ratelimit.store.base import Snapshot
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
 
 USERS = [f"user-{number}" for number in range(300)]
 BATCH = 400  # documents of one call
@@ -89,21 +92,25 @@ def test_idle_keys_far_from_their_limit_are_neither_written_nor_read_again(fault
     assert 0 == limiter.sync().key_count
 
 
-@pytest.mark.no_cover
-@pytest.mark.parametrize(("used", "fewest", "most"), [(1, 25, 35), (2, 50, 65), (3, 50, 65)])
-def test_idle_keys_near_their_limit_are_read_until_their_window_is_over(
-    faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
+@pytest.mark.parametrize(("writers", "used", "most"), [(1, 1, 1), (1, 3, 1), (2, 2, 32), (2, 4, 7)])
+def test_idle_keys_near_their_limit_are_read_seldom_and_only_where_others_write_them(
+    faulty: FaultyStore, clock: Clock, writers: int, used: int, most: int
 ) -> None:
-    """About thirty times each, from half of the limit on twice as often."""
-    limiter = a_limiter(faulty, clock, a_policy(4))
-    for user in USERS:
-        limiter.check(CLIENT, user, cost=used)
-    limiter.sync()
+    """Once after the requests; then only while a read may change a decision, and never after two windows."""
+    fleet = [a_limiter(faulty, clock, a_policy(4)) for _ in range(writers)]
+    for limiter in fleet:
+        for user in USERS:
+            limiter.check(CLIENT, user, cost=used // writers)
+        limiter.sync()
     faulty.taken_calls()
-    cycles(limiter, clock, 60)
-    assert fewest * len(USERS) <= read_count(faulty) <= most * len(USERS)
-    cycles(limiter, clock, 120)
-    assert 0 == limiter.sync().key_count
+    for _ in range(120):
+        clock.advance(1)
+        for limiter in fleet:
+            limiter.sync(is_scheduled=True)
+    assert len(USERS) <= read_count(faulty) <= most * writers * len(USERS)
+    cycles(fleet[0], clock, 60)
+    assert 0 == read_count(faulty)
+    assert 0 == fleet[0].sync().key_count
 
 
 @pytest.mark.parametrize(("later_s", "is_scheduled", "left"), [(0.0, False, 98), (0.4, False, 98), (0.4, True, 99)])
@@ -180,12 +187,35 @@ def test_hits_that_come_while_a_key_is_synchronised_make_it_urgent_again(faulty:
     assert limiter.sync_urgent() is None
 
 
+def test_hits_that_come_while_a_key_is_read_make_it_urgent_again(faulty: FaultyStore, clock: Clock) -> None:
+    limiter = a_limiter(faulty, clock, a_policy(3))
+    limiter.peek(CLIENT)
+    faulty.before_read = lambda: limiter.check(CLIENT, cost=2)
+    limiter.sync_urgent()
+    faulty.before_read = bool
+    assert limiter.sync_urgent() is not None
+    assert 2 == stored_hits(faulty)
+
+
+def test_frames_that_no_limit_can_have_are_not_kept_in_memory(faulty: FaultyStore, clock: Clock) -> None:
+    """A planted document has any number of them, and each decision would look through them."""
+    series, start_s = Series(1), int(clock())
+    frames = {start_s - number: 1 for number in range(5000)}
+    faulty.inner._documents[KEY] = Snapshot(1, {series: frames}, {}, horizons={series: 5000})
+    limiter = a_limiter(faulty, clock, a_policy(1000, 10))
+    hit(limiter)
+    assert 1000 - 12 <= limiter.peek(CLIENT).remaining <= 1000 - 11
+    with limiter._table.locked():
+        (row,) = limiter._table.read([row_name(KEY)]).values()
+    assert len(row.hits) < 2000
+
+
 def test_urgent_keys_overtake_the_parts_of_a_large_cycle(faulty: FaultyStore, clock: Clock) -> None:
     """Also one of a later part, which is synchronised once."""
     limiter = a_limiter(faulty, clock, a_policy(10_000))
     for number in range(3 * BATCH):
         limiter.check(CLIENT, str(number))
-    asked = iter(["new", str(3 * BATCH - 1)])
+    asked = iter(["new", "999"])
 
     def ask() -> None:
         user = next(asked, None)
@@ -312,10 +342,27 @@ def test_preload_measures_the_clock_of_the_store(
 
 @pytest.mark.parametrize("step_s", [-20.0, -3600.0, -30 * 86_400.0])
 def test_key_is_forgotten_in_time_although_the_clock_was_set_back(clock: Clock, step_s: float) -> None:
-    limiter = a_limiter(None, clock, a_policy(10))
+    never_set = Clock()
+    limiter = Limiter(some_settings(a_policy(10)), clock=clock, monotonic=never_set)
     hit(limiter)
     clock.advance(step_s)
     for _ in range(3):
         limiter.sync(is_scheduled=True)
         clock.advance(70)
+        never_set.advance(70)
     assert [] == list(limiter.known_keys())
+
+
+def test_key_that_is_asked_for_while_its_hits_are_written_is_read_with_the_next_cycle(
+    faulty: FaultyStore, clock: Clock
+) -> None:
+    here, there = (a_limiter(faulty, clock, a_policy(40)) for _ in range(2))
+    here.check(CLIENT)
+    faulty.before_write = lambda: here.peek(CLIENT)
+    here.sync(is_scheduled=True)
+    faulty.before_write = bool
+    hit(there, cost=10)
+    clock.advance(1)
+    here.peek(CLIENT)
+    here.sync(is_scheduled=True)
+    assert 40 - 11 == here.peek(CLIENT).remaining

@@ -7,9 +7,8 @@ import pytest
 
 from oauth_ratelimit import StoreRejected
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.counters.due_queue import DueQueue
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.sync import protocol
+from oauth_ratelimit.sync import replica
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
@@ -156,7 +155,7 @@ def test_refused_document_is_logged_and_holds_up_no_other(faulty: FaultyStore, c
     assert (CLIENT, "no such field") == (event["client_id"], event["reason"])
 
 
-@pytest.mark.parametrize("step", ["extend_horizons", "shared", "count_writers"])
+@pytest.mark.parametrize("step", ["extend_horizons", "merged", "count_writers"])
 def test_write_after_an_interrupted_read_keeps_the_document_for_the_wider_window_of_others(
     faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -166,30 +165,10 @@ def test_write_after_an_interrupted_read_keeps_the_document_for_the_wider_window
     there.reconfigure(some_settings(a_policy(window_s=600, frames=100)))
     hit(there)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(protocol, step, Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(replica, step, Mock(side_effect=KeyboardInterrupt))
         here.sync()
     clock.advance(6)
     written = Mock(wraps=faulty.inner.compare_and_set)
     monkeypatch.setattr(faulty.inner, "compare_and_set", written)
     hit(here)
     assert faulty.read([KEY])[KEY].newest_s + 606 + 60 == written.call_args.args[1][0].expire_at_s
-
-
-def test_key_that_is_new_while_a_cycle_is_interrupted_is_urgent_again(faulty: FaultyStore, clock: Clock) -> None:
-    """Its request came between the interruption and the restart of the queue."""
-    limiter = a_limiter(faulty, clock, a_policy(10))
-    limiter.check(CLIENT)
-    faulty.before_read = Mock(side_effect=KeyboardInterrupt)
-    restart = DueQueue.restart
-
-    def restart_later(queue: DueQueue, keys: list[Any]) -> None:
-        limiter.check("new")
-        restart(queue, keys)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(DueQueue, "restart", restart_later)
-        limiter.sync()
-    faulty.before_read = bool
-    limiter.sync()
-    limiter.check("new")
-    assert limiter.sync_urgent() is not None

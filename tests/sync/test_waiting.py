@@ -3,7 +3,7 @@
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.counters.due_queue import MAX_WAITING
+from oauth_ratelimit.counters.table import MAX_WAITING
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore

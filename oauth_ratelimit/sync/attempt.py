@@ -1,6 +1,7 @@
 """Writes whose outcome is unknown, and the outcome that a document shows. ``docs/guarantees.md`` has the argument."""
 
 import enum
+import json
 from dataclasses import dataclass
 
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
@@ -39,6 +40,25 @@ class Attempt:
     was_sent: bool = True  # False if no try has reached a server
     mark: int | None = None  # this writer's mark that the document must hold instead of the version
     last_version: int = 0  # the highest version that it may have then
+
+    def dump(self) -> str:
+        """Return all but the hits as text."""
+        return json.dumps(
+            (
+                self.write_number,
+                self.version,
+                self.begun_s,
+                self.horizon_s,
+                self.was_sent,
+                self.mark,
+                self.last_version,
+            )
+        )
+
+    @classmethod
+    def of(cls, dumped: str, hits: Hits) -> "Attempt":
+        write_number, version, *others = json.loads(dumped)
+        return cls(write_number, version, hits, *others)
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:
         """Return the outcome that a document shows; None is one that does not exist."""

@@ -1,0 +1,113 @@
+"""The decision about one request: which of its limits deny it, and in which it counts."""
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from oauth_ratelimit.core.decision import Decision, LimitDenial
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.tier import Content, Tier
+
+
+class LimitCheck(NamedTuple):
+    """Decision, and for each of its tiers whether the request counts in it."""
+
+    decision: Decision
+    counts: Sequence[bool]
+
+
+def check_limits(
+    mode: Mode,
+    tiers: tuple[Tier, ...],
+    contents: tuple[Content, ...],
+    *,
+    now_s: float,
+    cost: int = 1,
+    can_reuse: bool = False,
+) -> LimitCheck:
+    """Decide about a request by the content of the window of each tier.
+
+    It counts in all tiers if all admit it. A dry run beside enforced policies denies nothing, so a request that only a
+    dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere.
+    """
+    over = [tier for tier, content in zip(tiers, contents, strict=True) if content.estimate > tier.limit - cost]
+    if not over:
+        counted = tuple(tier.after_hits(content, cost) for tier, content in zip(tiers, contents, strict=True))
+        return LimitCheck(Decision(mode, now_s, tiers, counted, can_reuse=can_reuse), (True,) * len(tiers))
+    is_enforced = any(tier.is_enforced for tier in over)
+    admits = [tier.is_enforced and not is_enforced for tier in tiers]
+    is_reuse = can_reuse and _reuses(over)
+    counts_denied = [
+        tier.count_denied and not (is_admitted or is_reuse) for tier, is_admitted in zip(tiers, admits, strict=True)
+    ]
+    contents = _after_hits(tiers, contents, counts_denied, cost)
+    denial = _describe(list(zip(tiers, contents, strict=True)), over, cost=cost)
+    contents = _after_hits(tiers, contents, admits, cost)  # afterwards, or it would describe that of the next request
+    decision = Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
+    return LimitCheck(decision, [a or b for a, b in zip(admits, counts_denied, strict=True)])
+
+
+def preview(
+    mode: Mode,
+    tiers: tuple[Tier, ...],
+    contents: tuple[Content, ...],
+    *,
+    now_s: float,
+    cost: int = 1,
+    can_reuse: bool = False,
+) -> Decision:
+    """Decide as ``check_limits`` does, about a request that is not counted."""
+    checked = list(zip(tiers, contents, strict=True))
+    over = [tier for tier, content in checked if content.estimate > tier.limit - cost]
+    denial = _describe(checked, over, cost=cost) if over else None
+    return Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
+
+
+def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Sequence[bool]:
+    """Return for each tier whether a request counts in it that was admitted before.
+
+    If a dry run denies it, other dry runs do not count it, either.
+    """
+    checked = zip(tiers, contents, strict=True)
+    is_over = any(content.estimate > tier.limit - 1 for tier, content in checked if not tier.is_enforced)
+    return [not is_over or tier.is_enforced or tier.count_denied for tier in tiers]
+
+
+def _after_hits(
+    tiers: Sequence[Tier], contents: Sequence[Content], counts: Sequence[bool], cost: int
+) -> tuple[Content, ...]:
+    counted = zip(tiers, contents, counts, strict=True)
+    return tuple(tier.after_hits(content, cost) if is_counted else content for tier, content, is_counted in counted)
+
+
+def _reuses(over: Sequence[Tier]) -> bool:
+    """Return True if all tiers that deny a request have ``on_limit: reuse``; of enforced ones, if there are any."""
+    return all(tier.reuses for tier in [tier for tier in over if tier.is_enforced] or over)
+
+
+def _describe(checked: Sequence[tuple[Tier, Content]], over: Sequence[Tier], *, cost: int) -> LimitDenial:
+    """Describe a denial by the limit that admits the request last. If an enforced one denies, only those matter."""
+    is_enforced = any(tier.is_enforced for tier in over)
+    concerned = [(tier, content) for tier, content in checked if tier.is_enforced or not is_enforced]
+    retry_after_s, last = 0.0, concerned[0]
+    while True:  # until all of them admit the request at the same moment
+        later_s, slowest = max(
+            ((each[0].retry_after_s(each[1], cost=cost, later_s=retry_after_s), each) for each in concerned),
+            key=itemgetter(0),
+        )
+        if later_s <= retry_after_s:
+            break
+        retry_after_s, last = later_s, slowest
+        if math.isinf(later_s):
+            break
+    tier, content = last
+    return LimitDenial(
+        policy=tier.policy,
+        mode=tier.mode,
+        is_enforced=is_enforced,
+        remaining=max(0, math.floor(min(tier.limit - content.estimate for tier, content in concerned))),
+        retry_after_s=retry_after_s,
+        reset_after_s=tier.reset_after_s(content),
+        reuses=_reuses(over),
+    )

@@ -1,0 +1,350 @@
+"""Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted, preview
+from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.hits import Frames, add_hits, bring_back, drop_over, pack, unpack, unpack_hits
+from oauth_ratelimit.counters.rules import ClientRules, Part
+from oauth_ratelimit.counters.table import MAX_WAITING, HostTable, Row, Written
+from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.throttled_log import ThrottledLog
+
+log = get_logger(__name__)
+
+LOG_INTERVAL_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """Row of a request, with the limits that count in it."""
+
+    part: Part
+    row: Row
+    hits: dict[Series, Frames]
+    horizons: Mapping[Series, int]
+    is_moved: bool  # hits of frames that are far ahead were brought back
+
+    def contents(self, now_s: float) -> tuple[Content, ...]:
+        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.part.tiers])
+
+
+Cell = tuple[Series, int]
+"""Series, and the start of one of its frames."""
+
+
+class HeldRow(NamedTuple):
+    """Row that a request counts in."""
+
+    name: str
+    part: Part
+    cells: Sequence[Cell]  # that it counts in
+
+
+Held = tuple[HeldRow, ...]
+"""Request that counts in the totals here, and is not to be sent before its response is known."""
+
+
+class RequestCounter:
+    """Decides about requests, and counts them in the rows of a table.
+
+    Args:
+        table: The rows.
+        is_shared: True if there is a store, to which the hits are sent.
+        interval_s: Seconds between two sync cycles.
+        max_interval_s: Longest time that hits far from a limit wait to be sent.
+        monotonic: Returns the time of a clock that is never set, in seconds.
+    """
+
+    def __init__(
+        self,
+        table: HostTable,
+        *,
+        is_shared: bool,
+        interval_s: float,
+        max_interval_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._table = table
+        self._is_shared = is_shared
+        self._interval_s = interval_s
+        self._max_interval_s = max_interval_s
+        self._monotonic = monotonic
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
+        self._is_exhausted = False  # a key found no room
+
+    def check(
+        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
+    ) -> Decision:
+        """Decide about a request and count it where it counts: in all of its rows, or in none.
+
+        Raises ``TypeError`` if the username is neither text nor None.
+        """
+        with self._locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                decision, counts = check_limits(
+                    rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
+                )
+                if self._count(opened, counts, now_s, cost):
+                    return decision
+
+    def hold(
+        self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
+    ) -> tuple[Decision, Held]:
+        """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
+        with self._locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                decision, counts = check_limits(rules.mode, tiers, contents, now_s=now_s, can_reuse=can_reuse)
+                sends = decision.denial is not None
+                if self._count(opened, counts, now_s, sends=sends):
+                    return decision, () if sends else tuple(_held(each, now_s) for each in opened)
+
+    def confirm(self, held: Held, *, now_s: float) -> None:
+        """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
+        if not self._is_shared or not held:
+            return
+        with self._locked():
+            while True:
+                parts = {each.name: each.part for each in held}
+                written = []
+                for each, row in zip(held, self._open_rows(parts, now_s, is_counted=True), strict=True):
+                    kept = unpack_hits(row.row.held)
+                    lost = [cell for cell in each.cells if not _remove_hit(kept, *cell)]
+                    written.append(self._written(row, lost, each.cells, now_s, held=kept))
+                if self._table.write(written):
+                    return
+
+    def take_back(self, held: Held, *, now_s: float) -> bool:
+        """Take a request that was held out of the totals again, and return whether it was.
+
+        At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
+        errors.
+        """
+        with self._locked():
+            while True:
+                rows = self._table.read([each.name for each in held])
+                written = []
+                for each in held:
+                    row = rows.get(each.name)
+                    if row is None:
+                        continue
+                    taken = unpack_hits(row.taken)
+                    bring_back(taken, now_s)
+                    counted = [tier.content(taken.get(tier.series, {}), now_s) for tier in each.part.tiers]
+                    if any(
+                        content.estimate > tier.limit - 1
+                        for tier, content in zip(each.part.tiers, counted, strict=True)
+                    ):
+                        return False
+                    written.append(self._without(each, row, taken, now_s))
+                if not written or self._table.write(written):
+                    return True
+
+    def _without(self, each: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
+        """Return a row after a request was taken back."""
+        hits, horizons = unpack(row.hits)
+        kept = unpack_hits(row.held)
+        for series, start_s in each.cells:
+            add_hits(taken, series, start_s, 1)
+            if _remove_hit(kept, series, start_s) or not self._is_shared:  # else the row was forgotten meanwhile
+                _remove_hit(hits, series, start_s)
+        drop_over(taken, each.part.horizons, now_s)
+        packed = pack(hits, horizons), row.unsent, row.due, row.urgent, pack(taken), pack(kept) if kept else None
+        return Written(row.name, *packed, row.change)
+
+    def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
+        """Count a request of a key that was admitted before."""
+        with self._locked():
+            while True:
+                opened = self._open(rules, username, now_s)
+                tiers, contents = _checked(opened, now_s)
+                if self._count(opened, counts_of_admitted(tiers, contents), now_s):
+                    return
+
+    def preview(
+        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
+    ) -> Decision:
+        """Decide as ``check`` does, and count nothing."""
+        with self._locked():
+            opened = self._open(rules, username, now_s)
+            self._ask(opened)
+        tiers, contents = _checked(opened, now_s)
+        return preview(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse)
+
+    def knows(self, rules: ClientRules, username: str | None) -> bool:
+        """Return whether a key has a row."""
+        with self._table.locked():
+            return bool(self._table.read([rules.name_of(_stored(username))]))
+
+    def _open(self, rules: ClientRules, username: str | None, now_s: float) -> list[Opened]:
+        """Return the rows of a request, after creating those of new keys if there is room."""
+        username = _stored(username)
+        own = rules.client if username is None else rules.user
+        parts = {} if own is None else {rules.name_of(username): own}
+        if rules.total is not None:
+            parts[rules.total_name] = rules.total
+        return self._open_rows(parts, now_s)
+
+    def _open_rows(self, parts: Mapping[str, Part], now_s: float, *, is_counted: bool = False) -> list[Opened]:
+        names = list(parts)
+        rows = self._table.read(names)
+        if len(rows) < len(names):
+            missing = {name: part for name, part in parts.items() if name not in rows}
+            rows = self._create(missing, names, now_s, is_counted=is_counted)
+        return [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
+
+    def _create(
+        self, missing: Mapping[str, Part], names: Sequence[str], now_s: float, *, is_counted: bool
+    ) -> dict[str, Row]:
+        """Add rows as far as there is room, and return all rows of a request that exist then.
+
+        One that was counted gets its row in any case: it may have been forgotten meanwhile.
+        """
+        due_s, writer_count = self._monotonic(), self._table.max_writer_count
+        for name, part in missing.items():
+            is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+            urgent_s = due_s if is_urgent else None
+            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
+        rows = self._table.read(names)
+        self._is_exhausted |= len(rows) < len(names)
+        return rows
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the table, and log afterwards if it had no room: nothing is written under a lock."""
+        with self._table.locked():
+            yield
+        if self._is_exhausted:
+            self._is_exhausted = False
+            effect = "requests of new keys are admitted uncounted"
+            self._log.error("keys_exhausted", max_keys=self._table.max_keys, effect=effect)
+
+    def _count(
+        self, opened: Sequence[Opened], counts: Sequence[bool], now_s: float, cost: int = 1, *, sends: bool = True
+    ) -> bool:
+        """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
+        written, place = [], 0
+        for each in opened:
+            tiers = each.part.tiers
+            counting = zip(tiers, counts[place : place + len(tiers)], strict=True)
+            place += len(tiers)
+            cells = _cells({tier.series for tier, is_counted in counting if is_counted}, now_s)
+            if cells or each.is_moved:
+                held = unpack_hits(each.row.held)
+                for series, start_s in cells if self._is_shared and not sends else ():
+                    add_hits(held, series, start_s, cost)
+                written.append(self._written(each, cells, cells if sends else (), now_s, cost, held=held))
+            else:
+                self._ask([each])
+        return not written or self._table.write(written)
+
+    def _ask(self, opened: Iterable[Opened]) -> None:
+        """Have the next cycle look at documents, because of a request that counts nowhere."""
+        for each in opened:
+            if self._is_shared and not each.row.is_asked:
+                self._table.ask(each.row.name, self._monotonic())
+
+    def _written(
+        self,
+        each: Opened,
+        counted: Sequence[Cell],
+        sent: Sequence[Cell],
+        now_s: float,
+        cost: int = 1,
+        *,
+        held: dict[Series, Frames],
+    ) -> Written:
+        """Return a row with hits added to the totals, and to those that are to be sent, and with others held."""
+        part, row, hits, horizons = each.part, each.row, each.hits, each.horizons
+        unsent = unpack_hits(row.unsent)
+        for series, start_s in counted:
+            add_hits(hits, series, start_s, cost)
+        for series, start_s in sent if self._is_shared else ():
+            add_hits(unsent, series, start_s, cost)
+        if not part.horizons.items() <= horizons.items():
+            horizons = extend_horizons(horizons, part.horizons)
+        drop_over(hits, horizons, now_s)
+        drop_over(held, horizons, now_s)
+        due_s, urgent_s = self._times(each, unsent, now_s) if self._is_shared else (self._over_s(part, row), None)
+        packed_held = pack(held) if any(held.values()) else None
+        packed = pack(hits, horizons), pack(unsent) if unsent else None, due_s, urgent_s, row.taken, packed_held
+        return Written(row.name, *packed, row.change)
+
+    def _over_s(self, part: Part, row: Row) -> float:
+        """Return when a row that is sent nowhere is over. It is put off once in an interval: an index goes by it."""
+        over_s = self._monotonic() + part.horizon_s + self._interval_s
+        return over_s if over_s > row.due + self._interval_s else row.due
+
+    def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
+        """Return when a row is due with a full cycle, and when it is urgent."""
+        part, row, monotonic_s = each.part, each.row, self._monotonic()
+        if not unsent:
+            return row.due, row.urgent
+        contents = each.contents(now_s)
+        writer_count, is_read = max(row.writer_count, self._table.max_writer_count), row.writer_count > 0
+        urgent_s = row.urgent
+        if urgent_s is None or urgent_s > monotonic_s:
+            for tier, content in zip(part.tiers, contents, strict=True):
+                fresh = sum(unsent.get(tier.series, {}).values())
+                known = content.estimate - fresh
+                if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
+                    urgent_s = monotonic_s
+        due_s = monotonic_s
+        may_wait = is_read and row.due > due_s and self._table.waiting_count < MAX_WAITING
+        if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
+            due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
+            self._table.waiting_count += row.unsent is None
+        return min(row.due, due_s), urgent_s
+
+
+def _stored(username: str | None) -> str | None:
+    """Return a username in its storable form. Raises ``TypeError`` if it is neither text nor None."""
+    if username is None:
+        return None
+    if not isinstance(username, str):
+        raise TypeError(f"username must be text or None, got {username!r}")
+    return storable_name(username)
+
+
+def _opened(part: Part, row: Row, now_s: float) -> Opened:
+    hits, horizons = unpack(row.hits)
+    return Opened(part, row, hits, horizons, bring_back(hits, now_s))
+
+
+def _held(each: Opened, now_s: float) -> HeldRow:
+    cells = _cells({tier.series for tier in each.part.tiers}, now_s)
+    return HeldRow(each.row.name, each.part, cells)
+
+
+def _cells(series: Iterable[Series], now_s: float) -> list[Cell]:
+    return [(each, int(now_s // each.frame_s) * each.frame_s) for each in series]
+
+
+def _remove_hit(hits: dict[Series, Frames], series: Series, start_s: int) -> bool:
+    """Remove a hit of a frame, and return whether there was one."""
+    frames = hits.get(series, {})
+    count = frames.get(start_s, 0)
+    if count > 1:
+        frames[start_s] = count - 1
+    elif count:
+        del frames[start_s]
+    return count > 0
+
+
+def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], tuple[Content, ...]]:
+    tiers: tuple[Tier, ...] = ()
+    contents: tuple[Content, ...] = ()
+    for each in opened:
+        tiers += each.part.tiers
+        contents += each.contents(now_s)
+    return tiers, contents

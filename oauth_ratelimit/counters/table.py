@@ -1,0 +1,312 @@
+"""The host table: the counters of all keys, in SQLite.
+
+A row belongs to a key. It holds the hits that decisions use, and of them those that no document has yet. A request
+reads its rows, decides, and writes them back in one statement, which applies only if none of them has changed
+meanwhile. So a request counts in all of its limits or in none, and whatever ends the process leaves the state before
+the statement or after it. The sync cycle changes rows in transactions.
+"""
+
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from oauth_ratelimit.process.fork import hold_over_fork
+
+MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
+FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
+ROOMY_RATIO = 0.9  # until here
+LISTED = 1000  # rows at once: requests wait for the end
+
+_SCHEMA = """
+CREATE TABLE rows (
+    name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
+    hits BLOB NOT NULL DEFAULT x'',           -- hits that decisions use, with the horizons of their series
+    unsent BLOB,                              -- of them, those that are in no write; NULL if there are none
+    change INTEGER NOT NULL DEFAULT 0,        -- number of changes
+    writer_count INTEGER NOT NULL DEFAULT 0,  -- instances that write the document, this one included; 0: never read
+    is_asked INTEGER NOT NULL DEFAULT 0,      -- a request came since the last cycle that took the row
+    due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
+    urgent REAL,                              -- when it is synchronised at once; NULL: not before ``due``
+    requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
+    taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
+    held BLOB,                                -- hits of ``hits`` whose response is not known yet; NULL if none
+    attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
+    attempt TEXT,                             -- that write, as JSON
+    version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
+    mark INTEGER,                             -- number of this writer's last write in it
+    is_stale INTEGER NOT NULL DEFAULT 0,      -- it has probably changed, so it is read before the next write
+    read REAL,                                -- time of the last read; NULL if it was never read, or must be
+    known REAL,                               -- time at which the last read or write has shown the hits of others
+    newest INTEGER NOT NULL DEFAULT 0,        -- start of the newest frame in it, that of a write under way included
+    horizons BLOB NOT NULL DEFAULT x'',       -- of its series, packed as hits
+    prunable TEXT                             -- parts of it that the next writes remove, as JSON
+) WITHOUT ROWID;
+CREATE INDEX due ON rows (due);
+CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
+CREATE TABLE host (key_count INTEGER NOT NULL);
+INSERT INTO host VALUES (0);
+CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
+CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
+"""
+_inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
+
+
+class Row(NamedTuple):
+    """Row as a request reads it."""
+
+    name: str
+    hits: bytes
+    unsent: bytes | None
+    change: int
+    writer_count: int
+    is_asked: int
+    due: float
+    urgent: float | None
+    taken: bytes | None
+    held: bytes | None
+
+
+class Written(NamedTuple):
+    """Row as a request leaves it."""
+
+    name: str
+    hits: bytes
+    unsent: bytes | None
+    due: float
+    urgent: float | None
+    taken: bytes | None
+    held: bytes | None
+    change: int  # that was read
+
+
+_OF_SYNC = (
+    "hits, unsent, writer_count, is_asked, due, urgent, requested, held, attempted, attempt, "
+    "version, mark, is_stale, read, known, newest, horizons, prunable"
+)
+SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
+"""Columns that the sync cycle reads and writes."""
+
+
+class HostTable:
+    """Counters of this process.
+
+    Requests hold the lock with ``locked``, the sync cycle with ``transaction``; all other methods need it held, but
+    those that say otherwise.
+    """
+
+    def __init__(self, *, max_keys: int) -> None:
+        self.max_keys = max_keys
+        self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
+        self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
+        self._lock = threading.Lock()  # guards the connection
+        self._calm = threading.Lock()  # released when a row becomes urgent, or ``wake`` is called
+        self._calm.acquire()
+        self._open()
+        hold_over_fork(self, lambda table: table._lock)
+
+    def _open(self) -> None:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.executescript(_SCHEMA)
+        self._connection, self._process_id = connection, os.getpid()
+
+    def leave_to_parent(self) -> bool:
+        """In a forked child, take a table of its own, and return whether it is one. Python may not know of a fork."""
+        if self._process_id == os.getpid():
+            return False
+        _inherited.append(self._connection)
+        self._lock, self._calm = threading.Lock(), threading.Lock()
+        self._calm.acquire()
+        self._open()
+        return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a request."""
+        self.leave_to_parent()
+        # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
+        while self._lock.locked():
+            time.sleep(0)
+        with self._lock:
+            self._end_interrupted()
+            yield
+
+    def _end_interrupted(self) -> None:
+        """Take back the changes of a cycle that Ctrl-C has ended between two instructions."""
+        if self._connection.in_transaction:
+            self._connection.rollback()
+
+    def read(self, names: Sequence[str]) -> dict[str, Row]:
+        """Return the rows that exist."""
+        return {row[0]: Row._make(row) for row in self._connection.execute(_select(len(names)), names)}
+
+    def insert(
+        self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None, has_room: bool = False
+    ) -> None:
+        """Add an empty row, unless there is one or, without ``has_room``, no room for it."""
+        added = (
+            "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
+        )
+        most = math.inf if has_room else self.max_keys
+        self._connection.execute(added, (name, now_s, due_s, urgent_s, most))
+        if urgent_s is not None:
+            self.wake()
+
+    def write(self, rows: Sequence[Written]) -> bool:
+        """Write rows if none of them has changed since it was read, and return whether they were written."""
+        statement = _update(len(rows))
+        values: list[Any] = []
+        if len(rows) == 1:
+            name, *values, change = rows[0]
+            values += (name, change)
+        else:
+            for column in range(1, len(Written._fields) - 1):
+                for row in rows:
+                    values += (row.name, row[column])
+            for row in rows:
+                values.append(row.name)
+            for row in rows:
+                values += (row.name, row.change)
+        is_written = self._connection.execute(statement, values).rowcount == len(rows)
+        if is_written and any(row.urgent is not None for row in rows):
+            self.wake()
+        return is_written
+
+    def ask(self, name: str, due_s: float) -> None:
+        """Note a request that is counted nowhere, so that the next cycle looks at the document."""
+        self._connection.execute("UPDATE rows SET is_asked = 1, due = min(due, ?) WHERE name = ?", (due_s, name))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Hold the lock for the sync cycle, whose changes apply together or, after an error or Ctrl-C, not at all."""
+        self.leave_to_parent()
+        with self._lock:
+            self._end_interrupted()
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.rollback()
+                raise
+
+    def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
+        marks = ", ".join("?" * len(names))
+        found = self._connection.execute(f"SELECT {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})", names)
+        rows = {row[0]: row for row in found}
+        return [rows[name] for name in names if name in rows]
+
+    def store(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Write ``SYNC_COLUMNS`` of rows that exist."""
+        assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(SYNC_COLUMNS[1:], start=2))
+        self._connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._connection.executemany("DELETE FROM rows WHERE name = ?", ((name,) for name in names))
+
+    def due_names(self, until_s: float, *, hits_until_s: float) -> list[str]:
+        """Return the rows that are due, those with hits also if they are due later."""
+        taken = "SELECT name FROM rows WHERE due <= ? AND (due <= ? OR unsent IS NOT NULL) ORDER BY due"
+        return self._names(taken, max(until_s, hits_until_s), until_s)
+
+    def unsent_names(self) -> list[str]:
+        """Return the rows with hits that no document is known to hold. Looks at all rows."""
+        return self._names("SELECT name FROM rows WHERE unsent IS NOT NULL OR attempt IS NOT NULL")
+
+    def urgent_names(self, until_s: float) -> list[str]:
+        """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
+        self._calm.acquire(blocking=False)
+        return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
+
+    def next_due_s(self) -> float | None:
+        """Return the time at which the next row is due with a full cycle, None without one. Takes the lock."""
+        with self.locked():
+            found: float | None = self._connection.execute("SELECT min(due) FROM rows").fetchone()[0]
+            return found
+
+    def next_urgent_s(self) -> float | None:
+        """Return the time at which the next row is urgent, None without one. Takes the lock."""
+        with self.locked():
+            found: float | None = self._connection.execute(
+                "SELECT min(urgent) FROM rows WHERE urgent IS NOT NULL"
+            ).fetchone()[0]
+            return found
+
+    def all_names(
+        self, after_s: float = -math.inf, until_s: float = math.inf, *, only_clean: bool = False
+    ) -> Iterator[list[str]]:
+        """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock for each part.
+
+        With ``only_clean``, those without hits to send.
+        """
+        clean = " AND unsent IS NULL AND attempt IS NULL" if only_clean else ""
+        part = f"SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ?{clean} ORDER BY due, name LIMIT ?"
+        last: tuple[float, str] = (after_s, "")
+        while True:
+            with self.locked():
+                found = self._connection.execute(part, (*last, until_s, LISTED)).fetchall()
+            if not found:
+                return
+            last = found[-1]
+            yield [name for _, name in found]
+
+    def key_count(self) -> int:
+        count: int = self._connection.execute("SELECT key_count FROM host").fetchone()[0]
+        return count
+
+    def excess_count(self) -> int:
+        """Return the number of rows to forget, to make room for new ones."""
+        count = self.key_count()
+        return 0 if count < self.max_keys * FEWEST_FREE else count - int(self.max_keys * ROOMY_RATIO)
+
+    def count_waiting(self, now_s: float, until_s: float) -> int:
+        """Count the rows whose hits wait for a later cycle."""
+        waiting = "SELECT 1 FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL LIMIT ?"
+        counted = f"SELECT count(*) FROM ({waiting})"
+        self.waiting_count = self._connection.execute(counted, (now_s, until_s, MAX_WAITING)).fetchone()[0]
+        return self.waiting_count
+
+    def end_waiting(self, now_s: float, until_s: float) -> None:
+        """Have the next cycle take the rows whose hits wait. Takes the lock."""
+        ended = "UPDATE rows SET due = ? WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
+        with self.locked():
+            self._connection.execute(ended, (now_s, now_s, until_s))
+
+    def _names(self, statement: str, *values: float) -> list[str]:
+        return [name for (name,) in self._connection.execute(statement, values)]
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Block until a row becomes urgent, ``wake`` is called, or the time is over. Takes no lock."""
+        self._calm.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+
+    def wake(self) -> None:
+        """End the waiting of another thread. Takes no lock."""
+        # Not an Event: one that Ctrl-C interrupts leaves a lock of its own behind.
+        with suppress(RuntimeError):  # it was called already
+            self._calm.release()
+
+
+@lru_cache(maxsize=10)
+def _select(count: int) -> str:
+    return f"SELECT {', '.join(Row._fields)} FROM rows WHERE name IN ({', '.join('?' * count)})"
+
+
+@lru_cache(maxsize=10)
+def _update(count: int) -> str:
+    columns = Written._fields[1:-1]
+    if count == 1:
+        assigned = ", ".join(f"{column} = ?" for column in columns)
+        return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name = ? AND change = ?"
+    cases = " WHEN ? THEN ?" * count
+    assigned = ", ".join(f"{column} = CASE name{cases} END" for column in columns)
+    unchanged = " OR ".join(["(name = ? AND change = ?)"] * count)
+    return (
+        f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name IN ({', '.join('?' * count)})"
+        f" AND (SELECT count(*) FROM rows WHERE {unchanged}) = {count}"
+    )

@@ -1,0 +1,446 @@
+"""Replica: one document as this host knows it, with the hits that it lacks.
+
+A replica is a row of the host table, loaded for one step of the sync cycle and stored when the step is done. So its
+hits are in one place at any time, and a step that is interrupted has changed nothing.
+"""
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import nlargest
+from math import ceil
+from typing import Any
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.core.window import MAX_FRAMES
+from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.hits import (
+    AHEAD_S,
+    Counted,
+    Frames,
+    bring_back,
+    drop_over,
+    merged,
+    pack,
+    pack_horizons,
+    unpack,
+    unpack_hits,
+    unpack_horizons,
+)
+from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of
+from oauth_ratelimit.counters.table import HostTable
+from oauth_ratelimit.process.yielding import pause
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, VERSION_JUMP, Change, Hits, Snapshot
+from oauth_ratelimit.sync.attempt import Attempt, WriteOutcome
+from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
+
+MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
+SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
+STEP = 50  # rows of one transaction: requests wait for its end; more would make the garbage collector run too often
+
+
+@dataclass(slots=True, eq=False)
+class Document:
+    """What is known of a document: by the last read, and by own writes since."""
+
+    version: int | None = None  # None without a document, or if it was not read yet
+    mark: int | None = None  # the number of this writer's last write in it
+    is_stale: bool = False  # it has probably changed, so it is read before the next write
+    read_s: float | None = None  # time of the last read; None if it was never read, or must be
+    known_s: float | None = None  # time at which the last read or write has shown all hits of others
+    newest_s: int = 0  # start of the newest frame in it, that of a write under way included
+    horizons: Mapping[Series, int] = field(default_factory=dict)
+    prunable: Prunable = NOTHING_PRUNABLE  # parts that the next writes remove from it
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True if it is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
+        return self.version == UNUSABLE_VERSION
+
+    @classmethod
+    def of(cls, columns: Sequence[Any]) -> "Document":
+        version, mark, is_stale, read_s, known_s, newest_s, horizons, prunable = columns
+        parts = NOTHING_PRUNABLE
+        if prunable is not None:
+            frames, writers = json.loads(prunable)
+            parts = Prunable(tuple((Series(*series), start_s) for series, start_s in frames), tuple(writers))
+        return cls(version, mark, bool(is_stale), read_s, known_s, newest_s, unpack_horizons(horizons), parts)
+
+    def columns(self) -> Sequence[Any]:
+        plain = self.version, self.mark, self.is_stale, self.read_s, self.known_s, self.newest_s
+        prunable = None if self.prunable is NOTHING_PRUNABLE else json.dumps(self.prunable)
+        return *plain, pack_horizons(self.horizons), prunable
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """Row of the host table during one step of the sync cycle. What few steps need is unpacked at the first look."""
+
+    name: str
+    packed: tuple[bytes, bytes | None]  # the hits that decisions use, and of them those that are in no write
+    writer_count: int  # instances that have written the document lately, this one included; 0 if it was never read
+    is_asked: bool  # a request came since the last cycle that took the row
+    due_s: float
+    urgent_s: float | None
+    requested_s: float
+    held: bytes | None  # packed hits of requests whose response is not known yet; decisions use them
+    attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
+    document: Document
+    known_writer_count: int  # the most instances that were seen on any key
+    key: Key
+    part: Part | None  # the limits that count in it, None without any
+    is_forgotten: bool = False  # the row is removed at the end of the step
+    changed_hits: Counted | None = None  # after a read
+    _counted: Counted | None = None
+    _unsent: dict[Series, Frames] | None = None
+
+    @property
+    def hits(self) -> dict[Series, Frames]:
+        """Hits that decisions use."""
+        return self._unpacked().hits
+
+    @property
+    def horizons(self) -> Mapping[Series, int]:
+        """Seconds for which a frame of each series can matter."""
+        return self._unpacked().horizons
+
+    def _unpacked(self) -> Counted:
+        if self._counted is None:
+            hits, horizons = unpack(self.packed[0])  # of series with hits
+            self._counted = Counted(hits, extend_horizons(horizons, self.part.horizons) if self.part else horizons)
+        return self._counted
+
+    @property
+    def unsent(self) -> dict[Series, Frames]:
+        """Hits that are in no write. Not to be changed in place: an attempt may hold them."""
+        if self._unsent is None:
+            self._unsent = unpack_hits(self.packed[1])
+        return self._unsent
+
+    @unsent.setter
+    def unsent(self, hits: dict[Series, Frames]) -> None:
+        self._unsent = hits
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self.packed[1]) if self._unsent is None else bool(self._unsent)
+
+    @property
+    def is_total(self) -> bool:
+        """True if it counts all users of a client together."""
+        return is_total_scope(self.key.scope)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        return self.part.tiers if self.part else ()
+
+    @property
+    def horizon_s(self) -> int:
+        """Seconds for which the newest hit can matter."""
+        return max(self.horizons.values(), default=0)
+
+    @property
+    def expected_writer_count(self) -> int:
+        """Number of instances that may count this key, this one included: some may not have come to it yet."""
+        return max(self.writer_count, self.known_writer_count)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no hit is left to send."""
+        return self.attempt is None and not self.has_unsent
+
+    @property
+    def in_flight(self) -> Hits:
+        """Hits that were counted here and that no document is known to hold."""
+        return merged(self.unsent, self.attempt.hits if self.attempt else {})
+
+    def contents(self, now_s: float) -> tuple[Content, ...]:
+        """Return the content of the window of each tier."""
+        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.tiers])
+
+    def is_idle(self, now_s: float) -> bool:
+        """Return whether all hits counted here have left every window."""
+        return not self.is_asked and now_s - self.requested_s > self.horizon_s
+
+    def is_far(self, now_s: float) -> bool:
+        """Return whether the key is far from its limits, so that hits of others may wait."""
+        return urgency.is_far(self.tiers, self.contents(now_s), writer_count=self.expected_writer_count)
+
+    def used_ratio(self, now_s: float) -> float:
+        """Return the share of a limit that is used up, the largest of all limits."""
+        contents = zip(self.tiers, self.contents(now_s), strict=True)
+        return max((content.estimate / tier.limit for tier, content in contents), default=0.0)
+
+    @property
+    def is_urgent_when_new(self) -> bool:
+        """True if so few hits of the unread key may wait that a full cycle would come too late."""
+        return urgency.is_urgent_when_new(self.tiers, writer_count=self.expected_writer_count)
+
+    def goes_by_mark(self, now_s: float) -> bool:
+        """Return whether the next write compares this writer's mark instead of the version, so that nothing is read.
+
+        A write that removes anything must know that nobody has written since it was read.
+        """
+        is_known = self.document.mark is not None and self.attempt is None
+        is_whole = self.document.prunable is NOTHING_PRUNABLE
+        return is_known and is_whole and self.expected_writer_count > 1 and self.is_far(now_s)
+
+    def note_requests(self, now_s: float) -> int:
+        """Note the requests since the last cycle, and return the number of those dropped to bound the memory.
+
+        No clock decides what is dropped: a clock that steps ahead must lose nothing.
+        """
+        if self.is_asked:
+            self.is_asked, self.requested_s = False, now_s
+        if not self.has_unsent or max(map(len, self.unsent.values())) <= SPARE_FRAMES:
+            return 0
+        counts = {series: self.horizon_s // series.frame_s + SPARE_FRAMES for series in self.unsent}
+        before = self.request_count(self.unsent)
+        self.unsent = {s: {at: frames[at] for at in nlargest(counts[s], frames)} for s, frames in self.unsent.items()}
+        return before - self.request_count(self.unsent)
+
+    def begin_write(self, write_number: int, now_s: float, monotonic_s: float) -> Change:
+        """Record an attempt to write the unsent hits, or the one that is repeated, and return the change to send."""
+        document, attempt, mark = self.document, self.attempt, None
+        hits = attempt.hits if attempt else self.unsent
+        missing = self._missing_horizons(hits)
+        longest_s = max((*document.horizons.values(), *missing.values()))
+        if attempt is None:
+            attempt = Attempt(write_number, document.version, hits, monotonic_s, longest_s)
+            if document.version is not None and not missing and self.goes_by_mark(now_s):
+                mark = attempt.mark = document.mark
+                attempt.last_version = document.version + MAX_OTHER_WRITES * self.expected_writer_count
+            self.attempt, self.unsent = attempt, {}
+        attempt.was_sent = True  # as far as anybody knows
+        document.newest_s = max(document.newest_s, *map(max, hits.values()))
+        return Change(
+            self.key,
+            document.version,
+            _next_version(document.version, is_raising=bool(missing)),
+            attempt.write_number,
+            hits,
+            float(document.newest_s + longest_s + SLACK_S),
+            document.prunable.frames[:MAX_PRUNED],
+            document.prunable.writers[:MAX_PRUNED],
+            missing,
+            mark,
+            attempt.last_version,
+        )
+
+    def _missing_horizons(self, hits: Hits) -> dict[Series, int]:
+        """Return the horizons of the tiers and of series with hits, as far as the document has shorter ones or none."""
+        known = self.document.horizons
+        concerned = {tier.series for tier in self.tiers}.union(hits) & self.horizons.keys()
+        return {series: self.horizons[series] for series in concerned if self.horizons[series] > known.get(series, 0)}
+
+    def commit(self, change: Change, now_s: float) -> Mapping[str, int]:
+        """Note that a write was applied. No other instance has written since, unless it went by the mark.
+
+        Returns:
+            Hits of the write above each limit, by policy: the excess of the total, at most the hits of the write.
+            Writes have an order, so no two instances count the same hit.
+        """
+        document = self.document
+        if change.version is None:
+            document.is_stale = self.known_writer_count > 2  # others will probably have written
+            document.read_s, self.writer_count = now_s, max(1, self.writer_count)
+        if change.mark is None:
+            document.known_s = now_s
+        else:
+            document.is_stale = True
+        document.version, document.mark = change.next_version, change.write_number
+        self.attempt = None
+        document.prunable = document.prunable.after_write()
+        if change.horizons:
+            document.horizons = extend_horizons(document.horizons, change.horizons)
+        excesses = Counter[str]()
+        for tier, content in zip(self.tiers, self.contents(now_s), strict=True):
+            excess = content.estimate - tier.limit
+            if excess > 0 and self.has_unsent:
+                excess -= sum(self.unsent.get(tier.series, {}).values())
+            if excess > 0 and not tier.count_denied:
+                written = sum(change.hits.get(tier.series, {}).values())
+                excesses[tier.policy.name] = min(written, ceil(excess))
+        return excesses
+
+    def fail_write(self, *, was_repeated: bool) -> None:
+        """Note that the store has not applied a write. If it was a repeat, the first try may have been."""
+        if not was_repeated:
+            self._take_back()
+        self.document.is_stale = True
+
+    def _take_back(self) -> None:
+        if self.attempt is not None:
+            self.unsent, self.attempt = merged(self.attempt.hits, self.unsent), None
+
+    def resolve(self, writer: str, snapshot: Snapshot | None, monotonic_s: float) -> int:
+        """Settle the attempt if the document shows its outcome, and return the number of requests dropped.
+
+        Their hits are dropped if the outcome can no longer be known: they may be in the document, and matter to nobody.
+        """
+        attempt = self.attempt
+        if attempt is None:
+            return 0
+        outcome = attempt.outcome(snapshot, monotonic_s, writer=writer)
+        if outcome is WriteOutcome.NOT_APPLIED:
+            self._take_back()
+        elif outcome is not WriteOutcome.UNKNOWN:
+            self.attempt = None
+        return self.request_count(attempt.hits) if outcome is WriteOutcome.EXPIRED else 0
+
+    def merge(self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable) -> int:
+        """Take over the document that was read, and return how many hits of other instances were new here."""
+        document = Document(is_stale=self.document.is_stale, read_s=now_s, known_s=now_s)
+        stored: Hits = {}
+        if snapshot:
+            document.version, document.mark = snapshot.version, snapshot.writers.get(writer)
+            document.newest_s, document.horizons, document.prunable = snapshot.newest_s, snapshot.horizons, prunable
+            stored = snapshot.hits
+            self.writer_count = count_writers(snapshot, writer=writer)
+        self.writer_count = max(1, self.writer_count)
+        self.document = document
+        before = [content.current + sum(content.past) for content in self.contents(now_s)]
+        horizons = extend_horizons(self.horizons, document.horizons)
+        known = {series: frames for series, frames in stored.items() if series in horizons}
+        hits = merged(_useful(known, now_s), self.in_flight, unpack_hits(self.held))
+        bring_back(hits, now_s)
+        drop_over(hits, horizons, now_s)
+        self._counted = self.changed_hits = Counted(hits, horizons)
+        after = [content.current + sum(content.past) for content in self.contents(now_s)]
+        return max((new - old for new, old in zip(after, before, strict=True)), default=0)
+
+    def request_count(self, hits: Hits) -> int:
+        """Return the number of requests in hits. A request is in the hits of every tier but those on trial."""
+        series = {tier.series for tier in self.tiers}
+        counts = [(name in series, sum(frames.values())) for name, frames in hits.items()]
+        return sum(max((count for own, count in counts if own is is_own), default=0) for is_own in (True, False))
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """Number of requests in a write that may have been applied."""
+        return self.request_count(self.attempt.hits) if self.attempt and self.attempt.was_sent else 0
+
+    def must_send(self, now_s: float) -> bool:
+        """Return whether so many requests came meanwhile that the row is urgent."""
+        return any(
+            urgency.must_send(
+                tier, content.estimate - fresh, fresh, writer_count=self.expected_writer_count, is_read=True
+            )
+            for tier, content in zip(self.tiers, self.contents(now_s), strict=True)
+            if (fresh := sum(self.unsent.get(tier.series, {}).values()))
+        )
+
+
+class ReplicaTable:
+    """Loads replicas from the host table, and stores them."""
+
+    def __init__(self, table: HostTable, part_of: Callable[[Key], Part | None]) -> None:
+        self.table = table
+        self._part_of = part_of
+
+    def load(self, names: Sequence[str]) -> list[Replica]:
+        """Return the replicas of rows, to look at."""
+        found = []
+        for step in self.steps(names):
+            with self.table.locked():
+                rows = self.table.load(step)
+            found += [self._replica(row) for row in rows]
+        return found
+
+    def is_limited(self, name: str) -> bool:
+        """Return True if limits count in a row."""
+        return self._part_of(key_of(name)) is not None
+
+    def unsent_names(self) -> list[str]:
+        """Return the rows with hits that no document is known to hold."""
+        with self.table.locked():
+            return self.table.unsent_names()
+
+    def unsent(self) -> Iterator[Replica]:
+        """Yield the replicas with such hits."""
+        for step in self.steps(self.unsent_names()):
+            yield from self.load(step)
+
+    def steps(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Divide rows into those of one transaction each, and pause after each, so that requests run."""
+        for start in range(0, len(names), STEP):
+            if start:
+                pause()
+            yield names[start : start + STEP]
+
+    @contextmanager
+    def changing(self, names: Sequence[str]) -> Iterator[list[Replica]]:
+        """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed."""
+        with self.table.transaction():
+            replicas = list(map(self._replica, self.table.load(names)))
+            urgent = {replica.name: replica.urgent_s for replica in replicas}
+            yield replicas
+            self.table.store([_columns_of(replica) for replica in replicas if not replica.is_forgotten])
+            self.table.delete([replica.name for replica in replicas if replica.is_forgotten])
+        if any(replica.urgent_s not in (None, urgent[replica.name]) for replica in replicas):
+            self.table.wake()
+
+    def _replica(self, row: Sequence[Any]) -> Replica:
+        name, hits, unsent, *plain, attempted, attempt = row[:11]
+        key = key_of(name)
+        writer_count, is_asked, due_s, urgent_s, requested_s, held = plain
+        return Replica(
+            name,
+            (hits, unsent),
+            writer_count,
+            bool(is_asked),
+            due_s,
+            urgent_s,
+            requested_s,
+            held,
+            None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
+            Document.of(row[11:]),
+            self.table.max_writer_count,
+            key,
+            self._part_of(key),
+        )
+
+
+def _columns_of(replica: Replica) -> Sequence[Any]:
+    attempt, counted = replica.attempt, replica.changed_hits
+    return (
+        replica.name,
+        replica.packed[0] if counted is None else pack(*counted),
+        pack(replica.unsent) if replica.has_unsent else None,
+        replica.writer_count,
+        replica.is_asked,
+        replica.due_s,
+        replica.urgent_s,
+        replica.requested_s,
+        replica.held,
+        None if attempt is None else pack(attempt.hits),
+        None if attempt is None else attempt.dump(),
+        *replica.document.columns(),
+    )
+
+
+def _useful(hits: Hits, now_s: float) -> Hits:
+    """Return the newest frames of each series, as many as a limit can have, without those that are far ahead.
+
+    The clock of an instance that counted those is wrong.
+    """
+    useful: dict[Series, Frames] = {}
+    for series, frames in hits.items():
+        ahead_s = now_s + max(series.frame_s, AHEAD_S)
+        starts = nlargest(MAX_FRAMES + SPARE_FRAMES, (start_s for start_s in frames if start_s <= ahead_s))
+        useful[series] = {start_s: frames[start_s] for start_s in starts}
+    return useful
+
+
+def _next_version(version: int | None, *, is_raising: bool) -> int:
+    """Return the version after a write. One that raises a horizon must be noticed by writes that go by their mark.
+
+    That of a first write is one that no earlier document of the key has had, by chance: one of 2^51 numbers.
+    """
+    if version is None:
+        return secrets.randbelow(2**52) | 1
+    return version + (VERSION_JUMP if is_raising else 1)
