@@ -214,7 +214,6 @@ class DecidedRequest:
     endpoint: str
     now_s: float  # time of the request
     duration_s: float  # time that the decision took
-    lifetime_s: object = None  # of the token that was issued, as the token says it
 
 
 def outcome_of(decision: Decision) -> Outcome:

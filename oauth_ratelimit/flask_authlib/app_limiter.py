@@ -244,6 +244,10 @@ class AppLimiter:
         self.log.warning("request_taken_back", key=client_id, client_id=logged_name(client_id), hint=TAKEN_BACK)
         self._running_worker().observer.note_taken_back()
 
+    def note_lifetime(self, record: DecidedRequest, lifetime_s: object) -> None:
+        """Note the lifetime of the token that was issued for a request, as the token says it."""
+        self._running_worker().observer.note_lifetime(record, lifetime_s)
+
     def forget_tokens(self, client: Any) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.
 

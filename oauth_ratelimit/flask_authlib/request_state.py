@@ -5,6 +5,7 @@ Hooks find the state of a token in a context variable, which is reset whatever h
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -103,12 +104,10 @@ class RequestState:
             self.response.hits += (self.hit,)
 
     def note_lifetime(self, token: object) -> None:
-        """Note the lifetime of the token that was issued, to be counted with the request."""
+        """Note the lifetime of the token that was issued, to be counted."""
         if self.record is not None:
-            try:
-                self.record.lifetime_s = dict.get(token, "expires_in")  # type: ignore[call-overload]
-            except Exception:  # noqa: BLE001  # any object of the application
-                self.record.lifetime_s = None
+            with suppress(Exception):  # any object of the application
+                self.app_limiter.note_lifetime(self.record, dict.get(token, "expires_in"))  # type: ignore[call-overload]
 
     def settle_guess(self, error: Any = None) -> None:
         """Count the user's password as wrong if this is the error of one; else release it. Only the first call does."""

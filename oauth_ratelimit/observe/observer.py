@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oauth_ratelimit.core.decision import DecidedRequest, Decision, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
@@ -16,6 +16,8 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
 """Called as ``hook(decision, client_id=..., username=..., grant_type=...)``."""
+
+Noted = TypeVar("Noted")
 
 MAX_NOTED = 1000  # requests that wait for the background thread; one at a time takes five times as long as all at once
 
@@ -48,6 +50,7 @@ class Observer:
         self._clock = clock
         self._grant_names = {name: name for name in STANDARD_GRANTS}
         self._requests: deque[DecidedRequest] = deque()
+        self._lifetimes: deque[tuple[DecidedRequest, object]] = deque()  # of tokens that were issued for them
         self._counts = metrics is not None or statistics is not None
 
     def report(
@@ -61,7 +64,7 @@ class Observer:
     ) -> DecidedRequest | None:
         """Note a decision to be counted, and call the callback that it concerns. Raises what the callback raises.
 
-        Returns what it noted, which may get the token's lifetime until it is counted.
+        Returns what it noted.
         """
         record = None
         if self._counts:
@@ -80,6 +83,11 @@ class Observer:
             on_near_limit(decision, client_id=client_id, username=username, grant_type=grant_type)
         return record
 
+    def note_lifetime(self, request: DecidedRequest, lifetime_s: object) -> None:
+        """Note the lifetime of a token, to be counted: its request may be counted already."""
+        if self._statistics is not None:
+            self._lifetimes.append((request, lifetime_s))
+
     def note_taken_back(self) -> None:
         """Count a request that was taken back."""
         if self._metrics is not None:
@@ -93,11 +101,18 @@ class Observer:
 
     def count_noted(self) -> None:
         """Count what was noted so far. Several threads may do so at once."""
-        requests: list[DecidedRequest] = []
-        with suppress(IndexError):  # the end
-            while True:
-                requests.append(self._requests.popleft())
+        requests = _drained(self._requests)
         if self._statistics is not None:
             self._statistics.count(requests)
+            self._statistics.count_lifetimes(_drained(self._lifetimes))
         if self._metrics is not None and requests:
             self._metrics.record_decisions(requests)
+
+
+def _drained(queue: deque[Noted]) -> list[Noted]:
+    """Return what a queue holds, and empty it."""
+    found: list[Noted] = []
+    with suppress(IndexError):  # the end
+        while True:
+            found.append(queue.popleft())
+    return found

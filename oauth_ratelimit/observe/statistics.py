@@ -87,9 +87,16 @@ class StatisticsRecorder:
                 if request.endpoint == TOKEN_ENDPOINT:
                     client.count(decision, kind, request.grant, now_s)
                     client.count_token_request(decision, username, now_s)
-                    client.count_lifetime(request.lifetime_s)
                 else:
                     client.count(decision, kind, ENDPOINT + request.endpoint, now_s, f"{request.endpoint}/")
+
+    def count_lifetimes(self, issued: Iterable[tuple[DecidedRequest, object]]) -> None:
+        """Count the lifetimes of tokens that were issued for requests."""
+        settings = self._settings()
+        for request, lifetime_s in issued if settings.keep_s else ():
+            with self._lock:
+                places = settings.clients_per_minute, settings.users_per_client
+                self._client(request.client_id, *places, request.now_s).count_lifetime(lifetime_s)
 
     def count_guard_denial(self, decision: Decision, client_id: str, *, kind: str, now_s: float) -> None:
         """Count an attempt that the guard denies, or would deny. Nobody has proven to be that client.

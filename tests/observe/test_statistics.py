@@ -79,8 +79,9 @@ class Instance:
         grant = grant or (CREDENTIALS if username is None else PASSWORD)
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
-            more = username, grant, endpoint, self.clock(), 3e-6, lifetime_s
-            self.recorder.count([DecidedRequest(decision, client_id, *more)])
+            request = DecidedRequest(decision, client_id, username, grant, endpoint, self.clock(), 3e-6)
+            self.recorder.count([request])
+            self.recorder.count_lifetimes([(request, lifetime_s)])
         self.clock.advance(pause_s)
 
     def run(self, after_s: float = 10.0) -> None:
