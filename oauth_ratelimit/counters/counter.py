@@ -275,15 +275,13 @@ class RequestCounter:
             horizons = extend_horizons(horizons, part.horizons)
         drop_over(hits, horizons, now_s)
         drop_over(held, horizons, now_s)
-        due_s, urgent_s = self._times(each, unsent, now_s) if self._is_shared else (self._over_s(part, row), None)
+        if self._is_shared:
+            due_s, urgent_s = self._times(each, unsent, now_s)
+        else:  # when the row is over; of many rows those go first that were quiet longest
+            due_s, urgent_s = self._monotonic() + part.horizon_s + self._interval_s, None
         packed_held = pack(held) if any(held.values()) else None
         packed = pack(hits, horizons), pack(unsent) if unsent else None, due_s, urgent_s, row.taken, packed_held
         return Written(row.name, *packed, row.change)
-
-    def _over_s(self, part: Part, row: Row) -> float:
-        """Return when a row that is sent nowhere is over. It is put off once in an interval: an index goes by it."""
-        over_s = self._monotonic() + part.horizon_s + self._interval_s
-        return over_s if over_s > row.due + self._interval_s else row.due
 
     def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
         """Return when a row is due with a full cycle, and when it is urgent."""
