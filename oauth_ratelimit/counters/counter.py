@@ -88,6 +88,7 @@ class RequestCounter:
         self._monotonic = monotonic
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
         self._is_exhausted = False  # a key found no room
+        self._has_waited = False  # the request has waited for the lock for as long as it may
         self._has_postponed = False  # a request did not get the lock
         self._postponed: dict[str, Postponed] = {}  # by row; the lock of the table guards it
 
@@ -254,6 +255,7 @@ class RequestCounter:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the table, and log afterwards if it had no room: nothing is written under a lock."""
         with self._table.locked():
+            self._has_waited = False
             yield
         if self._is_exhausted:
             self._is_exhausted = False
@@ -287,6 +289,9 @@ class RequestCounter:
             if not self._write(written):
                 return False
         except HostLocked:
+            if not self._has_waited:
+                self._has_waited = True
+                return False  # decide on what the rows hold after the wait
             self._postpone(counted, cost)
         else:
             self._count_postponed(now_s)
@@ -299,14 +304,15 @@ class RequestCounter:
             self._postponed.pop(each.name, None)
         return is_written
 
-    def _postpone(self, counted: Iterable[tuple[Opened, Sequence[Cell]]], cost: int) -> None:
-        self._table.lock_timeout_count += 1
+    def _postpone(self, counted: Sequence[tuple[Opened, Sequence[Cell]]], cost: int) -> None:
+        if any(cells for _, cells in counted):
+            self._table.lock_timeout_count += 1
+            self._has_postponed = True
         for each, cells in counted:
             if len(self._postponed) < MAX_POSTPONED or each.row.name in self._postponed:
                 postponed = self._postponed.setdefault(each.row.name, Postponed(each.part, {}))
                 for series, start_s in cells:
                     add_hits(postponed.hits, series, start_s, cost)
-        self._has_postponed = True
 
     def _count_postponed(self, now_s: float) -> None:
         """Write what was postponed, as long as the lock can be taken."""

@@ -32,8 +32,7 @@ MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has secon
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
 LISTED = 1000  # rows at once: requests wait for the end
-LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, or of several together
-LOCK_MEMORY_S = 1.0  # after which a lock that was found taken is waited for again
+LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, that for other threads included
 CYCLE_WAIT_S = 1.0  # longest wait of the sync cycle
 STUCK_S = 10.0  # after which a file whose lock each cycle has found taken is not used any more
 
@@ -139,9 +138,8 @@ class HostTable:
         self._is_open = False
         self._connection: sqlite3.Connection
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
-        self._locked_since_s: float | None = None  # requests have found the file's lock taken, and never free since
-        self._locked_at_s = 0.0  # last time
-        self._stuck_since_s: float | None = None  # cycles have
+        self._begun_s = 0.0  # time at which the request that has the lock began to wait
+        self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
         self._process_id = os.getpid()  # last: other threads go by it
 
     @property
@@ -166,7 +164,7 @@ class HostTable:
             self._connection = self._connected = connected
         elif not is_in_memory:
             self._connection = open_in_memory(_SCHEMA)
-        self._is_open, self._locked_since_s, self._stuck_since_s = True, None, None
+        self._is_open, self._stuck_since_s = True, None
 
     def _close_file(self) -> None:
         """Close the file, so that no connection crosses a fork. The next request opens it again."""
@@ -220,6 +218,7 @@ class HostTable:
     def locked(self) -> Iterator[None]:
         """Hold the lock for a request."""
         self.leave_to_parent()
+        begun_s = time.monotonic()
         # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
         while self._lock.locked():
             time.sleep(0)
@@ -227,6 +226,7 @@ class HostTable:
             if not self._is_open:
                 self._take(None if self._file is None else self._file.open())
             self._end_interrupted()
+            self._begun_s = begun_s
             yield
 
     def _end_interrupted(self) -> None:
@@ -252,12 +252,8 @@ class HostTable:
                     self._count_alone(exc)
 
     def _wait_for_lock(self) -> None:
-        """Wait a moment. Raises ``HostLocked`` if this and former requests have waited for long enough."""
-        now_s = time.monotonic()
-        if self._locked_since_s is None or now_s - self._locked_at_s > LOCK_MEMORY_S:
-            self._locked_since_s = now_s
-        self._locked_at_s = now_s
-        if now_s - self._locked_since_s >= LOCK_WAIT_S:
+        """Wait a moment. Raises ``HostLocked`` if the request has waited for long enough."""
+        if time.monotonic() - self._begun_s >= LOCK_WAIT_S:
             raise HostLocked
         nap()
 
@@ -279,7 +275,6 @@ class HostTable:
         )
         most = math.inf if has_room else self.max_keys
         self._run(added, (name, now_s, due_s, urgent_s, most))
-        self._locked_since_s = None
         if urgent_s is not None:
             self.wake()
 
@@ -299,7 +294,6 @@ class HostTable:
             for row in rows:
                 values += (row.name, row.change)
         is_written = self._run(statement, values)[1] == len(rows)
-        self._locked_since_s = None
         if is_written and any(row.urgent is not None for row in rows):
             self.wake()
         return is_written
