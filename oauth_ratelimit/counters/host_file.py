@@ -26,7 +26,6 @@ MAX_LOG_PAGES = 10_000  # of the write-ahead log, from which on a request checkp
 SHORTEST_NAP_S = 0.0002
 LONGEST_NAP_S = 0.001
 _LOCK, _WAL, _SHM = "-lock", "-wal", "-shm"
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ALONE = "this process counts alone: each such process admits the limits once more"
 
@@ -94,7 +93,7 @@ class HostFile:
 
     def note_problem(self, exc: Exception, connection: FileConnection | None = None) -> None:
         """Log why the file is not used, once for each reason."""
-        if connection is not None and isinstance(exc, sqlite3.Error) and _code(exc) in _DAMAGED:
+        if connection is not None and isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
             self._damaged = connection.file_id  # to be put aside before the path is opened again
         reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
         if reason != self.problem:
@@ -131,7 +130,7 @@ class HostFile:
         try:
             return self._connect_to_file()
         except sqlite3.DatabaseError as exc:
-            if _code(exc) not in _DAMAGED:
+            if _code(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
                 raise
             self._put_aside(str(exc))
             return self._connect_to_file()
