@@ -137,6 +137,7 @@ class Guard:
             store=replace(settings.store, uri=None),
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
             max_keys=settings.guard.max_keys,
+            host=settings.host and f"{settings.host}-guard",  # the cycles of either would drop the other's rows
         )
         self._enforced = _lowest_enforced(own.policies)
         if self.limiter is not None:

@@ -69,7 +69,7 @@ class Limiter:
         self._clock = self._given_clock
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table = HostTable(max_keys=settings.max_keys)
+        self._table = HostTable(max_keys=settings.max_keys, path=None if is_shared else settings.host)
         intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
         self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
         self._server_clock: ServerClock | None = None
@@ -231,6 +231,8 @@ class Limiter:
                 later ones. Any other cycle sends all hits, and reads every key if it comes soon after another one.
         """
         self.denial_events.end_minute(self._clock())
+        self._table.follow_file()
+        self._counter.count_postponed(now_s=self._clock())
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 
     def sync_urgent(self) -> CycleReport | None:
@@ -278,6 +280,11 @@ class Limiter:
         return self._cycle.preload(count, self._clock(), scopes=scopes)
 
     @property
+    def host_problem(self) -> str | None:
+        """Why the file that ``host`` names is not used; None while it is, or without one."""
+        return self._table.problem
+
+    @property
     def clock_offset_s(self) -> float:
         """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return 0.0 if self._server_clock is None else self._server_clock.offset_s
@@ -305,7 +312,9 @@ class Limiter:
             deadline: When to give up; None gives it all the time that a process has to end.
         """
         self.denial_events.end_minute(math.inf)
+        self._counter.count_postponed(now_s=self._clock())
         self._cycle.end(deadline or Deadline(monotonic=self._monotonic))
+        self._table.close()
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""

@@ -62,7 +62,7 @@ class _FrozenAppLimiter(AppLimiter):
         settings = live.current
         if live.file and live.file.rejection:
             raise ConfigError(live.file.rejection.problems, source=live.file.path)
-        alone = replace(settings, store=replace(settings.store, uri=None))
+        alone = replace(settings, store=replace(settings.store, uri=None), host=None)
         super().__init__(LiveSettings(alone, lambda: None), **parts)
 
     def report_start(self) -> None:

@@ -77,9 +77,9 @@ class Sequence:
 
 
 @contextmanager
-def running_sequence(mongo_uri: str, worker_count: int) -> Iterator[Sequence]:
-    """Yield a sequence of requests to a new server."""
-    env = {"SEQUENCE_MONGO_URI": mongo_uri}
+def running_sequence(mongo_uri: str | None, worker_count: int, *, host: str = "off") -> Iterator[Sequence]:
+    """Yield a sequence of requests to a new server, whose workers share through a database or a file."""
+    env = {"SEQUENCE_HOST": host} if mongo_uri is None else {"SEQUENCE_MONGO_URI": mongo_uri, "SEQUENCE_HOST": host}
     options = ("--keep-alive=60",)
     with Gunicorn(APP, worker_class="gthread", workers=worker_count, threads=4, env=env, extra=options) as server:
         sequence = Sequence(server.port, worker_count)

@@ -2,6 +2,7 @@
 
 Environment:
     SEQUENCE_MONGO_URI: Where counters are shared.
+    SEQUENCE_HOST: The file that workers count in, without a database.
 """
 
 import logging
@@ -25,7 +26,8 @@ server.register_grant(ClientCredentialsGrant)
 app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
 app.config["OAUTH_RATELIMIT_CONFIG"] = {
     "mode": "enforce",
-    "store": {"uri": os.environ["SEQUENCE_MONGO_URI"]},
+    "store": {"uri": os.environ.get("SEQUENCE_MONGO_URI")},
+    "host": os.environ.get("SEQUENCE_HOST", "off"),
     "clients": {
         client_name(limit, number): {"limits": {"client": [{"limit": limit, "window": "10m"}]}}
         for limit in LIMITS

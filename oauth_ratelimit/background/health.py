@@ -34,6 +34,7 @@ class Health(NamedTuple):
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
     rejected_at_s: float | None = None  # when that began, seconds since the epoch
     connection_problem: str | None = None  # why a new store.uri is not used; None while it is used
+    host_problem: str | None = None  # why the file that host names is not used; None while it is used
 
 
 class HealthMonitor:
@@ -107,6 +108,7 @@ class HealthMonitor:
             rejection=rejection,
             rejected_at_s=rejection and self._time_of(rejection.since_s),
             connection_problem=self._reconnector.problem if self._reconnector else None,
+            host_problem=self._limiter.host_problem,
         )
 
     def _time_of(self, at_uptime_s: float) -> float:

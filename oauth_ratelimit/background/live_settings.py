@@ -147,7 +147,7 @@ class LiveSettings:
         restart_needed = bool(fixed_changes) and not gives_way
         if restart_needed:
             store = new.store if new.store.has_same_collections(old.store) else old.store
-            new = replace(new, store=store, sync=used.sync, privacy=used.privacy)
+            new = replace(new, store=store, sync=used.sync, privacy=used.privacy, host=used.host)
         self.current, self._applied_base, self.overrides = new, base, overrides
         is_overridden = mode is not former_mode and mode is not new.policies.mode
         # The one line that switches limits off needs no restart.

@@ -1,5 +1,6 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_network
@@ -36,6 +37,8 @@ HEADER_FAMILIES = ("ietf", "x-ratelimit")
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
 MAX_NETWORK_LENGTH = 50
+HOST_PATH = r"/[!-.0-~]([!-~]*[!-.0-~])?"  # ASCII without spaces; no slash at the end
+MAX_PATH_LENGTH = 1000
 
 _URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
 
@@ -323,6 +326,29 @@ class StatisticsSettings:
     )
 
 
+def _host(value: object) -> str | None:
+    if value is False or value == "off":
+        return None
+    if not isinstance(value, str) or not re.fullmatch(HOST_PATH, value) or len(value) > MAX_PATH_LENGTH:
+        raise ValueError
+    value.encode()
+    return value
+
+
+HOST = scalar(
+    _host,
+    "off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such as "
+    "/var/lib/myauth/ratelimit.db",
+    schema={
+        "anyOf": [
+            {"const": False},
+            {"type": "string", "pattern": rf"^(off|{HOST_PATH})$", "maxLength": MAX_PATH_LENGTH},
+        ]
+    },
+    words="`off`, or an absolute path",
+)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The whole configuration: an attribute for each section, and the policies that the others make together."""
@@ -336,6 +362,12 @@ class Settings:
     events: EventSettings = subsection(EventSettings, "events")
     statistics: StatisticsSettings = subsection(StatisticsSettings, "statistics")
     privacy: PrivacySettings = subsection(PrivacySettings, "privacy")
+    host: str | None = setting(
+        HOST,
+        default="off",
+        doc="File that all processes of this machine count in that name it, for limits that hold without a database. "
+        "off: each process counts for itself. No effect yet with store.uri.",
+    )
     max_keys: int = setting(
         whole(1, MAX_KEYS),
         default=1_000_000,

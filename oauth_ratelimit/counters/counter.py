@@ -12,13 +12,16 @@ from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import Frames, add_hits, bring_back, drop_over, pack, unpack, unpack_hits
 from oauth_ratelimit.counters.rules import ClientRules, Part
-from oauth_ratelimit.counters.table import MAX_WAITING, HostTable, Row, Written
+from oauth_ratelimit.counters.table import MAX_WAITING, HostLocked, HostTable, Row, Written
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0
+MAX_POSTPONED = 1000  # rows
+POSTPONED_STEP = 10  # rows that are written at once
+POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +48,13 @@ class HeldRow(NamedTuple):
     name: str
     part: Part
     cells: Sequence[Cell]  # that it counts in
+
+
+class Postponed(NamedTuple):
+    """Hits of a row that could not be written."""
+
+    part: Part
+    hits: dict[Series, Frames]
 
 
 Held = tuple[HeldRow, ...]
@@ -78,6 +88,9 @@ class RequestCounter:
         self._monotonic = monotonic
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
         self._is_exhausted = False  # a key found no room
+        self._has_waited = False  # the request has waited for the lock for as long as it may
+        self._has_postponed = False  # a request did not get the lock
+        self._postponed: dict[str, Postponed] = {}  # by row; the lock of the table guards it
 
     def check(
         self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
@@ -147,8 +160,17 @@ class RequestCounter:
                     ):
                         return False
                     written.append(self._without(each, row, taken, now_s))
-                if not written or self._table.write(written):
-                    return True
+                try:
+                    if not written or self._table.write(written):
+                        return True
+                except HostLocked:
+                    return False
+
+    def count_postponed(self, *, now_s: float) -> None:
+        """Count requests that could not be counted when they came."""
+        if self._postponed:
+            with self._locked():
+                self._count_postponed(now_s)
 
     def _without(self, each: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
         """Return a row after a request was taken back."""
@@ -201,7 +223,13 @@ class RequestCounter:
         if len(rows) < len(names):
             missing = {name: part for name, part in parts.items() if name not in rows}
             rows = self._create(missing, names, now_s, is_counted=is_counted)
-        return [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
+        opened = [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
+        for each in opened if self._postponed else ():
+            postponed = self._postponed.get(each.row.name)
+            for series, frames in postponed.hits.items() if postponed else ():
+                for start_s, count in frames.items():
+                    add_hits(each.hits, series, start_s, count)
+        return opened
 
     def _create(
         self, missing: Mapping[str, Part], names: Sequence[str], now_s: float, *, is_counted: bool
@@ -211,11 +239,15 @@ class RequestCounter:
         One that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
         due_s, writer_count = self._monotonic(), self._table.max_writer_count
+        created: dict[str, Row] = {}  # as they would be
         for name, part in missing.items():
             is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
             urgent_s = due_s if is_urgent else None
-            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
-        rows = self._table.read(names)
+            try:
+                self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
+            except HostLocked:
+                created[name] = Row(name, b"", None, 0, 0, 0, due_s, urgent_s, None, None)
+        rows = created | self._table.read(names)
         self._is_exhausted |= len(rows) < len(names)
         return rows
 
@@ -223,30 +255,74 @@ class RequestCounter:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the table, and log afterwards if it had no room: nothing is written under a lock."""
         with self._table.locked():
+            self._has_waited = False
             yield
         if self._is_exhausted:
             self._is_exhausted = False
             effect = "requests of new keys are admitted uncounted"
             self._log.error("keys_exhausted", max_keys=self._table.max_keys, effect=effect)
+        if self._has_postponed:
+            self._has_postponed = False
+            self._log.warning("host_lock_timeout", effect=POSTPONED)
 
     def _count(
         self, opened: Sequence[Opened], counts: Sequence[bool], now_s: float, cost: int = 1, *, sends: bool = True
     ) -> bool:
         """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        written, place = [], 0
+        written, counted, place = [], list[tuple[Opened, list[Cell]]](), 0
         for each in opened:
             tiers = each.part.tiers
             counting = zip(tiers, counts[place : place + len(tiers)], strict=True)
             place += len(tiers)
             cells = _cells({tier.series for tier, is_counted in counting if is_counted}, now_s)
-            if cells or each.is_moved:
+            if cells or each.is_moved or each.row.name in self._postponed:
                 held = unpack_hits(each.row.held)
                 for series, start_s in cells if self._is_shared and not sends else ():
                     add_hits(held, series, start_s, cost)
                 written.append(self._written(each, cells, cells if sends else (), now_s, cost, held=held))
+                counted.append((each, cells))
             else:
                 self._ask([each])
-        return not written or self._table.write(written)
+        if not written:
+            return True
+        try:
+            if not self._write(written):
+                return False
+        except HostLocked:
+            if not self._has_waited:
+                self._has_waited = True
+                return False  # decide on what the rows hold after the wait
+            self._postpone(counted, cost)
+        else:
+            self._count_postponed(now_s)
+        return True
+
+    def _write(self, written: Sequence[Written]) -> bool:
+        """Write rows with what was postponed of them, and return False if one has changed since it was read."""
+        is_written = self._table.write(written)
+        for each in written if is_written and self._postponed else ():
+            self._postponed.pop(each.name, None)
+        return is_written
+
+    def _postpone(self, counted: Sequence[tuple[Opened, Sequence[Cell]]], cost: int) -> None:
+        if any(cells for _, cells in counted):
+            self._table.lock_timeout_count += 1
+            self._has_postponed = True
+        for each, cells in counted:
+            if len(self._postponed) < MAX_POSTPONED or each.row.name in self._postponed:
+                postponed = self._postponed.setdefault(each.row.name, Postponed(each.part, {}))
+                for series, start_s in cells:
+                    add_hits(postponed.hits, series, start_s, cost)
+
+    def _count_postponed(self, now_s: float) -> None:
+        """Write what was postponed, as long as the lock can be taken."""
+        while self._postponed:
+            parts = {name: self._postponed[name].part for name in list(self._postponed)[:POSTPONED_STEP]}
+            opened = self._open_rows(parts, now_s, is_counted=True)
+            try:
+                self._write([self._written(each, (), (), now_s, held=unpack_hits(each.row.held)) for each in opened])
+            except HostLocked:
+                return
 
     def _ask(self, opened: Iterable[Opened]) -> None:
         """Have the next cycle look at documents, because of a request that counts nowhere."""
@@ -275,15 +351,13 @@ class RequestCounter:
             horizons = extend_horizons(horizons, part.horizons)
         drop_over(hits, horizons, now_s)
         drop_over(held, horizons, now_s)
-        due_s, urgent_s = self._times(each, unsent, now_s) if self._is_shared else (self._over_s(part, row), None)
+        if self._is_shared:
+            due_s, urgent_s = self._times(each, unsent, now_s)
+        else:  # when the row is over; of many rows those go first that were quiet longest
+            due_s, urgent_s = self._monotonic() + part.horizon_s + self._interval_s, None
         packed_held = pack(held) if any(held.values()) else None
         packed = pack(hits, horizons), pack(unsent) if unsent else None, due_s, urgent_s, row.taken, packed_held
         return Written(row.name, *packed, row.change)
-
-    def _over_s(self, part: Part, row: Row) -> float:
-        """Return when a row that is sent nowhere is over. It is put off once in an interval: an index goes by it."""
-        over_s = self._monotonic() + part.horizon_s + self._interval_s
-        return over_s if over_s > row.due + self._interval_s else row.due
 
     def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
         """Return when a row is due with a full cycle, and when it is urgent."""

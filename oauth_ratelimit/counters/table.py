@@ -3,7 +3,8 @@
 A row belongs to a key. It holds the hits that decisions use, and of them those that no document has yet. A request
 reads its rows, decides, and writes them back in one statement, which applies only if none of them has changed
 meanwhile. So a request counts in all of its limits or in none, and whatever ends the process leaves the state before
-the statement or after it. The sync cycle changes rows in transactions.
+the statement or after it. The sync cycle changes rows in transactions. The rows are in memory, or in
+a file that several processes count in.
 """
 
 import math
@@ -16,19 +17,31 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from oauth_ratelimit.counters.host_file import (
+    LAYOUT,
+    FileConnection,
+    HostFile,
+    UnusableFile,
+    is_busy,
+    nap,
+    open_in_memory,
+)
 from oauth_ratelimit.process.fork import hold_over_fork
 
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
 LISTED = 1000  # rows at once: requests wait for the end
+LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, that for other threads included
+CYCLE_WAIT_S = 1.0  # longest wait of the sync cycle
+STUCK_S = 10.0  # after which a file whose lock each cycle has found taken is not used any more
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE rows (
     name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
     hits BLOB NOT NULL DEFAULT x'',           -- hits that decisions use, with the horizons of their series
     unsent BLOB,                              -- of them, those that are in no write; NULL if there are none
-    change INTEGER NOT NULL DEFAULT 0,        -- number of changes
+    change INTEGER NOT NULL DEFAULT (random() >> 2),  -- raised with each change; from another number on if made anew
     writer_count INTEGER NOT NULL DEFAULT 0,  -- instances that write the document, this one included; 0: never read
     is_asked INTEGER NOT NULL DEFAULT 0,      -- a request came since the last cycle that took the row
     due REAL NOT NULL,                        -- when a full cycle takes it; times go by a clock that is never set
@@ -49,8 +62,8 @@ CREATE TABLE rows (
 ) WITHOUT ROWID;
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
-CREATE TABLE host (key_count INTEGER NOT NULL);
-INSERT INTO host VALUES (0);
+CREATE TABLE host (key_count INTEGER NOT NULL, layout INTEGER NOT NULL, user_id INTEGER, boot_id TEXT);
+INSERT INTO host VALUES (0, {LAYOUT}, NULL, NULL);
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
@@ -93,47 +106,127 @@ SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
 """Columns that the sync cycle reads and writes."""
 
 
+class HostLocked(Exception):
+    """Another process has held the file's lock for too long."""
+
+
 class HostTable:
-    """Counters of this process.
+    """Counters of this process, or of all processes that have one path.
 
     Requests hold the lock with ``locked``, the sync cycle with ``transaction``; all other methods need it held, but
-    those that say otherwise.
+    those that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
+    ``write`` raise ``HostLocked``.
     """
 
-    def __init__(self, *, max_keys: int) -> None:
+    def __init__(self, *, max_keys: int, path: str | None = None) -> None:
         self.max_keys = max_keys
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
+        self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
+        self._file = None if path is None else HostFile(path, _SCHEMA)
+        self._start_closed()
+        if self._file is not None:  # before the connection's lock, as in ``follow_file``
+            hold_over_fork(self._file, lambda file: file.opening)
+        hold_over_fork(self, lambda table: table._lock, HostTable._close_file)
+
+    def _start_closed(self) -> None:
         self._lock = threading.Lock()  # guards the connection
+        if self._file is not None:
+            self._file.opening = threading.Lock()
         self._calm = threading.Lock()  # released when a row becomes urgent, or ``wake`` is called
         self._calm.acquire()
-        self._open()
-        hold_over_fork(self, lambda table: table._lock)
+        self._is_open = False
+        self._connection: sqlite3.Connection
+        self._connected: FileConnection | None = None  # the connection, if it is one to the file
+        self._begun_s = 0.0  # time at which the request that has the lock began to wait
+        self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
+        self._process_id = os.getpid()  # last: other threads go by it
 
-    def _open(self) -> None:
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.executescript(_SCHEMA)
-        self._connection, self._process_id = connection, os.getpid()
+    @property
+    def problem(self) -> str | None:
+        """Why the file is not used; None while it is, or without one."""
+        return None if self._file is None else self._file.problem
 
     def leave_to_parent(self) -> bool:
         """In a forked child, take a table of its own, and return whether it is one. Python may not know of a fork."""
         if self._process_id == os.getpid():
             return False
-        _inherited.append(self._connection)
-        self._lock, self._calm = threading.Lock(), threading.Lock()
-        self._calm.acquire()
-        self._open()
+        if self._is_open:
+            _inherited.append(self._connection)
+        self._start_closed()
         return True
+
+    def _take(self, connected: FileConnection | None) -> None:
+        """Use a connection to the file, None for memory, in place of the present one."""
+        is_in_memory = self._is_open and self._connected is None
+        self._close_file()
+        if connected is not None:
+            self._connection = self._connected = connected
+        elif not is_in_memory:
+            self._connection = open_in_memory(_SCHEMA)
+        self._is_open, self._stuck_since_s = True, None
+
+    def _close_file(self) -> None:
+        """Close the file, so that no connection crosses a fork. The next request opens it again."""
+        if self._connected is not None:
+            self._is_open = False
+            with suppress(sqlite3.Error):
+                self._connected.close()
+            self._connected = None
+
+    def close(self) -> None:
+        """Close the file, if there is one. Takes the lock."""
+        with self._lock:
+            self._close_file()
+
+    def follow_file(self) -> None:
+        """Look after the file before a cycle: use the one that the path names now, and checkpoint. Takes the lock."""
+        if self._file is None or self._process_id != os.getpid():
+            return
+        with self._file.opening:
+            with self._lock:
+                if not self._is_open or (self._connected is not None and self._can_stay(self._file, self._connected)):
+                    return
+            connected = self._file.open()  # waits, so requests go on meanwhile
+            with self._lock:
+                self._take(connected)
+
+    def _can_stay(self, file: HostFile, connected: FileConnection) -> bool:
+        """Checkpoint, and return whether the file can still be used."""
+        if not file.is_file_of(connected):
+            return False
+        try:
+            connected.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            connected.execute("BEGIN IMMEDIATE")
+            connected.execute("COMMIT")
+        except sqlite3.Error as exc:
+            now_s = time.monotonic()
+            self._stuck_since_s = self._stuck_since_s or now_s
+            if is_busy(exc) and now_s - self._stuck_since_s < STUCK_S:
+                return True
+            self._count_alone(exc)
+            return False
+        self._stuck_since_s = None
+        return True
+
+    def _count_alone(self, exc: Exception) -> None:
+        if self._file is not None:
+            self._file.note_problem(exc, self._connected)
+        self._take(None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock for a request."""
         self.leave_to_parent()
+        begun_s = time.monotonic()
         # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
         while self._lock.locked():
             time.sleep(0)
         with self._lock:
+            if not self._is_open:
+                self._take(None if self._file is None else self._file.open())
             self._end_interrupted()
+            self._begun_s = begun_s
             yield
 
     def _end_interrupted(self) -> None:
@@ -141,9 +234,37 @@ class HostTable:
         if self._connection.in_transaction:
             self._connection.rollback()
 
+    def _run(self, statement: str, values: Sequence[Any]) -> tuple[list[Any], int]:
+        """Run a statement of a request, and return the rows that it found and the number of those that it changed.
+
+        After an error of the file it runs in memory.
+        """
+        while True:
+            try:
+                cursor = self._connection.execute(statement, values)
+                return cursor.fetchall(), cursor.rowcount
+            except sqlite3.Error as exc:
+                if self._connected is None:
+                    raise
+                if is_busy(exc):
+                    self._wait_for_lock()
+                else:
+                    self._count_alone(exc)
+
+    def _wait_for_lock(self) -> None:
+        """Wait a moment. Raises ``HostLocked`` if the request has waited for long enough."""
+        if time.monotonic() - self._begun_s >= LOCK_WAIT_S:
+            raise HostLocked
+        nap()
+
     def read(self, names: Sequence[str]) -> dict[str, Row]:
         """Return the rows that exist."""
-        return {row[0]: Row._make(row) for row in self._connection.execute(_select(len(names)), names)}
+        try:
+            found, _ = self._run(_select(len(names)), names)
+        except HostLocked:  # a reader waits only for a process that repairs the file after another one was killed
+            self._count_alone(UnusableFile("another process holds its lock"))
+            return {}
+        return {row[0]: Row._make(row) for row in found}
 
     def insert(
         self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None, has_room: bool = False
@@ -153,7 +274,7 @@ class HostTable:
             "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
         )
         most = math.inf if has_room else self.max_keys
-        self._connection.execute(added, (name, now_s, due_s, urgent_s, most))
+        self._run(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
             self.wake()
 
@@ -172,7 +293,7 @@ class HostTable:
                 values.append(row.name)
             for row in rows:
                 values += (row.name, row.change)
-        is_written = self._connection.execute(statement, values).rowcount == len(rows)
+        is_written = self._run(statement, values)[1] == len(rows)
         if is_written and any(row.urgent is not None for row in rows):
             self.wake()
         return is_written
@@ -184,16 +305,28 @@ class HostTable:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold the lock for the sync cycle, whose changes apply together or, after an error or Ctrl-C, not at all."""
-        self.leave_to_parent()
-        with self._lock:
-            self._end_interrupted()
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.rollback()
+        deadline_s = time.monotonic() + CYCLE_WAIT_S
+        while True:
+            with self.locked():
+                if self._has_begun(is_last_try=time.monotonic() >= deadline_s):
+                    try:
+                        yield
+                        self._connection.execute("COMMIT")
+                    except BaseException:
+                        self._connection.rollback()
+                        raise
+                    return
+            nap()  # with the lock free for requests
+
+    def _has_begun(self, *, is_last_try: bool) -> bool:
+        """Begin a transaction, and return False if another process has the file's lock."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if is_last_try or not is_busy(exc):
                 raise
+            return False
+        return True
 
     def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
@@ -275,7 +408,7 @@ class HostTable:
     def end_waiting(self, now_s: float, until_s: float) -> None:
         """Have the next cycle take the rows whose hits wait. Takes the lock."""
         ended = "UPDATE rows SET due = ? WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
-        with self.locked():
+        with self.transaction():
             self._connection.execute(ended, (now_s, now_s, until_s))
 
     def _names(self, statement: str, *values: float) -> list[str]:

@@ -69,6 +69,9 @@ class Metrics:
         self._flush_keys = histogram("flush_keys", "Documents written by a sync cycle.", buckets=FLUSH_KEYS_BUCKETS)
         self._flush_conflicts = counter("flush_conflicts", "Writes that lost a race and were repeated.")
         self._flush_failures = counter("flush_failures", "Sync cycles that failed because of MongoDB.")
+        self._lock_timeouts = counter(
+            "host_lock_timeouts", "Requests that did not get the lock of the host's file, and were counted later."
+        )
         self._over_admitted = counter(
             "over_admitted",
             "Hits above a limit, admitted while instances did not know of each other. The instance that writes one "
@@ -140,6 +143,7 @@ class Metrics:
         if report.flushed_count:
             self._flush_keys.observe(report.flushed_count)
         self._flush_conflicts.inc(report.conflict_count)
+        self._lock_timeouts.inc(report.lock_timeout_count)
         for policy, hits in report.over_admitted.items():
             self._over_admitted.labels(policy).inc(hits)
 

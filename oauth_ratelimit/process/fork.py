@@ -9,7 +9,8 @@ from typing import Any
 
 LONGEST_HOLD_S = 1.0  # that a fork waits for a lock
 
-_locks: "weakref.WeakKeyDictionary[Any, Callable[[Any], threading.Lock]]" = weakref.WeakKeyDictionary()
+_Held = tuple[Callable[[Any], threading.Lock], Callable[[Any], object] | None]
+_locks: "weakref.WeakKeyDictionary[Any, _Held]" = weakref.WeakKeyDictionary()
 _held: list[threading.Lock] = []
 _methods: list[tuple["weakref.ref[Any]", Callable[[Any], object]]] = []
 
@@ -24,19 +25,24 @@ def call_in_child(method: Callable[[], object]) -> None:
     _methods.append((weakref.ref(method.__self__), method.__func__))  # type: ignore[attr-defined]  # a bound method
 
 
-def hold_over_fork(owner: Any, lock_of: Callable[[Any], threading.Lock]) -> None:
+def hold_over_fork(
+    owner: Any, lock_of: Callable[[Any], threading.Lock], prepare: Callable[[Any], object] | None = None
+) -> None:
     """Hold a lock of an object while the process forks, so that no thread is inside what it guards.
 
-    Python's own threads are stopped anywhere by a fork, also inside a library that has locks of its own.
+    Python's own threads are stopped anywhere by a fork, also inside a library that has locks of its own. ``prepare`` is
+    called before the fork, with the lock held.
     """
-    _locks[owner] = lock_of
+    _locks[owner] = lock_of, prepare
 
 
 def _hold_all() -> None:
-    for owner, lock_of in list(_locks.items()):
+    for owner, (lock_of, prepare) in list(_locks.items()):
         lock = lock_of(owner)
         if lock.acquire(timeout=LONGEST_HOLD_S):
             _held.append(lock)
+            if prepare is not None:
+                prepare(owner)
 
 
 def _release_all() -> None:

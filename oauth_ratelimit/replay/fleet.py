@@ -25,7 +25,12 @@ class _QuietEvents(DenialEvents):
 def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
     """Return a limiter in the time of a clock that logs no denials: a recording may hold millions."""
     return Limiter(
-        settings, store, clock=clock, monotonic=clock, denial_events=_QuietEvents(1), follows_store_clock=True
+        replace(settings, host=None),
+        store,
+        clock=clock,
+        monotonic=clock,
+        denial_events=_QuietEvents(1),
+        follows_store_clock=True,
     )
 
 

@@ -99,6 +99,7 @@ class SyncCycle:
             report.quarantined_count = len(self._quarantined)
             with self._table.locked():
                 report.key_count = self._table.key_count()
+                report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
         return report

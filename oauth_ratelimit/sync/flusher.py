@@ -75,6 +75,7 @@ class CycleReport:
     in_flight_hits: int = 0  # not yet known to have arrived
     quarantined_count: int = 0  # keys that wait for the repair of their document
     key_count: int = 0
+    lock_timeout_count: int = 0  # requests that did not get the lock of the host's file
     waiting_count: int = 0  # keys far from their limits, at most, whose hits wait for a later cycle
 
 

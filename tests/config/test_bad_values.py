@@ -31,6 +31,10 @@ POLICY_NAME = "1 to 64 printable ASCII characters other than quotation mark and 
 RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 LIMIT = f"a mapping with limit and window, or {RATES}"
 RATES_IN_BOUNDS = "1 to 2^53 requests per 1 second to 366 days"
+HOST = (
+    "off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such as "
+    "/var/lib/myauth/ratelimit.db"
+)
 MAX_KEYS = "a whole number from 1 to 1000000000"
 ASCII = "printable ASCII characters other than quotation mark and backslash"
 COLLECTION = "1 to 120 letters, digits, dots, hyphens and underscores, the first a letter or underscore"
@@ -45,6 +49,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("mode", MODE, ["Enforce", True, None, ["off"]]),
     ("enabled", FLAG, ["false", 0]),
     ("instance", "text of 1 to 255 characters", ["", 7]),
+    ("host", HOST, ["auto", "ratelimit.db", "/", "/run/", "/run/my auth.db", "~/ratelimit.db", True, None, 3]),
     ("max_keys", MAX_KEYS, [0, 1.5, True, 10**10]),
     ("trusted_clients", "a list", ["app", None]),
     ("trusted_clients[0]", PATTERN, ["", 17]),
@@ -254,7 +259,7 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
 # Unknown keys by their path, with the keys that are allowed there.
 UNKNOWN = {
     "limts": "mode, enabled, instance, limits, grants, trusted_clients, plans, clients, endpoints, canary, "
-    "store, sync, denial, guard, reuse, events, statistics, privacy, max_keys",
+    "store, sync, denial, guard, reuse, events, statistics, privacy, host, max_keys",
     "limits.user[0].windw": "mode, enabled, limit, window, name, frames, estimator, count_denied, on_limit",
     "clients.app.grants.password.path": SWITCH,
     "guard.limits.name": "user, passed_on, passed_on_total, client, client_address, address",

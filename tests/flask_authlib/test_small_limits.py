@@ -1,6 +1,7 @@
 """Small limits on real workers: one request after another, each to a random worker."""
 
 import statistics
+from pathlib import Path
 
 from testbed.sequence import running_sequence
 
@@ -15,3 +16,9 @@ def test_workers_together_admit_a_small_limit_and_little_more(mongo_uri: str) ->
         counts = [sequence.admitted(10, number) for number in range(12)]
     assert min(counts) >= 10
     assert statistics.median(counts) <= 8 * 3
+
+
+def test_workers_with_one_file_admit_exactly_a_small_limit_without_a_database(tmp_path: Path) -> None:
+    with running_sequence(None, 4, host=str(tmp_path / "ratelimit.db")) as sequence:
+        found = {limit: [sequence.admitted(limit, number) for number in range(5)] for limit in (3, 10)}
+    assert {3: [3] * 5, 10: [10] * 5} == found

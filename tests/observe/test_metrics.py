@@ -38,6 +38,7 @@ def test_every_metric_has_its_name_and_value(metrics: RecordedMetrics) -> None:
         "flush_keys": {(): (1, 7)},
         "flush_conflicts_total": {(): 3},
         "flush_failures_total": {(): 1},
+        "host_lock_timeouts_total": {(): 2},
         "over_admitted_total": {("user",): 4},
         "in_flight_hits": {(): 7},
         "tracked_keys": {(): 9},

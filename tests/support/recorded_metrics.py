@@ -32,7 +32,8 @@ class RecordedMetrics(Metrics):
         self.record_taken_back()
         over = Counter({"user": 4})
         self.record_cycle(
-            CycleReport(flushed_count=7, pulled_count=2, conflict_count=3, over_admitted=over), duration_s=0.02
+            CycleReport(flushed_count=7, pulled_count=2, conflict_count=3, over_admitted=over, lock_timeout_count=2),
+            duration_s=0.02,
         )
         self.record_cycle(CycleReport(error=StoreUnavailable("out of reach")), duration_s=0.01)
         self.record_cycle(CycleReport(), duration_s=0.0)  # did nothing, so its duration is left out

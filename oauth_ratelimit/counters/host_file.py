@@ -1,0 +1,254 @@
+"""The file of a host table: where it may lie, whose it is, and how it is opened.
+
+SQLite's locks belong to a process and a file, so the file is never opened past SQLite, and a connection never crosses a
+fork: SQLite in a child would take its parent's locks for its own, and take none.
+"""
+
+import fcntl
+import os
+import sqlite3
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import SystemRandom
+
+from oauth_ratelimit.process.log import get_logger
+
+log = get_logger(__name__)
+
+LAYOUT = 1  # of the tables; raised with every change of them
+OPENING_S = 0.5  # longest wait for another process that opens the file, or writes to it meanwhile
+MAX_LOG_PAGES = 10_000  # of the write-ahead log, from which on a request checkpoints: no cycle seems to do so
+SHORTEST_NAP_S = 0.0002
+LONGEST_NAP_S = 0.001
+_LOCK, _WAL, _SHM = "-lock", "-wal", "-shm"
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+ALONE = "this process counts alone: each such process admits the limits once more"
+
+FileId = tuple[int, int]
+"""Device and inode."""
+
+
+class FileConnection(sqlite3.Connection):
+    """Connection to a file."""
+
+    file_id: FileId
+    process_id: int  # that has opened it
+
+
+_connections: "weakref.WeakSet[FileConnection]" = weakref.WeakSet()  # those inherited from a parent included
+
+
+class UnusableFile(Exception):
+    """The file cannot be used. The message is the reason."""
+
+
+def is_busy(exc: sqlite3.Error) -> bool:
+    """Return True if another connection holds the lock."""
+    return _code(exc) == sqlite3.SQLITE_BUSY
+
+
+def nap() -> None:
+    """Wait a moment for the lock. SQLite's own steps are milliseconds."""
+    time.sleep(SystemRandom().uniform(SHORTEST_NAP_S, LONGEST_NAP_S))
+
+
+def open_in_memory(schema: str) -> sqlite3.Connection:
+    """Return a table of this process alone."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(schema)
+    return connection
+
+
+class HostFile:
+    """A file that processes of one user on one machine count in.
+
+    ``problem`` is why it is not used, None while it is. ``opening`` is held by a thread that opens it beside requests,
+    and over a fork.
+    """
+
+    def __init__(self, path: str, schema: str) -> None:
+        self.path = path
+        self.problem: str | None = None
+        self.opening = threading.Lock()
+        self._schema = schema
+        self._damaged: FileId | None = None
+
+    def open(self) -> FileConnection | None:
+        """Return a connection, None if the file cannot be used, which is logged once."""
+        try:
+            with self._alone():
+                connection = self._connect()
+        except (UnusableFile, OSError, sqlite3.Error) as exc:
+            self.note_problem(exc)
+            return None
+        if self.problem is not None:
+            log.info("host_file_used", path=self.path, former_problem=self.problem)
+            self.problem = None
+        return connection
+
+    def note_problem(self, exc: Exception, connection: FileConnection | None = None) -> None:
+        """Log why the file is not used, once for each reason."""
+        if connection is not None and isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
+            self._damaged = connection.file_id  # to be put aside before the path is opened again
+        reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
+        if reason != self.problem:
+            log.error("host_file_unusable", path=self.path, reason=reason, effect=ALONE)
+        self.problem = reason
+
+    def is_file_of(self, connection: FileConnection) -> bool:
+        """Return True unless the path names another file by now, or none."""
+        found = _found(self.path)
+        return found is not None and _id_of(found) == connection.file_id
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process at a time make, check or replace the file."""
+        _check(self.path, *(self.path + suffix for suffix in (_LOCK, _WAL, _SHM)))
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path + _LOCK, flags, 0o600)
+        try:
+            deadline_s = time.monotonic() + OPENING_S
+            while not _lock(descriptor):
+                if time.monotonic() > deadline_s:
+                    raise UnusableFile("another process has been opening it for too long")
+                nap()
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
+            os.close(descriptor)
+
+    def _connect(self) -> FileConnection:
+        found = _found(self.path)
+        if found is not None and _id_of(found) == self._damaged:
+            self._put_aside("it is damaged")
+        try:
+            return self._connect_to_file()
+        except sqlite3.DatabaseError as exc:
+            if _code(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
+                raise
+            self._put_aside(str(exc))
+            return self._connect_to_file()
+
+    def _connect_to_file(self) -> FileConnection:
+        if _found(self.path) is None:
+            for suffix in (_WAL, _SHM):  # of a file that was removed
+                Path(self.path + suffix).unlink(missing_ok=True)
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        file_id = _id_of(os.lstat(self.path))
+        if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
+            raise UnusableFile("the process that this one was forked from had it open")
+        connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection.file_id, connection.process_id = file_id, os.getpid()
+        try:
+            self._prepare(connection)
+            _check(self.path, self.path + _WAL, self.path + _SHM)  # SQLite has made them, or found planted ones
+            if _id_of(os.lstat(self.path)) != file_id:
+                raise UnusableFile("it was replaced while it was opened")
+        except BaseException:
+            connection.close()
+            raise
+        _connections.add(connection)
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Create the tables if there are none, check whose they are, and write to them."""
+        _patiently(connection, "PRAGMA synchronous = OFF")
+        if _patiently(connection, "PRAGMA journal_mode = WAL") != "wal":
+            raise UnusableFile("its file system has no shared memory")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
+        if not _patiently(connection, "SELECT count(*) FROM sqlite_master"):
+            connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
+        try:
+            identity = connection.execute("SELECT layout, user_id, boot_id FROM host").fetchone()
+        except sqlite3.OperationalError as exc:
+            if _code(exc) != sqlite3.SQLITE_ERROR:
+                raise
+            identity = None
+        layout, user_id, boot_id = identity or (None, None, None)
+        if layout != LAYOUT:
+            raise UnusableFile(f"its layout is {layout or 'unknown'}, this version needs {LAYOUT}; name another file")
+        if user_id not in (None, os.geteuid()):
+            raise UnusableFile(f"it was made by user {user_id}")
+        _patiently(connection, "BEGIN IMMEDIATE")
+        if boot_id != _boot_id():  # times of rows go by a clock that starts with the machine
+            connection.execute("UPDATE rows SET due = 0, urgent = NULL")
+        connection.execute("UPDATE host SET user_id = ?, boot_id = ?", (os.geteuid(), _boot_id()))
+        connection.execute("COMMIT")
+
+    def _put_aside(self, reason: str) -> None:
+        """Rename a damaged file. Processes that have it open find out with their next cycle."""
+        for suffix in ("", _WAL, _SHM):
+            with suppress(FileNotFoundError):
+                Path(self.path + suffix).replace(f"{self.path}.damaged{suffix}")
+        self._damaged = None
+        log.error("host_file_damaged", path=self.path, reason=reason, renamed_to=f"{self.path}.damaged")
+
+
+def _check(path: str, *names: str) -> None:
+    """Raise ``UnusableFile`` if another user can replace or change a file, or has planted it."""
+    directory = Path(path).parent.stat()
+    is_open = directory.st_mode & _OTHERS and not directory.st_mode & stat.S_ISVTX
+    if is_open or directory.st_uid not in (0, os.geteuid()):
+        raise UnusableFile("other users can change its directory")
+    for name in (path, *names):
+        found = _found(name)
+        if found is None:
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise UnusableFile(f"{name} is not a regular file")
+        if found.st_uid != os.geteuid():
+            raise UnusableFile(f"{name} belongs to user {found.st_uid}")
+        if found.st_mode & _OTHERS:
+            raise UnusableFile(f"other users can write to {name}")
+
+
+def _found(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _id_of(found: os.stat_result) -> FileId:
+    return found.st_dev, found.st_ino
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> object:
+    """Run a statement that waits for the lock, and return the first value that it found."""
+    deadline_s = time.monotonic() + OPENING_S
+    while True:
+        try:
+            found = connection.execute(statement).fetchone()
+        except sqlite3.OperationalError as exc:
+            if not is_busy(exc):
+                raise
+            if time.monotonic() > deadline_s:
+                raise UnusableFile("another process holds its lock") from None
+            nap()
+        else:
+            return found and found[0]
+
+
+def _code(exc: sqlite3.Error) -> int:
+    """Return SQLite's primary result code; 0 for an error of the module itself."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF
+
+
+def _boot_id() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -1,0 +1,362 @@
+"""Processes that count in one file, and files that cannot be used."""
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.counters.host_file import LAYOUT
+
+CONTEXT: Any = multiprocessing.get_context("spawn")
+WINDOW = "366d"  # no frame ends meanwhile
+NOBODY = 65534
+
+
+def a_limiter(path: Path | str, limit: int = 10, *, window: str = WINDOW) -> Limiter:
+    limits = {"client": [{"limit": limit, "window": window}]}
+    return Limiter(load_config({"mode": "enforce", "host": str(path), "limits": limits}))
+
+
+def admitted(limiter: Limiter, count: int = 30, client_id: str = "app") -> int:
+    return sum(limiter.check(client_id).allowed for _ in range(count))
+
+
+def _flood(path: Path, limit: int, clients: int, begins: Event, counts: Any) -> None:
+    with closing(a_limiter(path, limit)) as limiter:
+        limiter.check("another")
+        counts.put(None)  # ready
+        begins.wait()
+        found = [admitted(limiter, limit + 10, f"client-{number}") for number in range(clients)]
+        counts.put((found, limiter.sync().lock_timeout_count))
+
+
+@contextmanager
+def processes(target: Callable[..., None], count: int, *arguments: object) -> Iterator[list[Any]]:
+    running = [CONTEXT.Process(target=target, args=arguments) for _ in range(count)]
+    for process in running:
+        process.start()
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+
+
+@pytest.fixture
+def path_in_memory() -> Iterator[Path]:
+    """A disk makes other processes wait for the lock, too."""
+    place = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=place if place.is_dir() else None) as directory:
+        yield Path(directory) / "ratelimit.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ratelimit.db"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "limit"), [(4, 3), (4, 50), (8, 3), (8, 10), (8, 50)])
+def test_processes_together_admit_exactly_the_limit(path_in_memory: Path, count: int, limit: int) -> None:
+    """But for requests that say that they did not get the lock, as on a machine with far too many busy processes."""
+    clients, begins, counts = 10, CONTEXT.Event(), CONTEXT.Queue()
+    with processes(_flood, count, path_in_memory, limit, clients, begins, counts):
+        assert [None] * count == [counts.get(timeout=60) for _ in range(count)]
+        begins.set()
+        found = [counts.get(timeout=60) for _ in range(count)]
+
+    timeout_count = sum(count for _, count in found)
+    sums = list(map(sum, zip(*(each for each, _ in found), strict=True)))
+    assert min(sums) >= limit
+    assert sum(sums) - limit * clients <= timeout_count
+
+
+def _flood_for_ever(path: Path, limit: int, admissions: Path) -> None:
+    """Write one byte for each request that was admitted, and for each that did not get the lock."""
+    limiter = a_limiter(path, limit)
+    descriptor = os.open(admissions, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while True:
+        if limiter.check("app").allowed:
+            os.write(descriptor, b"." + limiter.sync().lock_timeout_count * b"t")
+
+
+@pytest.mark.slow
+def test_killed_processes_neither_add_nor_take_a_request(path_in_memory: Path, tmp_path: Path) -> None:
+    """One that dies between counting and answering has counted a request that nobody got: at most one each."""
+    limit, kill_count, admissions = 2_000, 4, tmp_path / "admissions"
+    with processes(_flood_for_ever, kill_count, path_in_memory, limit, admissions) as running:
+        for number, process in enumerate(running, start=1):
+            while not admissions.exists() or admissions.stat().st_size < number * 100:
+                time.sleep(0.001)
+            process.kill()
+            process.join()
+    with closing(a_limiter(path_in_memory, limit)) as limiter:
+        left = admitted(limiter, limit + 10)
+
+    written = admissions.read_bytes()
+    assert limit - kill_count <= written.count(b".") + left <= limit + written.count(b"t")
+    assert ("ok",) == sqlite3.connect(path_in_memory).execute("PRAGMA integrity_check").fetchone()
+
+
+def _hold_the_lock(path: Path, is_held: Event) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    is_held.set()
+    signal.pause()
+
+
+def test_request_waits_50_ms_for_a_process_that_is_stopped_and_is_counted_later(path: Path) -> None:
+    """Those that come meanwhile know of each other."""
+    is_held = CONTEXT.Event()
+    with closing(a_limiter(path, 3)) as limiter, closing(a_limiter(path, 3)) as other:
+        assert limiter.check("app").allowed
+        with processes(_hold_the_lock, 1, path, is_held) as (process,):
+            assert is_held.wait(60)
+            os.kill(process.pid, signal.SIGSTOP)
+            with capture_logs() as logs:
+                begun_s = time.monotonic()
+                answers = [limiter.check("app").allowed for _ in range(4)]
+                waited_s = time.monotonic() - begun_s
+            assert ([True, True, False, False], True) == (answers, limiter.check("new").allowed)
+            assert 0.05 <= waited_s / 4 < 0.1
+            assert ["host_lock_timeout"] == [entry["event"] for entry in logs if entry["event"] != "request_denied"]
+        report = limiter.sync()
+
+        assert (3, 0) == (report.lock_timeout_count, limiter.sync().lock_timeout_count)
+        assert not other.check("app").allowed
+        assert 2 == admitted(other, client_id="new")
+
+
+def test_counts_survive_a_restart_of_the_service(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter:
+        assert 10 == admitted(limiter)
+    with closing(a_limiter(path)) as limiter:
+        assert 0 == admitted(limiter)
+    assert 0o600 == path.stat().st_mode & 0o777
+
+
+def test_rows_of_an_earlier_start_of_the_machine_are_dropped_when_they_are_over(path: Path) -> None:
+    """Their times were of a clock that starts with the machine: a row would be due when it runs for as long again."""
+    with closing(a_limiter(path, window="1s")) as limiter:
+        limiter.check("app")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE rows SET due = 1e12, requested = 0, is_asked = 0")
+        connection.execute("UPDATE host SET boot_id = 'another'")
+    with closing(a_limiter(path, window="1s")) as limiter:
+        limiter.check("another")
+        assert 1 == limiter.sync().key_count
+
+
+def test_two_configurations_count_in_the_same_rows_and_keep_the_longest_horizon(path: Path) -> None:
+    long = {"limit": 5, "window": "120s", "frames": 2}
+    short = {"limit": 4, "window": "60s", "frames": 1}
+    now_s = [6000.0]
+    limiters = [
+        Limiter(
+            load_config({"mode": "enforce", "host": str(path), "limits": {"client": [limit]}}),
+            clock=lambda: now_s[0],
+        )
+        for limit in (long, short)
+    ]
+    with closing(limiters[0]) as first, closing(limiters[1]) as second:
+        assert 4 == admitted(first, 2) + admitted(second)
+        now_s[0] += 150.0  # over for the short window
+        second.check("app")  # beside half of the four in the long one
+        assert 2 == admitted(first)
+
+
+def _plant_link(path: Path) -> None:
+    path.with_name("target").touch()
+    path.symlink_to("target")
+
+
+def _plant_foreign_file(path: Path) -> None:
+    path.touch()
+    os.chown(path, NOBODY, NOBODY)
+
+
+def _plant_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE users (name)")
+    path.chmod(0o600)
+
+
+def _plant_layout(path: Path) -> None:
+    a_limiter(path).check("app")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE host SET layout = ?", (LAYOUT + 1,))
+
+
+def _plant_user(path: Path) -> None:
+    a_limiter(path).check("app")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE host SET user_id = ?", (NOBODY,))
+
+
+UNUSABLE: list[tuple[str, Callable[[Path], object], str]] = [
+    ("a link", _plant_link, "is not a regular file"),
+    ("a directory", Path.mkdir, "is not a regular file"),
+    ("a pipe", os.mkfifo, "is not a regular file"),
+    ("writable by others", lambda path: (path.touch(), path.chmod(0o666)), "other users can write"),
+    ("another's log", lambda path: Path(f"{path}-wal").symlink_to("x"), "is not a regular file"),
+    ("open directory", lambda path: path.parent.chmod(0o777), "other users can change its directory"),
+    ("another database", _plant_database, "its layout is unknown"),
+    ("another layout", _plant_layout, f"its layout is {LAYOUT + 1}"),
+    ("another user inside", _plant_user, f"made by user {NOBODY}"),
+]
+if os.geteuid() == 0:
+    UNUSABLE.append(("another's file", _plant_foreign_file, f"belongs to user {NOBODY}"))
+
+
+@pytest.mark.parametrize(("plant", "reason"), [each[1:] for each in UNUSABLE], ids=[each[0] for each in UNUSABLE])
+def test_process_counts_alone_without_a_file_that_it_can_trust(
+    path: Path, plant: Callable[[Path], object], reason: str
+) -> None:
+    plant(path)
+    with capture_logs() as logs, closing(a_limiter(path)) as limiter:
+        assert 10 == admitted(limiter)
+        limiter.sync()
+        assert 0 == admitted(limiter)
+        assert reason in (limiter.host_problem or "")
+    (entry,) = [each for each in logs if each["event"] == "host_file_unusable"]
+    assert (str(path), "error") == (entry["path"], entry["log_level"])
+
+
+def test_process_counts_alone_without_the_directory_until_it_is_there(path: Path) -> None:
+    path = path.parent / "later" / path.name
+    with closing(a_limiter(path)) as limiter, closing(a_limiter(path)) as other:
+        assert 10 == admitted(limiter)
+        assert limiter.host_problem is not None
+        path.parent.mkdir()
+        limiter.sync()
+        assert limiter.host_problem is None
+        assert 10 == admitted(limiter) + admitted(other)
+
+
+def test_file_that_is_no_database_is_left_alone(path: Path) -> None:
+    """The configuration may name another one by mistake."""
+    path.write_bytes(b"no database" * 100)
+    path.chmod(0o600)
+    with capture_logs() as logs, closing(a_limiter(path)) as limiter:
+        assert 10 == admitted(limiter)
+        assert "not a database" in (limiter.host_problem or "")
+    assert path.read_bytes() == b"no database" * 100
+    assert ["host_file_unusable"] == [each["event"] for each in logs if each["event"].startswith("host_")]
+
+
+def test_file_that_is_damaged_while_it_is_used_costs_no_request_and_is_replaced(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter:
+        for number in range(200):
+            limiter.check(f"client-{number}")
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+    with closing(a_limiter(path)) as limiter:
+        assert 10 == admitted(limiter)
+        limiter.sync()
+        limiter.sync()
+        assert limiter.host_problem is None
+        with closing(a_limiter(path)) as other:
+            assert 10 == admitted(limiter, client_id="new") + admitted(other, client_id="new")
+    assert path.with_name("ratelimit.db.damaged").exists()
+
+
+def test_processes_meet_again_in_a_new_file_after_theirs_was_removed(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter, closing(a_limiter(path)) as other:
+        limiter.check("app")
+        other.check("app")
+        path.unlink()  # its log stays, as after a careless rm
+        limiter.sync()
+        other.sync()
+        assert path.exists()
+        assert 10 == admitted(limiter, client_id="new") + admitted(other, client_id="new")
+    assert ("ok",) == sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone()
+
+
+def _run(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", f"from tests.counters.test_host_file import *\n{code}", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()[-1]
+
+
+def test_full_disk_costs_no_request(path: Path) -> None:
+    """The largest size that a file may have is the nearest to it that needs no rights."""
+    code = (
+        "import resource\n"
+        "limiter = a_limiter(sys.argv[1])\n"
+        "limiter.check('app')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "found = [limiter.check(f'client-{number}').allowed for number in range(500)]\n"
+        "print(all(found), limiter.host_problem is not None, admitted(limiter, client_id='new'))\n"
+    )
+    assert "True True 10" == _run(code, path)
+
+
+@pytest.mark.parametrize("mode", ["file", "directory"])
+def test_process_counts_alone_in_a_file_that_is_read_only(path: Path, mode: str) -> None:
+    a_limiter(path).check("app")
+    (path if mode == "file" else path.parent).chmod(0o400 if mode == "file" else 0o500)
+    if os.geteuid() == 0:  # who may write to everything
+        for each in (path.parent, *path.parent.iterdir()):
+            os.chown(each, NOBODY, NOBODY)
+        for each in path.parent.parents[:-2]:
+            each.chmod(each.stat().st_mode | 0o011)
+    if mode == "directory":
+        path.unlink() if os.geteuid() == 0 else None
+    code = (
+        "limiter = a_limiter(sys.argv[1])\n"
+        "if os.geteuid() == 0: os.setuid(NOBODY)\n"
+        "print(admitted(limiter), limiter.host_problem is not None)\n"
+    )
+    assert "10 True" == _run(code, path)
+
+
+def test_process_does_not_wait_for_one_that_opens_the_file_for_ever(path: Path) -> None:
+    with Path(f"{path}-lock").open("w") as lock:
+        Path(lock.name).chmod(0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with closing(a_limiter(path)) as limiter:
+            assert 10 == admitted(limiter)
+            assert limiter.host_problem is not None
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            limiter.sync()
+            assert limiter.host_problem is None
+
+
+def test_forked_child_counts_with_its_parent(path: Path) -> None:
+    """And holds locks of its own: SQLite in a child takes those of its parent for its own."""
+    with closing(a_limiter(path)) as limiter:
+        assert 4 == admitted(limiter, 4)
+        child = os.fork()
+        if not child:
+            found = admitted(limiter, 3)
+            locks = Path("/proc/locks").read_text()
+            os._exit(found if f" {os.getpid()} " in locks else 99)
+        _, status = os.waitpid(child, 0)
+        assert (3, 3) == (os.waitstatus_to_exitcode(status), admitted(limiter))
+
+
+def test_log_is_written_to_the_file_by_cycles(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter:
+        limiter.check("app")
+        size = path.stat().st_size
+        for number in range(300):
+            limiter.check(f"client-{number}")
+        assert size == path.stat().st_size
+        limiter.sync()
+        assert path.stat().st_size > 10 * size
