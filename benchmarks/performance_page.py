@@ -35,8 +35,6 @@ ROWS = {
     "a decision in memory": "decision/one key/ours",
     "the same, `limits`, sliding window in memory": "decision/one key/limits sliding",
     "decisions of four threads, against these": "decision/4 threads/faster than limits sliding",
-    "a decision whose hits are shared through MongoDB": "decision/shared store/ours",
-    "speed of it, against `limits` on Redis": "decision/shared store/faster than limits on Redis",
     "a decision of `limits` on MongoDB": "decision/shared store/limits on MongoDB",
 }
 
