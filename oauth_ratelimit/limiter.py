@@ -281,7 +281,7 @@ class Limiter:
 
     @property
     def host_problem(self) -> str | None:
-        """Why the file that ``host`` names is not used; None while it is, or without one."""
+        """Reason that the file named by ``host`` is not used; None while it is, or without one."""
         return self._table.problem
 
     @property

@@ -1,4 +1,4 @@
-"""What requests count in: the rows of the host table, and the tiers of each."""
+"""Limits of a client, and the rows of the host table that its requests count in."""
 
 import json
 from collections.abc import Mapping

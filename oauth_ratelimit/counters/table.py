@@ -144,7 +144,7 @@ class HostTable:
 
     @property
     def problem(self) -> str | None:
-        """Why the file is not used; None while it is, or without one."""
+        """Reason that the file is not used; None while it is, or without one."""
         return None if self._file is None else self._file.problem
 
     def leave_to_parent(self) -> bool:
@@ -230,7 +230,7 @@ class HostTable:
             yield
 
     def _end_interrupted(self) -> None:
-        """Take back the changes of a cycle that Ctrl-C has ended between two instructions."""
+        """Roll back the changes of a cycle that Ctrl-C has ended between two instructions."""
         if self._connection.in_transaction:
             self._connection.rollback()
 

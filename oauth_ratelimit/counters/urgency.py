@@ -1,4 +1,4 @@
-"""How long hits may wait to be sent: less, the nearer a key is to its limit."""
+"""Time that hits may wait to be sent: less, the nearer a key is to its limit."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -67,7 +67,7 @@ class HeldHit:
 
 
 class LimitAnswer(NamedTuple):
-    """What follows from a decision for its request."""
+    """Consequences of a decision for its request."""
 
     denial: RateLimited | None = None  # to raise
     reuse: TokenReuse | None = None  # the token that is given out again, or may be kept

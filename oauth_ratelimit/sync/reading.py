@@ -1,4 +1,4 @@
-"""When a key is read because other instances may have counted it: arithmetic on numbers, without any state.
+"""Times at which a key is read because other instances may have counted it: arithmetic on numbers, without state.
 
 A read is worth its cost only if it can change a decision: others write the key, and they have probably used up a part
 of the room that a window has left. Hits that leave the window meanwhile make room, so a client with an even rate is

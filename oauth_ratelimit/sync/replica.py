@@ -45,7 +45,7 @@ STEP = 50  # rows of one transaction: requests wait for its end; more would make
 
 @dataclass(slots=True, eq=False)
 class Document:
-    """What is known of a document: by the last read, and by own writes since."""
+    """Known state of a document: by the last read, and by own writes since."""
 
     version: int | None = None  # None without a document, or if it was not read yet
     mark: int | None = None  # the number of this writer's last write in it

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.counters.host_file import LAYOUT
+from testbed.clock import wait_until
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
 WINDOW = "366d"  # no frame ends meanwhile
@@ -95,14 +97,17 @@ def _flood_for_ever(path: Path, limit: int, admissions: Path) -> None:
             os.write(descriptor, b"." + limiter.sync().lock_timeout_count * b"t")
 
 
+def _has_bytes(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size >= size
+
+
 @pytest.mark.slow
 def test_killed_processes_neither_add_nor_take_a_request(path_in_memory: Path, tmp_path: Path) -> None:
     """One that dies between counting and answering has counted a request that nobody got: at most one each."""
     limit, kill_count, admissions = 2_000, 4, tmp_path / "admissions"
     with processes(_flood_for_ever, kill_count, path_in_memory, limit, admissions) as running:
         for number, process in enumerate(running, start=1):
-            while not admissions.exists() or admissions.stat().st_size < number * 100:
-                time.sleep(0.001)
+            wait_until(partial(_has_bytes, admissions, 100 * number), "the flood")
             process.kill()
             process.join()
     with closing(a_limiter(path_in_memory, limit)) as limiter:
