@@ -25,43 +25,31 @@ def check_limits(
     now_s: float,
     cost: int = 1,
     can_reuse: bool = False,
+    is_counted: bool = True,
 ) -> LimitCheck:
     """Decide about a request by the content of the window of each tier.
 
     It counts in all tiers if all admit it. A dry run beside enforced policies denies nothing, so a request that only a
-    dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere.
+    dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere,
+    nor does anything without ``is_counted``.
     """
     over = [tier for tier, content in zip(tiers, contents, strict=True) if content.estimate > tier.limit - cost]
     if not over:
-        counted = tuple(tier.after_hits(content, cost) for tier, content in zip(tiers, contents, strict=True))
-        return LimitCheck(Decision(mode, now_s, tiers, counted, can_reuse=can_reuse), (True,) * len(tiers))
+        counts = (is_counted,) * len(tiers)
+        contents = _after_hits(tiers, contents, counts, cost)
+        return LimitCheck(Decision(mode, now_s, tiers, contents, can_reuse=can_reuse), counts)
     is_enforced = any(tier.is_enforced for tier in over)
-    admits = [tier.is_enforced and not is_enforced for tier in tiers]
-    is_reuse = can_reuse and _reuses(over)
+    admits = [tier.is_enforced and not is_enforced and is_counted for tier in tiers]
+    counts_nowhere = not is_counted or (can_reuse and _reuses(over))
     counts_denied = [
-        tier.count_denied and not (is_admitted or is_reuse) for tier, is_admitted in zip(tiers, admits, strict=True)
+        tier.count_denied and not (is_admitted or counts_nowhere)
+        for tier, is_admitted in zip(tiers, admits, strict=True)
     ]
     contents = _after_hits(tiers, contents, counts_denied, cost)
     denial = _describe(list(zip(tiers, contents, strict=True)), over, cost=cost)
     contents = _after_hits(tiers, contents, admits, cost)  # afterwards, or it would describe that of the next request
     decision = Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
     return LimitCheck(decision, [a or b for a, b in zip(admits, counts_denied, strict=True)])
-
-
-def preview(
-    mode: Mode,
-    tiers: tuple[Tier, ...],
-    contents: tuple[Content, ...],
-    *,
-    now_s: float,
-    cost: int = 1,
-    can_reuse: bool = False,
-) -> Decision:
-    """Decide as ``check_limits`` does, about a request that is not counted."""
-    checked = list(zip(tiers, contents, strict=True))
-    over = [tier for tier, content in checked if content.estimate > tier.limit - cost]
-    denial = _describe(checked, over, cost=cost) if over else None
-    return Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
 
 
 def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Sequence[bool]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted, preview
+from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted
 from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import Frames, add_hits, bring_back, drop_over, pack, unpack, unpack_hits
@@ -99,6 +99,18 @@ class RequestCounter:
 
         Raises ``TypeError`` if the username is neither text nor None.
         """
+        decision, _ = self._decide(rules, username, now_s, cost, can_reuse=can_reuse, holds=False)
+        return decision
+
+    def hold(
+        self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
+    ) -> tuple[Decision, Held]:
+        """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
+        return self._decide(rules, username, now_s, 1, can_reuse=can_reuse, holds=True)
+
+    def _decide(
+        self, rules: ClientRules, username: str | None, now_s: float, cost: int, *, can_reuse: bool, holds: bool
+    ) -> tuple[Decision, Held]:
         with self._locked():
             while True:
                 opened = self._open(rules, username, now_s)
@@ -106,20 +118,8 @@ class RequestCounter:
                 decision, counts = check_limits(
                     rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
                 )
-                if self._count(opened, counts, now_s, cost):
-                    return decision
-
-    def hold(
-        self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
-    ) -> tuple[Decision, Held]:
-        """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
-        with self._locked():
-            while True:
-                opened = self._open(rules, username, now_s)
-                tiers, contents = _checked(opened, now_s)
-                decision, counts = check_limits(rules.mode, tiers, contents, now_s=now_s, can_reuse=can_reuse)
-                sends = decision.denial is not None
-                if self._count(opened, counts, now_s, sends=sends):
+                sends = not holds or decision.denial is not None
+                if self._count(opened, counts, now_s, cost, sends=sends):
                     return decision, () if sends else tuple(_held(each, now_s) for each in opened)
 
     def confirm(self, held: Held, *, now_s: float) -> None:
@@ -201,7 +201,8 @@ class RequestCounter:
             opened = self._open(rules, username, now_s)
             self._ask(opened)
         tiers, contents = _checked(opened, now_s)
-        return preview(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse)
+        found = check_limits(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False)
+        return found.decision
 
     def knows(self, rules: ClientRules, username: str | None) -> bool:
         """Return whether a key has a row."""
