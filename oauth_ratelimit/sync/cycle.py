@@ -26,7 +26,8 @@ from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
 from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher, Remote
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE
-from oauth_ratelimit.sync.replica import Replica, ReplicaTable
+from oauth_ratelimit.sync.replica import Replica
+from oauth_ratelimit.sync.replica_table import ReplicaTable
 
 log = get_logger(__name__)
 

@@ -26,7 +26,8 @@ from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStor
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable, prunable_of
 from oauth_ratelimit.sync.reading import reads_first
-from oauth_ratelimit.sync.replica import Replica, ReplicaTable
+from oauth_ratelimit.sync.replica import Replica
+from oauth_ratelimit.sync.replica_table import ReplicaTable
 
 log = get_logger(__name__)
 
