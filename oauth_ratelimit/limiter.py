@@ -69,7 +69,7 @@ class Limiter:
         self._clock = self._given_clock
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table = HostTable(max_keys=settings.max_keys, path=None if is_shared else settings.host)
+        self._table = HostTable(max_keys=settings.max_keys, path=settings.host, monotonic=self._monotonic)
         intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
         self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
         self._server_clock: ServerClock | None = None
@@ -87,6 +87,7 @@ class Limiter:
             clock=self.now_s,
             monotonic=self._monotonic,
             server_clock=self._server_clock,
+            patience_s=settings.store.timeout_s + 2 * settings.sync.interval_s,
             **intervals,
         )
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 
+from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -27,6 +28,12 @@ SHORTEST_NAP_S = 0.0002
 LONGEST_NAP_S = 0.001
 _LOCK, _WAL, _SHM = "-lock", "-wal", "-shm"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
+# a writer of its own. What was being sent when the machine went down may be lost.
+_AFTER_BOOT = (
+    "UPDATE rows SET due = 0, urgent = NULL, attempted = NULL, attempt = NULL, version = NULL, mark = NULL, read = NULL",
+    "UPDATE host SET writer = NULL, holder = NULL",
+)
 ALONE = "this process counts alone: each such process admits the limits once more"
 
 FileId = tuple[int, int]
@@ -38,6 +45,11 @@ class FileConnection(sqlite3.Connection):
 
     file_id: FileId
     process_id: int  # that has opened it
+    bell: Bell
+
+    def close(self) -> None:
+        super().close()
+        self.bell.close()
 
 
 _connections: "weakref.WeakSet[FileConnection]" = weakref.WeakSet()  # those inherited from a parent included
@@ -144,8 +156,9 @@ class HostFile:
         if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
             raise UnusableFile("the process that this one was forked from had it open")
         connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
-        connection.file_id, connection.process_id = file_id, os.getpid()
+        connection.file_id, connection.process_id, connection.bell = file_id, os.getpid(), Bell()
         try:
+            connection.bell = Bell(self.path)
             self._prepare(connection)
             _check(self.path, self.path + _WAL, self.path + _SHM)  # SQLite has made them, or found planted ones
             if _id_of(os.lstat(self.path)) != file_id:
@@ -176,8 +189,9 @@ class HostFile:
         if user_id not in (None, os.geteuid()):
             raise UnusableFile(f"it was made by user {user_id}")
         _patiently(connection, "BEGIN IMMEDIATE")
-        if boot_id != _boot_id():  # times of rows go by a clock that starts with the machine
-            connection.execute("UPDATE rows SET due = 0, urgent = NULL")
+        if boot_id != _boot_id():
+            for statement in _AFTER_BOOT:
+                connection.execute(statement)
         connection.execute("UPDATE host SET user_id = ?, boot_id = ?", (os.geteuid(), _boot_id()))
         connection.execute("COMMIT")
 

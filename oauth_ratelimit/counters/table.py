@@ -12,21 +12,25 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import (
     LAYOUT,
     FileConnection,
+    FileId,
     HostFile,
     UnusableFile,
     is_busy,
     nap,
     open_in_memory,
 )
+from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.fork import hold_over_fork
+from oauth_ratelimit.process.uptime import uptime_s
 
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
@@ -62,8 +66,14 @@ CREATE TABLE rows (
 ) WITHOUT ROWID;
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
-CREATE TABLE host (key_count INTEGER NOT NULL, layout INTEGER NOT NULL, user_id INTEGER, boot_id TEXT);
-INSERT INTO host VALUES (0, {LAYOUT}, NULL, NULL);
+CREATE TABLE host (
+    key_count INTEGER NOT NULL,
+    layout INTEGER NOT NULL,
+    user_id INTEGER,
+    boot_id TEXT,
+    {TERM_SCHEMA}
+);
+INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
@@ -113,14 +123,15 @@ class HostLocked(Exception):
 class HostTable:
     """Counters of this process, or of all processes that have one path.
 
-    Requests hold the lock with ``locked``, the sync cycle with ``transaction``; all other methods need it held, but
-    those that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
-    ``write`` raise ``HostLocked``.
+    Requests hold the lock with ``locked``, the sync cycle with ``change``; all other methods need it held, but those
+    that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
+    ``write`` raise ``HostLocked``, and ``change`` raises ``TermOver``.
     """
 
-    def __init__(self, *, max_keys: int, path: str | None = None) -> None:
+    def __init__(self, *, max_keys: int, path: str | None = None, monotonic: Callable[[], float] = uptime_s) -> None:
         self.max_keys = max_keys
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
+        self._monotonic = monotonic
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
         self._file = None if path is None else HostFile(path, _SCHEMA)
@@ -133,11 +144,11 @@ class HostTable:
         self._lock = threading.Lock()  # guards the connection
         if self._file is not None:
             self._file.opening = threading.Lock()
-        self._calm = threading.Lock()  # released when a row becomes urgent, or ``wake`` is called
-        self._calm.acquire()
+        self._term, self._bell = Term(), Bell()
         self._is_open = False
         self._connection: sqlite3.Connection
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
+        self._term_of: FileId | None = None  # the file that the term is of; None for memory
         self._begun_s = 0.0  # time at which the request that has the lock began to wait
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
         self._process_id = os.getpid()  # last: other threads go by it
@@ -153,17 +164,23 @@ class HostTable:
             return False
         if self._is_open:
             _inherited.append(self._connection)
+        self._bell.close()
         self._start_closed()
         return True
 
     def _take(self, connected: FileConnection | None) -> None:
         """Use a connection to the file, None for memory, in place of the present one."""
         is_in_memory = self._is_open and self._connected is None
+        self._bell.ring()  # whoever waits listens to the other one from now on
         self._close_file()
         if connected is not None:
+            if self._term_of != connected.file_id:
+                self._term = Term()
             self._connection = self._connected = connected
+            self._bell, self._term_of = connected.bell, connected.file_id
         elif not is_in_memory:
             self._connection = open_in_memory(_SCHEMA)
+            self._term, self._bell, self._term_of = Term(), Bell(), None
         self._is_open, self._stuck_since_s = True, None
 
     def _close_file(self) -> None:
@@ -173,6 +190,43 @@ class HostTable:
             with suppress(sqlite3.Error):
                 self._connected.close()
             self._connected = None
+
+    @property
+    def writer(self) -> str:
+        """Name of this table in documents, while this process synchronises it."""
+        return self._term.writer
+
+    @property
+    def is_led(self) -> bool:
+        """True if this process synchronises the rows, as far as it knows."""
+        return self._term.is_held
+
+    def lead(self, *, patience_s: float) -> bool:
+        """Synchronise the rows from now on unless another process does, and return whether this one does.
+
+        Another one is given up after ``patience_s`` without a sign of it. Takes the lock.
+        """
+        was_held = self._term.is_held
+        with self.transaction():
+            now_s, seen = self._monotonic(), self.max_writer_count
+            is_held = self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen)
+        self.max_writer_count = self._term.writer_count
+        if is_held is not was_held:
+            self.wake()  # the thread that waits listens to others now, or not any more
+        return is_held
+
+    def is_last(self) -> bool:
+        """Return True if no other process counts in these rows."""
+        return True
+
+    def resign(self) -> None:
+        """Leave the rows to another process. Takes the lock."""
+        with self.transaction():
+            self._term.resign(self._connection)
+
+    def next_write_number(self) -> int:
+        """Return a number that no write of this table has had."""
+        return self._term.next_write_number()
 
     def close(self) -> None:
         """Close the file, if there is one. Takes the lock."""
@@ -318,6 +372,17 @@ class HostTable:
                     return
             nap()  # with the lock free for requests
 
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Hold the lock for the process that synchronises the rows. Raises ``TermOver`` if it is another one by now."""
+        try:
+            with self.transaction():
+                self._term.keep(self._connection, self._monotonic())
+                yield
+        except TermOver:
+            self.wake()  # the thread that waits must not take what others ring for
+            raise
+
     def _has_begun(self, *, is_last_try: bool) -> bool:
         """Begin a transaction, and return False if another process has the file's lock."""
         try:
@@ -354,7 +419,8 @@ class HostTable:
 
     def urgent_names(self, until_s: float) -> list[str]:
         """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
-        self._calm.acquire(blocking=False)
+        if self._term.is_held:
+            self._bell.silence()
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
     def next_due_s(self) -> float | None:
@@ -415,14 +481,15 @@ class HostTable:
         return [name for (name,) in self._connection.execute(statement, values)]
 
     def wait(self, timeout_s: float | None) -> None:
-        """Block until a row becomes urgent, ``wake`` is called, or the time is over. Takes no lock."""
-        self._calm.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        """Block until a row becomes urgent, ``wake`` is called, or the time is over. Takes no lock.
+
+        While another process synchronises the rows, only ``wake`` ends it.
+        """
+        self._bell.wait(timeout_s, hears_others=self._term.is_held)
 
     def wake(self) -> None:
         """End the waiting of another thread. Takes no lock."""
-        # Not an Event: one that Ctrl-C interrupts leaves a lock of its own behind.
-        with suppress(RuntimeError):  # it was called already
-            self._calm.release()
+        self._bell.ring()
 
 
 @lru_cache(maxsize=10)

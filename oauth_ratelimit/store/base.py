@@ -114,8 +114,8 @@ class CounterStore(Protocol):
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """Return up to ``count`` documents, those with the latest frames first. Large ones are left out."""
 
-    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
-        """Remove a writer's marks from documents, without a new version. The writer does not write again.
+    def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
+        """Remove a writer's marks from documents, without a new version, where they still are those of its last writes.
 
         Best effort: marks that stay are removed by later writers.
         """

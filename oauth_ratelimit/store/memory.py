@@ -66,11 +66,11 @@ class MemoryStore:
             by_time = sorted(self._documents.items(), key=lambda item: -item[1].newest_s)
             return dict(by_time[:count])
 
-    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
+    def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
         with self._lock:
-            for key in keys:
+            for key, mark in marks.items():
                 document = self._documents.get(key)
-                if document is not None:
+                if document is not None and document.writers.get(writer) == mark:
                     writers, seen = _without(document.writers, [writer]), _without(document.seen, [writer])
                     self._documents[key] = replace(document, writers=writers, seen=seen)
 

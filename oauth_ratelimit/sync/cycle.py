@@ -17,6 +17,7 @@ from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of, row_name
 from oauth_ratelimit.counters.table import HostTable
+from oauth_ratelimit.counters.term import TermOver
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
@@ -39,7 +40,8 @@ LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for 
 class SyncCycle:
     """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
 
-    ``part_of`` returns the limits that count in a row.
+    ``part_of`` returns the limits that count in a row. Of the processes that count in one file, one at a time works; it
+    is given up after ``patience_s`` without a sign of it.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class SyncCycle:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         server_clock: ServerClock | None,
+        patience_s: float,
     ) -> None:
         self._table = table
+        self._patience_s = patience_s
         self._rows = ReplicaTable(table, part_of)
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
@@ -86,6 +90,9 @@ class SyncCycle:
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
+            report.is_elsewhere = not self._table.lead(patience_s=self._patience_s)
+            if report.is_elsewhere:
+                return report
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
                 names = self._table.due_names(
@@ -93,8 +100,12 @@ class SyncCycle:
                 )
             if reads_all:
                 names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
-            self._synchronise_taken(urgent, names, report, reads_all=reads_all)
-            self._make_room()
+            try:
+                self._synchronise_taken(urgent, names, report, reads_all=reads_all)
+                self._make_room()
+            except TermOver:
+                report.is_elsewhere = True
+                return report
             # A request is in the hits of its key and in those of the total.
             report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
             report.quarantined_count = len(self._quarantined)
@@ -109,13 +120,16 @@ class SyncCycle:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock:
+            if not self._table.is_led and not self._table.lead(patience_s=self._patience_s):
+                return None
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
             with self._table.locked():
                 urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None
-            self._synchronise_taken(urgent, [], report)
+            with suppress(TermOver):
+                self._synchronise_taken(urgent, [], report)
             self._log.note(report)
         return report
 
@@ -154,6 +168,8 @@ class SyncCycle:
             part = [name for name in names[start : start + MAX_BATCH] if name not in overtaken]
             try:
                 rest = self._exchange(part, report, is_urgent=is_urgent, reads_all=reads_all)
+            except TermOver:
+                raise
             except Exception as exc:  # noqa: BLE001  # a bug must not keep rows from being scheduled
                 report.error = _reported(exc)
                 report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
@@ -262,12 +278,17 @@ class SyncCycle:
         return report.error
 
     def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
-        """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
+        """Read the keys that were busy last and return how many there were.
+
+        That is 0 if the store did not answer, or if another process synchronises the rows.
+        """
         flusher = self._flusher
         if flusher is None:
             return 0
         try:
             with self._lock:
+                if not self._table.lead(patience_s=self._patience_s):
+                    return 0
                 flusher.server_clock.begin_cycle()  # the first urgent key then waits for no connection
             snapshots = flusher.store.latest(count)
         except StoreError as exc:
@@ -275,7 +296,7 @@ class SyncCycle:
             return 0
         loaded = {row_name(key): snapshot for key, snapshot in snapshots.items() if key.scope in scopes}
         loaded = {name: snapshot for name, snapshot in loaded.items() if self._rows.is_limited(name)}
-        with self._lock:
+        with self._lock, suppress(TermOver):
             for step in self._rows.steps(list(loaded)):
                 with self._table.locked():
                     for name in step:
@@ -310,27 +331,31 @@ class SyncCycle:
                             excess -= 1
 
     def end(self, deadline: Deadline) -> None:
-        """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.
+        """Leave the rows to another process, if there is one, and release the store. No cycle may follow.
 
-        Logs ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
+        The last process flushes for the last time and removes this instance's marks. It logs ``hits_undelivered`` and
+        ``hits_unconfirmed`` if hits are left.
         """
         flusher = self._flusher
         if flusher is None:
             return
-        is_idle = False
+        is_last, is_idle = self._table.is_last(), False
         try:
             is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
-            if is_idle:
+            if is_idle and is_last:
                 self._flush_last(flusher, deadline)
+            self._table.resign()
         finally:
             if is_idle:
                 self._lock.release()
-        self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
+        if is_last:
+            self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
         with flusher.store.time_limit(deadline.remaining_s):
             flusher.store.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline) -> None:
         """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
+        self._table.lead(patience_s=0.0)
         for share in TRY_SHARES:
             names = self._rows.unsent_names()
             if deadline.is_over or not names:

@@ -5,8 +5,6 @@ that this instance left last, so at most one of the writes that name it is appli
 as the new mark, which shows after a lost reply whether it was applied.
 """
 
-import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -68,6 +66,7 @@ class CycleReport:
     dropped_hits: int = 0  # too many frames waited for the store, or it can no longer show whether it has them
     rejected_count: int = 0  # writes that the store refused, not as a lost race
     error: StoreError | None = None  # the last one
+    is_elsewhere: bool = False  # another process synchronises the rows, so nothing was done
     is_cut_short: bool = False  # the store was not called, or not called again, because it does not answer
     # Hits written above a limit, by policy. Their sum over instances counts each hit once, but those of writes whose
     # answer was lost.
@@ -101,18 +100,14 @@ class Flusher:
         self._clock = clock
         self._settled = settled
         self.server_clock = server_clock
-        self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
-        self._write_number = 0
         self._max_counters = MAX_COUNTERS
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     @property
     def writer(self) -> str:
-        """This instance's name in documents: another one in a forked child. Python may not know of a fork."""
-        if self._process_id != os.getpid():
-            self._process_id, self._writer = os.getpid(), secrets.token_hex(6)
-        return self._writer
+        """This instance's name in documents."""
+        return self._rows.table.writer
 
     def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
         """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
@@ -223,7 +218,7 @@ class Flusher:
         """Record attempts for one round trip. Returns them by row, and the rows for which it has no room."""
         begun: dict[str, Begun] = {}
         count = 0
-        self._write_number += 1
+        write_number = self._rows.table.next_write_number()
         begun_s = self.server_clock.monotonic()
         for step in self._rows.steps(names):
             with self._rows.changing(step) as replicas:
@@ -236,7 +231,7 @@ class Flusher:
                     if begun and count + size > self._max_counters:
                         return begun, [name for name in names if name not in begun]
                     count += size
-                    change = replica.begin_write(self._write_number, self._clock(), begun_s)
+                    change = replica.begin_write(write_number, self._clock(), begun_s)
                     begun[replica.name] = Begun(change, None if attempt is None else attempt.was_sent)
         return begun, []
 
@@ -295,13 +290,13 @@ class Flusher:
         for step in chain.from_iterable(map(self._rows.steps, parts)):
             if deadline.is_over:
                 break
-            marked = [
-                replica.key
+            marked = {
+                replica.key: replica.document.mark
                 for replica in self._rows.load(step)
-                if replica.document.version is not None
+                if replica.document.mark is not None
                 and replica.attempt is None
                 and not replica.document.is_quarantined
-            ]
+            }
             if marked:
                 self.store.remove_marks(self.writer, marked)
 

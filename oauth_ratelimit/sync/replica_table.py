@@ -54,8 +54,11 @@ class ReplicaTable:
 
     @contextmanager
     def changing(self, names: Sequence[str]) -> Iterator[list[Replica]]:
-        """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed."""
-        with self.table.transaction():
+        """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed.
+
+        Raises ``TermOver`` if another process synchronises them by now.
+        """
+        with self.table.change():
             replicas = list(map(self._replica, self.table.load(names)))
             urgent = {replica.name: replica.urgent_s for replica in replicas}
             yield replicas

@@ -82,9 +82,9 @@ class FaultyStore:
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         return self.inner.latest(count)
 
-    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
-        self._begin("remove_marks", keys)
-        self.inner.remove_marks(writer, keys)
+    def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
+        self._begin("remove_marks", list(marks))
+        self.inner.remove_marks(writer, marks)
 
     def time_s(self) -> float:
         return self.inner.time_s()

@@ -98,10 +98,10 @@ class MongoStore:
             small = (document for document in found if document[SIZE] <= MAX_PRELOADED_BYTES)
             return dict(parse_all(yield_between(small)))
 
-    def remove_marks(self, writer: str, keys: Sequence[Key]) -> None:
+    def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
         with translated_errors(), suppress(BulkWriteError):  # a damaged document, or one that no majority confirmed
             collection, session = self._open()
-            collection.bulk_write(compose_mark_removal(writer, keys), ordered=False, session=session)
+            collection.bulk_write(compose_mark_removal(writer, marks), ordered=False, session=session)
 
     def time_s(self) -> float:
         """The clock of the primary."""

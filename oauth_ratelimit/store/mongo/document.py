@@ -240,7 +240,11 @@ def _frame_path(series: Series, start_s: int) -> str:
     return f"requestCounters.{_series_name(series)}.{start_s}"
 
 
-def compose_mark_removal(writer: str, keys: Iterable[Key]) -> list[UpdateOne]:
-    """Return the updates that remove a writer's marks. The version stays, because nobody else reads these marks."""
-    update = {"$unset": {f"writers.{writer}": "", f"seen.{writer}": ""}}
-    return [UpdateOne({"_id": document_id(key)}, update) for key in keys]
+def compose_mark_removal(writer: str, marks: Mapping[Key, int]) -> list[UpdateOne]:
+    """Return the updates that remove a writer's marks, unless it has left others meanwhile.
+
+    The version stays, because nobody else reads these marks.
+    """
+    name = f"writers.{writer}"
+    update = {"$unset": {name: "", f"seen.{writer}": ""}}
+    return [UpdateOne({"_id": document_id(key), name: mark}, update) for key, mark in marks.items()]

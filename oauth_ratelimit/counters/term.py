@@ -1,0 +1,77 @@
+"""Terms of office: of the processes that count in one table, one at a time synchronises it with the store.
+
+It is elected in the table, for a term that ends when another process takes over: because this one has ended, or because
+it has not shown itself for too long. Each change by the synchronising process is a transaction that begins with its
+term. So one that was stopped meanwhile changes nothing when it comes back.
+"""
+
+import secrets
+import sqlite3
+
+from oauth_ratelimit.process.identity import has_ended, identity_of
+
+TERM_SCHEMA = """
+    writer TEXT,                              -- name of this table in documents
+    writer_count INTEGER NOT NULL DEFAULT 1,  -- the most instances that were seen on one key, this one included
+    term INTEGER NOT NULL DEFAULT 0,          -- raised whenever another process takes over
+    holder TEXT,                              -- process that has the term; NULL if it has resigned
+    beat REAL NOT NULL DEFAULT 0              -- when it showed itself last, by the clock that is never set
+"""
+WRITES_PER_TERM = 2**32
+
+
+class TermOver(Exception):
+    """Another process synchronises the table."""
+
+
+class Term:
+    """Part of one process in the election of one table. All methods need a transaction, and raise errors of SQLite."""
+
+    def __init__(self) -> None:
+        self.is_held = False  # as far as this process knows
+        self.writer = ""  # name of the table in documents, known while the term is held
+        self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
+        self._number = 0
+        self._write_count = 0
+        self._token = secrets.token_hex(4)  # a process may have several tables with one file
+
+    def claim(
+        self, connection: sqlite3.Connection, now_s: float, *, patience_s: float, writer_count: int
+    ) -> bool:
+        """Take over unless another process holds the term, and return whether this one does.
+
+        One that has not shown itself for ``patience_s`` does not hold it any more. ``writer_count`` is the most
+        instances that this process has seen on one key.
+        """
+        found = connection.execute("SELECT writer, writer_count, term, holder, beat FROM host").fetchone()
+        writer, known_writer_count, number, holder, beat_s = found
+        self.writer_count = max(writer_count, known_writer_count)
+        own = f"{identity_of()} {self._token}"
+        is_own = holder == own and number == self._number
+        is_free = holder is None or has_ended(holder.rpartition(" ")[0]) or not 0 <= now_s - beat_s <= patience_s
+        self.is_held = is_own or is_free
+        if not self.is_held:
+            return False
+        if not is_own:
+            self._number, self._write_count = number + 1, 0
+        self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
+        values = self.writer, self.writer_count, self._number, own, now_s
+        connection.execute("UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?", values)
+        return True
+
+    def keep(self, connection: sqlite3.Connection, now_s: float) -> None:
+        """Show that this process is there. Raises ``TermOver`` if another one has taken over."""
+        kept = connection.execute("UPDATE host SET beat = ? WHERE term = ?", (now_s, self._number))
+        if not self.is_held or kept.rowcount != 1:
+            self.is_held = False
+            raise TermOver
+
+    def resign(self, connection: sqlite3.Connection) -> None:
+        """Leave the term to another process."""
+        connection.execute("UPDATE host SET holder = NULL WHERE term = ? AND ?", (self._number, self.is_held))
+        self.is_held = False
+
+    def next_write_number(self) -> int:
+        """Return a number that no write of this table has had, higher than those before."""
+        self._write_count += 1
+        return self._number * WRITES_PER_TERM + self._write_count
