@@ -69,9 +69,19 @@ class Limiter:
         self._clock = self._given_clock
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table = HostTable(max_keys=settings.max_keys, path=settings.host, monotonic=self._monotonic)
-        intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
-        self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
+        self._table = HostTable(
+            max_keys=settings.max_keys,
+            path=settings.host,
+            patience_s=settings.store.timeout_s + 2 * settings.sync.interval_s,
+            monotonic=self._monotonic,
+        )
+        self._counter = RequestCounter(
+            self._table,
+            is_shared=is_shared,
+            interval_s=settings.sync.interval_s,
+            max_interval_s=settings.sync.max_interval_s,
+            monotonic=self._monotonic,
+        )
         self._server_clock: ServerClock | None = None
         if self._store is not None:
             self._server_clock = ServerClock(
@@ -80,15 +90,19 @@ class Limiter:
                 monotonic=self._monotonic,
                 on_change=self._correct_clock if self._follows_store_clock else None,
             )
-        self._cycle = SyncCycle(
+        self._cycle = self._cycle_of(self._table)
+        self._left: list[SyncCycle] = []  # of files that were replaced, until their hits are sent
+
+    def _cycle_of(self, table: HostTable) -> SyncCycle:
+        return SyncCycle(
             self._store,
-            self._table,
+            table,
             lambda key: self._rules.part_of(key),
+            interval_s=self.settings.sync.interval_s,
+            max_interval_s=self.settings.sync.max_interval_s,
             clock=self.now_s,
             monotonic=self._monotonic,
             server_clock=self._server_clock,
-            patience_s=settings.store.timeout_s + 2 * settings.sync.interval_s,
-            **intervals,
         )
 
     def pseudonym_of(self, username: str | None) -> str | None:
@@ -232,8 +246,11 @@ class Limiter:
                 later ones. Any other cycle sends all hits, and reads every key if it comes soon after another one.
         """
         self.denial_events.end_minute(self._clock())
-        self._table.follow_file()
+        left = self._table.follow_file()
+        if left is not None:
+            self._left.append(self._cycle_of(left))
         self._counter.count_postponed(now_s=self._clock())
+        self._left = [cycle for cycle in self._left if not cycle.finish()]
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 
     def sync_urgent(self) -> CycleReport | None:
@@ -314,7 +331,9 @@ class Limiter:
         """
         self.denial_events.end_minute(math.inf)
         self._counter.count_postponed(now_s=self._clock())
-        self._cycle.end(deadline or Deadline(monotonic=self._monotonic))
+        deadline = deadline or Deadline(monotonic=self._monotonic)
+        for cycle in (*self._left, self._cycle):
+            cycle.end(deadline)
         self._table.close()
 
     def forget_parent(self) -> None:

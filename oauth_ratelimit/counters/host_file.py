@@ -31,7 +31,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
 # a writer of its own. What was being sent when the machine went down may be lost.
 _AFTER_BOOT = (
-    "UPDATE rows SET due = 0, urgent = NULL, attempted = NULL, attempt = NULL, version = NULL, mark = NULL, read = NULL",
+    "UPDATE rows SET due = 0, urgent = NULL, attempted = NULL, attempt = NULL, version = NULL, mark = NULL",
     "UPDATE host SET writer = NULL, holder = NULL",
 )
 ALONE = "this process counts alone: each such process admits the limits once more"

@@ -7,7 +7,6 @@ the statement or after it. The sync cycle changes rows in transactions. The rows
 a file that several processes count in.
 """
 
-import math
 import os
 import sqlite3
 import threading
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 from oauth_ratelimit.counters.bell import Bell
@@ -126,10 +126,21 @@ class HostTable:
     Requests hold the lock with ``locked``, the sync cycle with ``change``; all other methods need it held, but those
     that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
     ``write`` raise ``HostLocked``, and ``change`` raises ``TermOver``.
+
+    A process that synchronises the rows is given up after ``patience_s`` without a sign of it. ``monotonic`` returns
+    the time of a clock that is never set, in seconds.
     """
 
-    def __init__(self, *, max_keys: int, path: str | None = None, monotonic: Callable[[], float] = uptime_s) -> None:
+    def __init__(
+        self,
+        *,
+        max_keys: int,
+        path: str | None = None,
+        patience_s: float = inf,
+        monotonic: Callable[[], float] = uptime_s,
+    ) -> None:
         self.max_keys = max_keys
+        self._patience_s = patience_s
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
         self._monotonic = monotonic
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
@@ -197,23 +208,40 @@ class HostTable:
         return self._term.writer
 
     @property
+    def progress(self) -> int | None:
+        """How far the state of the store had come that the rows went by when this process took over."""
+        return self._term.progress
+
+    @property
     def is_led(self) -> bool:
         """True if this process synchronises the rows, as far as it knows."""
         return self._term.is_held
 
-    def lead(self, *, patience_s: float) -> bool:
+    def lead(self, *, is_alone: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does.
 
-        Another one is given up after ``patience_s`` without a sign of it. Takes the lock.
+        With ``is_alone`` no other process is there. Who synchronises a file also checkpoints. Takes the lock.
         """
-        was_held = self._term.is_held
-        with self.transaction():
-            now_s, seen = self._monotonic(), self.max_writer_count
-            is_held = self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen)
+        was_held, patience_s = self._term.is_held, -inf if is_alone else self._patience_s
+        try:
+            with self.transaction():
+                now_s, seen = self._monotonic(), self.max_writer_count
+                self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen)
+            if self._term.is_held and self._connected is not None:
+                with self._lock:
+                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as exc:
+            if self._connected is None:
+                raise
+            if is_busy(exc):
+                return False
+            with self._lock:
+                self._count_alone(exc)
+            return self.lead()
         self.max_writer_count = self._term.writer_count
-        if is_held is not was_held:
+        if self._term.is_held is not was_held:
             self.wake()  # the thread that waits listens to others now, or not any more
-        return is_held
+        return self._term.is_held
 
     def is_last(self) -> bool:
         """Return True if no other process counts in these rows."""
@@ -233,24 +261,37 @@ class HostTable:
         with self._lock:
             self._close_file()
 
-    def follow_file(self) -> None:
-        """Look after the file before a cycle: use the one that the path names now, and checkpoint. Takes the lock."""
+    def follow_file(self) -> "HostTable | None":
+        """Look after the file before a cycle: use the one that the path names now. Takes the lock.
+
+        Returns the rows that were in use until then, if they are others: hits in them may not have been sent.
+        """
         if self._file is None or self._process_id != os.getpid():
-            return
+            return None
         with self._file.opening:
             with self._lock:
                 if not self._is_open or (self._connected is not None and self._can_stay(self._file, self._connected)):
-                    return
+                    return None
             connected = self._file.open()  # waits, so requests go on meanwhile
             with self._lock:
+                is_same = self._connected is None and connected is None
+                left = self._left() if self._is_open and not is_same else None
                 self._take(connected)
+        return left
+
+    def _left(self) -> "HostTable":
+        """Return the rows that are in use as a table of their own, and use none."""
+        left = HostTable(max_keys=self.max_keys, patience_s=self._patience_s, monotonic=self._monotonic)
+        left._connection, left._connected, left._is_open = self._connection, self._connected, True
+        left._term, left._bell, left._term_of = self._term, self._bell, self._term_of
+        self._connected, self._is_open = None, False
+        return left
 
     def _can_stay(self, file: HostFile, connected: FileConnection) -> bool:
-        """Checkpoint, and return whether the file can still be used."""
+        """Return whether the file can still be used."""
         if not file.is_file_of(connected):
             return False
         try:
-            connected.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             connected.execute("BEGIN IMMEDIATE")
             connected.execute("COMMIT")
         except sqlite3.Error as exc:
@@ -327,7 +368,7 @@ class HostTable:
         added = (
             "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
         )
-        most = math.inf if has_room else self.max_keys
+        most = inf if has_room else self.max_keys
         self._run(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
             self.wake()
@@ -362,22 +403,25 @@ class HostTable:
         deadline_s = time.monotonic() + CYCLE_WAIT_S
         while True:
             with self.locked():
-                if self._has_begun(is_last_try=time.monotonic() >= deadline_s):
-                    try:
+                try:
+                    if self._has_begun(is_last_try=time.monotonic() >= deadline_s):
                         yield
                         self._connection.execute("COMMIT")
-                    except BaseException:
-                        self._connection.rollback()
-                        raise
-                    return
+                        return
+                except BaseException:
+                    self._connection.rollback()
+                    raise
             nap()  # with the lock free for requests
 
     @contextmanager
-    def change(self) -> Iterator[None]:
-        """Hold the lock for the process that synchronises the rows. Raises ``TermOver`` if it is another one by now."""
+    def change(self, progress: int | None = None) -> Iterator[None]:
+        """Hold the lock for the process that synchronises the rows. Raises ``TermOver`` if it is another one by now.
+
+        ``progress`` is how far the state of the store has come that the changes go by.
+        """
         try:
             with self.transaction():
-                self._term.keep(self._connection, self._monotonic())
+                self._term.keep(self._connection, self._monotonic(), progress)
                 yield
         except TermOver:
             self.wake()  # the thread that waits must not take what others ring for
@@ -438,7 +482,7 @@ class HostTable:
             return found
 
     def all_names(
-        self, after_s: float = -math.inf, until_s: float = math.inf, *, only_clean: bool = False
+        self, after_s: float = -inf, until_s: float = inf, *, only_clean: bool = False
     ) -> Iterator[list[str]]:
         """Yield all rows, or those that are due in a time, part by part in this order. Takes the lock for each part.
 

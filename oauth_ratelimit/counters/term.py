@@ -15,7 +15,8 @@ TERM_SCHEMA = """
     writer_count INTEGER NOT NULL DEFAULT 1,  -- the most instances that were seen on one key, this one included
     term INTEGER NOT NULL DEFAULT 0,          -- raised whenever another process takes over
     holder TEXT,                              -- process that has the term; NULL if it has resigned
-    beat REAL NOT NULL DEFAULT 0              -- when it showed itself last, by the clock that is never set
+    beat REAL NOT NULL DEFAULT 0,             -- when it showed itself last, by the clock that is never set
+    progress INTEGER                          -- how far the store's state has come that the rows go by; NULL if unknown
 """
 WRITES_PER_TERM = 2**32
 
@@ -31,20 +32,19 @@ class Term:
         self.is_held = False  # as far as this process knows
         self.writer = ""  # name of the table in documents, known while the term is held
         self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
+        self.progress: int | None = None  # how far the store's state had come by which the rows went at the claim
         self._number = 0
         self._write_count = 0
         self._token = secrets.token_hex(4)  # a process may have several tables with one file
 
-    def claim(
-        self, connection: sqlite3.Connection, now_s: float, *, patience_s: float, writer_count: int
-    ) -> bool:
+    def claim(self, connection: sqlite3.Connection, now_s: float, *, patience_s: float, writer_count: int) -> bool:
         """Take over unless another process holds the term, and return whether this one does.
 
         One that has not shown itself for ``patience_s`` does not hold it any more. ``writer_count`` is the most
         instances that this process has seen on one key.
         """
-        found = connection.execute("SELECT writer, writer_count, term, holder, beat FROM host").fetchone()
-        writer, known_writer_count, number, holder, beat_s = found
+        found = connection.execute("SELECT writer, writer_count, term, holder, beat, progress FROM host").fetchone()
+        writer, known_writer_count, number, holder, beat_s, self.progress = found
         self.writer_count = max(writer_count, known_writer_count)
         own = f"{identity_of()} {self._token}"
         is_own = holder == own and number == self._number
@@ -59,9 +59,13 @@ class Term:
         connection.execute("UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?", values)
         return True
 
-    def keep(self, connection: sqlite3.Connection, now_s: float) -> None:
-        """Show that this process is there. Raises ``TermOver`` if another one has taken over."""
-        kept = connection.execute("UPDATE host SET beat = ? WHERE term = ?", (now_s, self._number))
+    def keep(self, connection: sqlite3.Connection, now_s: float, progress: int | None) -> None:
+        """Show that this process is there, and how far the state has come that it has seen.
+
+        Raises ``TermOver`` if another one has taken over.
+        """
+        shown = "UPDATE host SET beat = ?, progress = coalesce(?, progress) WHERE term = ?"
+        kept = connection.execute(shown, (now_s, progress, self._number))
         if not self.is_held or kept.rowcount != 1:
             self.is_held = False
             raise TermOver

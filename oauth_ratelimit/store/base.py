@@ -120,6 +120,12 @@ class CounterStore(Protocol):
         Best effort: marks that stay are removed by later writers.
         """
 
+    def progress(self) -> int | None:
+        """Return how far the state has come that this process has seen, to be followed by another; None if unknown."""
+
+    def follow(self, progress: int) -> None:
+        """Let no later read return an older state than another process has seen, whose ``progress`` this is."""
+
     def time_s(self) -> float:
         """Return the time of the store's clock in seconds since the epoch."""
 

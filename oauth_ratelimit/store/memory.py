@@ -74,6 +74,12 @@ class MemoryStore:
                     writers, seen = _without(document.writers, [writer]), _without(document.seen, [writer])
                     self._documents[key] = replace(document, writers=writers, seen=seen)
 
+    def progress(self) -> None:
+        """None: there is one state only."""
+
+    def follow(self, progress: int) -> None:
+        """Nothing to follow."""
+
     def time_s(self) -> float:
         return self._clock()
 

@@ -40,8 +40,7 @@ LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for 
 class SyncCycle:
     """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
 
-    ``part_of`` returns the limits that count in a row. Of the processes that count in one file, one at a time works; it
-    is given up after ``patience_s`` without a sign of it.
+    ``part_of`` returns the limits that count in a row. Of the processes that count in one file, one at a time works.
     """
 
     def __init__(
@@ -55,11 +54,9 @@ class SyncCycle:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         server_clock: ServerClock | None,
-        patience_s: float,
     ) -> None:
         self._table = table
-        self._patience_s = patience_s
-        self._rows = ReplicaTable(table, part_of)
+        self._rows = ReplicaTable(table, part_of, store.progress if store else lambda: None)
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._clock = clock
@@ -90,7 +87,7 @@ class SyncCycle:
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
-            report.is_elsewhere = not self._table.lead(patience_s=self._patience_s)
+            report.is_elsewhere = not self._lead()
             if report.is_elsewhere:
                 return report
             with self._table.locked():
@@ -116,11 +113,18 @@ class SyncCycle:
             self._log.note(report)
         return report
 
+    def _lead(self, *, is_alone: bool = False) -> bool:
+        """Synchronise the rows from now on unless another process does, and return whether this one does."""
+        was_led, is_led = self._table.is_led, self._table.lead(is_alone=is_alone)
+        if self._flusher and is_led and not was_led and self._table.progress is not None:
+            self._flusher.store.follow(self._table.progress)
+        return is_led
+
     def run_urgent(self) -> CycleReport | None:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock:
-            if not self._table.is_led and not self._table.lead(patience_s=self._patience_s):
+            if not self._table.is_led and not self._lead():
                 return None
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
@@ -287,7 +291,7 @@ class SyncCycle:
             return 0
         try:
             with self._lock:
-                if not self._table.lead(patience_s=self._patience_s):
+                if not self._lead():
                     return 0
                 flusher.server_clock.begin_cycle()  # the first urgent key then waits for no connection
             snapshots = flusher.store.latest(count)
@@ -330,6 +334,15 @@ class SyncCycle:
                             replica.is_forgotten = True
                             excess -= 1
 
+    def finish(self) -> bool:
+        """Synchronise rows that nothing counts in any more, and return whether all hits are sent."""
+        report = self.run()
+        is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
+        if is_sent:
+            self._table.resign()
+            self._table.close()
+        return is_sent
+
     def end(self, deadline: Deadline) -> None:
         """Leave the rows to another process, if there is one, and release the store. No cycle may follow.
 
@@ -338,6 +351,7 @@ class SyncCycle:
         """
         flusher = self._flusher
         if flusher is None:
+            self._table.resign()
             return
         is_last, is_idle = self._table.is_last(), False
         try:
@@ -355,7 +369,7 @@ class SyncCycle:
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline) -> None:
         """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
-        self._table.lead(patience_s=0.0)
+        self._lead(is_alone=True)
         for share in TRY_SHARES:
             names = self._rows.unsent_names()
             if deadline.is_over or not names:

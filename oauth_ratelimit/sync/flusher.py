@@ -293,9 +293,7 @@ class Flusher:
             marked = {
                 replica.key: replica.document.mark
                 for replica in self._rows.load(step)
-                if replica.document.mark is not None
-                and replica.attempt is None
-                and not replica.document.is_quarantined
+                if replica.document.mark is not None and replica.attempt is None and not replica.document.is_quarantined
             }
             if marked:
                 self.store.remove_marks(self.writer, marked)

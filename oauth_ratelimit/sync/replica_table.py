@@ -16,11 +16,14 @@ STEP = 50  # rows of one transaction: requests wait for its end; more would make
 
 
 class ReplicaTable:
-    """Rows of the host table as replicas."""
+    """Rows of the host table as replicas. ``progress`` returns how far the state of the store has come."""
 
-    def __init__(self, table: HostTable, part_of: Callable[[Key], Part | None]) -> None:
+    def __init__(
+        self, table: HostTable, part_of: Callable[[Key], Part | None], progress: Callable[[], int | None]
+    ) -> None:
         self.table = table
         self._part_of = part_of
+        self._progress = progress
 
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
@@ -58,7 +61,7 @@ class ReplicaTable:
 
         Raises ``TermOver`` if another process synchronises them by now.
         """
-        with self.table.change():
+        with self.table.change(self._progress()):
             replicas = list(map(self._replica, self.table.load(names)))
             urgent = {replica.name: replica.urgent_s for replica in replicas}
             yield replicas

@@ -1,9 +1,11 @@
 """Instances of the limiter on one simulated MongoDB: no threads and no real time, nothing real but the code."""
 
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Limit, Route
 from tests.simulation.instance import MANY_KEYS, START_S, Cell, Identity, Instance, identity_of, key_of
@@ -16,6 +18,7 @@ COMMAND_S = (0.0, 0.0, 0.2, 3.0, 30.0)  # how long a command may take on its way
 HELLO_S = (*(0.0, 0.2) * 4, 30.0, 130.0)  # of one that measures a clock: a long one shows nothing of it
 SLACK_S = 60  # how long a frame is kept after its last use
 SPARE_ENTRIES, ENTRIES_PER_KEY = 100, 60  # in memory after these rounds; today about half as many
+PATIENCE_S = 8.0  # after which a worker that has ended is replaced as the one that synchronises
 ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
 
 
@@ -42,6 +45,8 @@ class Fleet:
         self.backup: Committed | None = None
         self.fault_rate = 0.0  # share of the commands that something happens to
         self.only_writes_fail = False
+        self.kill_rate = 0.0  # share of the commands at which a worker of a host is killed
+        self._files: tempfile.TemporaryDirectory[str] | None = None
         self.busy_rate = 0.0  # share of the commands before or after which something else happens
         self.stale_rate = 0.0  # share of the reads that a former primary answers
         self.asked: dict[tuple[str, str | None, Route], None] = {}  # in this order
@@ -71,10 +76,12 @@ class Fleet:
                 self.rng.choice(each) for each in (range(len(self.instances)), CLIENTS, USERS)
             )
             other = self.instances[number]
+            if len(other.workers) > 1:  # the one that waits does nothing else
+                other.at = (other.at + self.rng.randrange(1, len(other.workers))) % len(other.workers)
             passed_s = self.rng.choice(HELLO_S if command == "hello" else COMMAND_S)
             self.history.append(f"    {command}: instance {number} meanwhile: {client_id}, {username}, {passed_s} s")
             other.ask(client_id, username, 1)
-            if other is not instance:
+            if other is not instance or len(other.workers) > 1:
                 other.sync(urgent=self.rng.random() < 0.3)
             self.true_s += passed_s
             if self.server.held and self.rng.random() < 0.2:
@@ -89,10 +96,16 @@ class Fleet:
         finally:
             self._is_meanwhile = was_meanwhile
 
-    def start(self, config: Config, *, max_keys: int = MANY_KEYS) -> Instance:
-        """Start an instance. Every other one corrects its clock."""
+    def new_path(self) -> str:
+        """Return a path for the file of a host."""
+        self._files = self._files or tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        return f"{self._files.name}/{self.started_count}"
+
+    def start(self, config: Config, *, max_keys: int = MANY_KEYS, worker_count: int = 1) -> Instance:
+        """Start an instance. Every other one corrects its clock, unless it has several workers: each would do so."""
         self.started_count += 1
-        instance = Instance(self, config, follows_store_clock=self.started_count % 2 == 0, max_keys=max_keys)
+        follows = self.started_count % 2 == 0 and worker_count == 1
+        instance = Instance(self, config, follows_store_clock=follows, max_keys=max_keys, worker_count=worker_count)
         self.instances.append(instance)
         return instance
 
@@ -105,12 +118,12 @@ class Fleet:
 
         After an interruption it ends once more, as at the exit of a process.
         """
-        self.busy_rate = 0.0  # nobody asks an instance that ends
+        self.busy_rate = self.kill_rate = 0.0  # nobody asks an instance that ends
         in_doubt_since_s = instance.in_doubt_since_s
         is_old = in_doubt_since_s is not None and self.true_s - in_doubt_since_s > SLACK_S
         if is_interrupted:
             instance.interrupt_end()
-        instance.limiter.close()
+        instance.close()
         self.instances.remove(instance)
         if self.fault_rate or self.stale_rate or instance.is_cut_off or is_old:
             self.lost.update(instance.pending)
@@ -171,7 +184,8 @@ class Fleet:
 
     def settle(self) -> None:
         """Let everything arrive that was held back, and all instances synchronise without faults."""
-        self.fault_rate = self.busy_rate = self.stale_rate = 0.0
+        self.fault_rate = self.busy_rate = self.stale_rate = self.kill_rate = 0.0
+        self.true_s += PATIENCE_S
         while self.server.held:
             self.server.release(0)
         self.server.commit()
@@ -179,9 +193,9 @@ class Fleet:
             instance.is_cut_off = False
             instance.respond(is_failed=False)
         for instance in [*self.instances] * 4:
-            instance.sync(urgent=False)
+            instance.sync_all()
         for instance in self.instances:
-            report = instance.sync(urgent=False)
+            report = instance.sync_all()
             assert report is not None and report.error is None, f"the server answers, and a cycle failed: {report}"
             assert not report.in_flight_hits or self.damaged, f"the server answers, and hits stay in flight: {report}"
 
@@ -196,7 +210,7 @@ class Fleet:
             for instance in self.instances:
                 for client_id, username in keys:
                     instance.ask(client_id, username, 1)
-                instance.sync(urgent=False)
+                instance.sync_all()
         since_s = self.server.clock() - 2 * ROUND_S
         for document in self.documents():
             recent = [name for name, seen in document.get("seen", {}).items() if seen.timestamp() >= since_s]
@@ -289,7 +303,7 @@ class Fleet:
                 for client_id, username, route in self.asked:
                     instance.limiter.peek(client_id, username, **route._asdict())
                 for _ in range(2):
-                    instance.sync(urgent=False)
+                    instance.sync_all()
                 for asked in self.asked if not self.was_wrong else ():
                     instance.check_agreement(*asked)
 

@@ -111,6 +111,18 @@ def _replace(fleet: Fleet, instance: Instance, is_killed: bool, max_keys: int | 
         other.preload()
 
 
+def _make_host(fleet: Fleet, instance: Instance, worker_count: int) -> None:
+    fleet.stop(instance)
+    fleet.start(instance.config, max_keys=instance.max_keys, worker_count=worker_count)
+
+
+def _kill_workers(fleet: Fleet, instance: Instance, is_all: bool) -> None:
+    """Kill one worker of a host, or all; others go on with the file."""
+    if instance.path is not None:
+        for _ in instance.each_worker() if is_all else (None,):
+            instance.replace_worker()
+
+
 def _interrupt_end(fleet: Fleet, instance: Instance) -> None:
     fleet.stop(instance, is_interrupted=True)
     fleet.start(instance.config, max_keys=instance.max_keys)
@@ -190,6 +202,15 @@ DIMENSIONS: dict[str, tuple[Event, ...]] = {
         Event("interrupted", 3.0, lambda _, instance, urgent: instance.interrupt(urgent=urgent), ((True, *NO * 2),)),
         Event("interrupted when it ends, and replaced", 0.5, _interrupt_end),
     ),
+    "hosts": (
+        Event("replaced by a host with workers", 2.0, _make_host, ((2, 3),)),
+        Event("workers are killed and replaced: all", 2.0, _kill_workers, ((True, False, False),)),
+        Event("set", 1.0, _set, (("kill_rate",), (0.0, 0.1, 0.3))),
+        Event(
+            "configuration of one worker", 1.0, lambda _, i, number: i.reconfigure_worker(CONFIGS[number]), (range(6),)
+        ),
+        Event("seconds pass", 1.0, _wait, ((8.0,), NO)),
+    ),
     "responses": (
         Event("a request", 6.0, lambda _, instance, *key: instance.hold(*key), (CLIENTS, USERS)),
         Event("responses: failed", 3.0, lambda _, i, failed: i.respond(is_failed=failed), ((True, False, False),)),
@@ -261,6 +282,7 @@ def _run(fleet: Fleet, steps: Sequence[Step]) -> None:
         drawn = [rng.choice(option) for option in options]
         fleet.history.append(f"instance {number}: {name} {drawn or ''}")
         instance = fleet.instances[number]
+        instance.at = rng.randrange(len(instance.workers))
         happen(fleet, instance, *drawn)
         fleet.check_nothing_doubled()
         fleet.check_removals()

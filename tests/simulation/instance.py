@@ -6,7 +6,7 @@ once in each series that it was admitted under, in the frame of the instance's c
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -41,8 +41,8 @@ Identity = tuple[str, str | None, str | None]  # client, user, scope
 Cell = tuple[str, str | None, str | None, str, int]  # the same, series, frame start
 
 
-def settings_of(config: Config, *, max_keys: int = MANY_KEYS) -> Settings:
-    return load_config({"max_keys": max_keys, **config.content})
+def settings_of(config: Config, *, max_keys: int = MANY_KEYS, path: str | None = None) -> Settings:
+    return load_config({"max_keys": max_keys, "host": path or "off", **config.content})
 
 
 @dataclass
@@ -58,13 +58,18 @@ class Clock:
         return true_s + self.offset_s + (true_s - START_S) * self.drift
 
 
-class Instance:
-    """One process."""
+class Killed(BaseException):
+    """A worker ends at once, while a command or its answer is on the way."""
 
-    def __init__(self, fleet: "Fleet", config: Config, *, follows_store_clock: bool, max_keys: int) -> None:
+
+class Instance:
+    """One process; or several workers of a host, with one clock, that count in one file."""
+
+    def __init__(
+        self, fleet: "Fleet", config: Config, *, follows_store_clock: bool, max_keys: int, worker_count: int
+    ) -> None:
         self.fleet = fleet
         self.clock = Clock(lambda: fleet.true_s)
-        self.config = config
         self.follows_store_clock = follows_store_clock
         self.max_keys = max_keys
         self.is_cut_off = False  # True if nothing that it sends reaches the server
@@ -80,14 +85,53 @@ class Instance:
         self.held: list[tuple[Held, Callable[[], None]]] = []  # requests whose response is not known yet
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
         self.horizon_s = config.horizon_s
-        mongo = SimulatedMongo(fleet.server, self._begin, lambda command: fleet.happen_meanwhile(self, command))
-        self.limiter = Limiter(
-            settings_of(config, max_keys=max_keys),
+        self.path = fleet.new_path() if worker_count > 1 else None  # of the file that its workers count in
+        self.at = 0  # the worker that acts
+        self.may_be_killed = False
+        self.configs = [config] * worker_count
+        self.workers = [self._new_worker(config) for _ in self.configs]
+
+    def _new_worker(self, config: Config) -> Limiter:
+        mongo = SimulatedMongo(self.fleet.server, self._begin, self._end)
+        return Limiter(
+            self._settings_of(config),
             MongoStore(cast(Connection, mongo)),
             clock=self.clock,
-            monotonic=lambda: fleet.true_s,
-            follows_store_clock=follows_store_clock,
+            monotonic=lambda: self.fleet.true_s,
+            follows_store_clock=self.follows_store_clock,
         )
+
+    def _settings_of(self, config: Config) -> Settings:
+        return settings_of(config, max_keys=self.max_keys, path=self.path)
+
+    @property
+    def limiter(self) -> Limiter:
+        return self.workers[self.at]
+
+    @property
+    def config(self) -> Config:
+        return self.configs[self.at]
+
+    def replace_worker(self) -> None:
+        """Kill the worker that acts, and start another one."""
+        self.limiter._table.close()
+        self.workers[self.at] = self._new_worker(self.config)
+        self._note_forgotten()
+
+    def each_worker(self) -> Iterator[None]:
+        """Let each worker act, one after the other."""
+        for number in range(len(self.workers)):
+            self.at = number
+            yield
+
+    def close(self) -> None:
+        for _ in self.each_worker():
+            self.limiter.close()
+
+    def sync_all(self) -> CycleReport | None:
+        """Run a full cycle of each worker, and return the report of the one that synchronises."""
+        reports = [self.sync(urgent=False) for _ in self.each_worker()]
+        return next(filter(None, reports), None)
 
     @property
     def now_s(self) -> float:
@@ -212,7 +256,16 @@ class Instance:
         )
 
     def sync(self, *, urgent: bool, scheduled: bool = False) -> CycleReport | None:
-        report = self.limiter.sync_urgent() if urgent else self.limiter.sync(is_scheduled=scheduled)
+        self.may_be_killed = self.path is not None
+        try:
+            report = self.limiter.sync_urgent() if urgent else self.limiter.sync(is_scheduled=scheduled)
+        except Killed:
+            self.replace_worker()
+            return None
+        finally:
+            self.may_be_killed = False
+        if report is not None and report.is_elsewhere:
+            return None
         assert report is None or "the cycle failed" not in str(report.error), f"a bug: {report.error}"
         return self._note(report, urgent=urgent)
 
@@ -230,7 +283,7 @@ class Instance:
     def interrupt_end(self) -> None:
         """End, and be interrupted at any instruction."""
         with suppress(KeyboardInterrupt), Interruption(self.fleet.rng.randint(1, self.cycle_length)):
-            self.limiter.close()
+            self.close()
         if self._may_drop:
             self.fleet.lost.update(self.pending)
 
@@ -308,10 +361,15 @@ class Instance:
 
     def reconfigure(self, config: Config) -> None:
         """Take over another configuration. The number of keys in memory stays."""
-        self.config = config
+        for _ in self.each_worker():
+            self.reconfigure_worker(config)
+
+    def reconfigure_worker(self, config: Config) -> None:
+        """Let the worker that acts take over another configuration."""
+        self.configs[self.at] = config
         self.known.clear()
         self.horizon_s = max(self.horizon_s, config.horizon_s)
-        self.limiter.reconfigure(settings_of(config, max_keys=self.max_keys))
+        self.limiter.reconfigure(self._settings_of(config))
 
     def check_memory(self) -> None:
         """Fail if more hits of a key are in flight than were admitted since all were sent, or in too many frames.
@@ -346,8 +404,16 @@ class Instance:
 
     def _begin(self, command: str) -> Fate:
         assert not self.in_request, f"a request waited for MongoDB ({command})"
-        self.fleet.happen_meanwhile(self, command)
+        self._end(command)
         return self._fate(command)
+
+    def _end(self, command: str) -> None:
+        at, may_be_killed = self.at, self.may_be_killed
+        self.fleet.happen_meanwhile(self, command)
+        self.at, self.may_be_killed = at, may_be_killed
+        if may_be_killed and self.fleet.rng.random() < self.fleet.kill_rate:
+            self.fleet.history.append(f"    {command}: worker {at} is killed")
+            raise Killed
 
 
 def _counts(decision: Decision, limit: Limit, mode: str) -> bool:

@@ -86,7 +86,11 @@ def test_unreachable_database_raises_store_unavailable_in_time() -> None:
         override = Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.OFF)
         began_s = time.monotonic()
         for call in (
-            *(lambda: counters.read([KEY]), lambda: counters.latest(10), lambda: counters.remove_marks("here", {KEY: 1})),
+            *(
+                lambda: counters.read([KEY]),
+                lambda: counters.latest(10),
+                lambda: counters.remove_marks("here", {KEY: 1}),
+            ),
             lambda: counters.compare_and_set("here", [a_change(KEY, version=None, next_version=1)]),
             *(counters.time_s, documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")),
             *(overrides.revision, overrides.read, overrides.history, lambda: overrides.put(override)),

@@ -86,6 +86,12 @@ class FaultyStore:
         self._begin("remove_marks", list(marks))
         self.inner.remove_marks(writer, marks)
 
+    def progress(self) -> int | None:
+        return self.inner.progress()
+
+    def follow(self, progress: int) -> None:
+        self.inner.follow(progress)
+
     def time_s(self) -> float:
         return self.inner.time_s()
 

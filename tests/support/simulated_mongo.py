@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from bson import encode
 from bson.int64 import Int64
+from bson.timestamp import Timestamp
 from pymongo import UpdateOne
 from pymongo.errors import (
     AutoReconnect,
@@ -80,6 +81,13 @@ class Session:
 
     seen: int | None = None
     client: object = None
+
+    @property
+    def operation_time(self) -> Timestamp | None:
+        return None if self.seen is None else Timestamp(1, self.seen)
+
+    def advance_operation_time(self, operation_time: Timestamp) -> None:
+        self.seen = max(self.seen or 0, operation_time.inc)
 
 
 @dataclass

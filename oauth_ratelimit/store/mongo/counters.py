@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 
+from bson.timestamp import Timestamp
 from pymongo import DESCENDING
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
@@ -51,6 +52,7 @@ class MongoStore:
         self._name = collection
         self._closes_connection = closes_connection
         self._session: ClientSession | None = None
+        self._followed: int | None = None  # the progress that the next session begins with
         self._index = IndexKeeper(EXPIRY)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
@@ -84,7 +86,7 @@ class MongoStore:
 
         Changes nothing: the write names a version that no document has.
         """
-        self._session = after._session
+        self._followed = after.progress()
         self.read([PROBE])
         change = Change(PROBE, secrets.randbelow(2**52), 0, 0, {}, 0.0)
         if self.compare_and_set("probe", [change]).rejected:
@@ -103,6 +105,16 @@ class MongoStore:
             collection, session = self._open()
             collection.bulk_write(compose_mark_removal(writer, marks), ordered=False, session=session)
 
+    def progress(self) -> int | None:
+        """The operation time of the session; only a replica set has one."""
+        at = None if self._session is None else self._session.operation_time
+        return self._followed if at is None else at.time << 32 | at.inc
+
+    def follow(self, progress: int) -> None:
+        self._followed = progress
+        if self._session is not None:
+            self._session.advance_operation_time(_operation_time(progress))
+
     def time_s(self) -> float:
         """The clock of the primary."""
         with translated_errors():
@@ -112,7 +124,7 @@ class MongoStore:
         return self._connection.time_limit(seconds)
 
     def close(self) -> None:
-        self._session = None
+        self._followed, self._session = self.progress(), None
         if self._closes_connection:
             self._connection.close()
 
@@ -122,12 +134,15 @@ class MongoStore:
         if session is None or session.client is not client:  # another one after close(), in a forked child, or swapped
             # Causal consistency: a former primary that has not noticed must not answer with an older version than
             # the one already known, because "not at this version" is read as "has moved on".
-            former, session = session, client.start_session(causal_consistency=True)
-            if former is not None and former.cluster_time and former.operation_time:  # only a replica set has them
-                session.advance_cluster_time(former.cluster_time)
-                session.advance_operation_time(former.operation_time)
+            self._followed, session = self.progress(), client.start_session(causal_consistency=True)
+            if self._followed is not None:
+                session.advance_operation_time(_operation_time(self._followed))
             self._session = session
         return collection, session
+
+
+def _operation_time(progress: int) -> Timestamp:
+    return Timestamp(progress >> 32, progress & 0xFFFFFFFF)
 
 
 def _result_of(error: BulkWriteError) -> WriteResult:
