@@ -78,8 +78,8 @@ class HealthMonitor:
         started_s = time.monotonic()
         report = self._limiter.sync(is_scheduled=True)
         self._last_full = report
-        if report.error is None:
-            now_s = time.monotonic()
+        if report.error is None and report.synced_ago_s is not None:
+            now_s = time.monotonic() - report.synced_ago_s
             self._longest_lag_s = max(self._longest_lag_s, now_s - self._last_success_s)
             self._last_success_s = now_s
         self._record(report, started_s)

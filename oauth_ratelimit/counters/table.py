@@ -213,6 +213,15 @@ class HostTable:
         return self._term.progress
 
     @property
+    def synced_s(self) -> float | None:
+        """End of the last full cycle without an error, of any process, by the clock that is never set."""
+        return self._term.synced_s
+
+    def note_synced(self) -> None:
+        """Note that such a cycle of this process ends. Others know with their next cycles."""
+        self._term.synced_s = self._monotonic()
+
+    @property
     def is_led(self) -> bool:
         """True if this process synchronises the rows, as far as it knows."""
         return self._term.is_held

@@ -16,6 +16,7 @@ TERM_SCHEMA = """
     term INTEGER NOT NULL DEFAULT 0,          -- raised whenever another process takes over
     holder TEXT,                              -- process that has the term; NULL if it has resigned
     beat REAL NOT NULL DEFAULT 0,             -- when it showed itself last, by the clock that is never set
+    synced REAL,                              -- end of the last full cycle without an error, by the same clock
     progress INTEGER                          -- how far the store's state has come that the rows go by; NULL if unknown
 """
 WRITES_PER_TERM = 2**32
@@ -32,6 +33,7 @@ class Term:
         self.is_held = False  # as far as this process knows
         self.writer = ""  # name of the table in documents, known while the term is held
         self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
+        self.synced_s: float | None = None  # end of the last full cycle without an error, of any process
         self.progress: int | None = None  # how far the store's state had come by which the rows went at the claim
         self._number = 0
         self._write_count = 0
@@ -43,20 +45,26 @@ class Term:
         One that has not shown itself for ``patience_s`` does not hold it any more. ``writer_count`` is the most
         instances that this process has seen on one key.
         """
-        found = connection.execute("SELECT writer, writer_count, term, holder, beat, progress FROM host").fetchone()
-        writer, known_writer_count, number, holder, beat_s, self.progress = found
+        found = connection.execute(
+            "SELECT writer, writer_count, term, holder, beat, synced, progress FROM host"
+        ).fetchone()
+        writer, known_writer_count, number, holder, beat_s, synced_s, self.progress = found
         self.writer_count = max(writer_count, known_writer_count)
         own = f"{identity_of()} {self._token}"
         is_own = holder == own and number == self._number
         is_free = holder is None or has_ended(holder.rpartition(" ")[0]) or not 0 <= now_s - beat_s <= patience_s
         self.is_held = is_own or is_free
+        if not is_own:
+            self.synced_s = synced_s
         if not self.is_held:
             return False
         if not is_own:
             self._number, self._write_count = number + 1, 0
         self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
-        values = self.writer, self.writer_count, self._number, own, now_s
-        connection.execute("UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?", values)
+        values = self.writer, self.writer_count, self._number, own, now_s, self.synced_s
+        connection.execute(
+            "UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?, synced = ?", values
+        )
         return True
 
     def keep(self, connection: sqlite3.Connection, now_s: float, progress: int | None) -> None:

@@ -89,6 +89,8 @@ class SyncCycle:
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
             report.is_elsewhere = not self._lead()
             if report.is_elsewhere:
+                synced_s = self._table.synced_s
+                report.synced_ago_s = None if synced_s is None else now_s - synced_s
                 return report
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
@@ -111,6 +113,8 @@ class SyncCycle:
                 report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
+            if report.error is None:
+                self._table.note_synced()
         return report
 
     def _lead(self, *, is_alone: bool = False) -> bool:

@@ -67,6 +67,7 @@ class CycleReport:
     rejected_count: int = 0  # writes that the store refused, not as a lost race
     error: StoreError | None = None  # the last one
     is_elsewhere: bool = False  # another process synchronises the rows, so nothing was done
+    synced_ago_s: float | None = 0.0  # since the last full cycle without an error, of any process; None if unknown
     is_cut_short: bool = False  # the store was not called, or not called again, because it does not answer
     # Hits written above a limit, by policy. Their sum over instances counts each hit once, but those of writes whose
     # answer was lost.
