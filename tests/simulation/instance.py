@@ -394,7 +394,7 @@ class Instance:
 
     @property
     def _not_counters(self) -> tuple[object, ...]:
-        return self.limiter.settings, self.limiter.denial_events
+        return self.limiter.settings, self.limiter.denial_events, self.limiter._table._connected  # SQLite's own
 
     def _fate(self, command: str) -> Fate:
         fate = Fate.UNREACHED if self.is_cut_off else self.fleet.fate(command)
