@@ -209,7 +209,7 @@ class HostTable:
 
     @property
     def progress(self) -> int | None:
-        """How far the state of the store had come that the rows went by when this process took over."""
+        """How far the state of the store had come that the rows went by, at the last call of ``lead``."""
         return self._term.progress
 
     @property
@@ -403,8 +403,9 @@ class HostTable:
         return is_written
 
     def ask(self, name: str, due_s: float) -> None:
-        """Note a request that is counted nowhere, so that the next cycle looks at the document."""
-        self._connection.execute("UPDATE rows SET is_asked = 1, due = min(due, ?) WHERE name = ?", (due_s, name))
+        """Note a request that is counted nowhere, so that the next cycle looks at the document; unless it is locked."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("UPDATE rows SET is_asked = 1, due = min(due, ?) WHERE name = ?", (due_s, name))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ class Term:
         self.writer = ""  # name of the table in documents, known while the term is held
         self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
         self.synced_s: float | None = None  # end of the last full cycle without an error, of any process
-        self.progress: int | None = None  # how far the store's state had come by which the rows went at the claim
+        self.progress: int | None = None  # how far the store's state had come that the rows went by, at the last claim
         self._number = 0
         self._write_count = 0
         self._token = secrets.token_hex(4)  # a process may have several tables with one file

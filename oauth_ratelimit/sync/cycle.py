@@ -119,8 +119,8 @@ class SyncCycle:
 
     def _lead(self, *, is_alone: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
-        was_led, is_led = self._table.is_led, self._table.lead(is_alone=is_alone)
-        if self._flusher and is_led and not was_led and self._table.progress is not None:
+        is_led = self._table.lead(is_alone=is_alone)
+        if self._flusher and is_led and self._table.progress is not None:
             self._flusher.store.follow(self._table.progress)
         return is_led
 

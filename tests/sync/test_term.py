@@ -1,6 +1,8 @@
 """Limiters that count in one file: one at a time synchronises it."""
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,12 @@ def test_process_that_leaves_a_file_has_sent_its_hits(start: Start, faulty: Faul
     request(here, 1)
     request(there, 1)
     assert 1000 - 4 - 3 == start().check("app").remaining
+
+
+def test_request_is_denied_while_another_process_has_the_lock(start: Start, path: Path) -> None:
+    limiter = start()
+    request(limiter, 1000)
+    limiter.sync()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not limiter.check("app").allowed
