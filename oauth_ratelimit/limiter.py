@@ -298,6 +298,11 @@ class Limiter:
         return self._cycle.preload(count, self._clock(), scopes=scopes)
 
     @property
+    def host(self) -> str | None:
+        """Name of the rows that it counts in together with other processes, None if it counts alone."""
+        return self._table.writer or None if self._table.is_file else None
+
+    @property
     def host_problem(self) -> str | None:
         """Reason that the file named by ``host`` is not used; None while it is, or without one."""
         return self._table.problem

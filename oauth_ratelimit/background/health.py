@@ -134,7 +134,8 @@ class HealthMonitor:
         found = self.health()
         digest = self._file.digest if self._file else None
         problem = found.connection_problem
-        reported = (settings.policies.mode.value, override_count, digest, found.rejection is None, problem)
+        host = self._limiter.host
+        reported = (settings.policies.mode.value, override_count, digest, found.rejection is None, problem, host)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -156,6 +157,8 @@ class HealthMonitor:
                     config_rejected_at_s=found.rejected_at_s,
                     fixed_values=self._fixed_values,
                     connection_problem=problem,
+                    host=host,
+                    synchronises=not found.last_cycle.is_elsewhere,
                     **self._totals,
                 )
             )

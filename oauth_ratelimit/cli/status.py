@@ -76,6 +76,7 @@ USAGE_COLUMNS = [
 def status_command(context: CliContext, form: str) -> None:
     """Show the mode, the database, the instances.
 
+    "hosts" are instances that count as one, in one file; one of each synchronises for all.
     An instance sends a heartbeat every ten seconds, and when its mode or overrides change; "seen" is the age of the
     last one, "lag" the longest time between two sync cycles since the one before. A stopped instance leaves the
     list at once, a killed one is "late" after half a minute and leaves after ten. One that runs with
@@ -102,6 +103,7 @@ def status_command(context: CliContext, form: str) -> None:
             ("mode from", mode_source_text(file, status.mode_origin)),
             ("canary", "unknown" if context.invalid else canary_text(status.policies.canary)),
             ("overrides", status.override_count),
+            ("hosts", status.hosts_text),
             ("MongoDB", f"{facts.version}, about {documents}" if facts else NOT_SHARED),
         ]
     )

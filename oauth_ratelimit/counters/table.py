@@ -204,8 +204,13 @@ class HostTable:
 
     @property
     def writer(self) -> str:
-        """Name of this table in documents, while this process synchronises it."""
+        """Name of this table in documents, from the first call of ``lead`` on."""
         return self._term.writer
+
+    @property
+    def is_file(self) -> bool:
+        """True while the rows are in a file."""
+        return self._connected is not None
 
     @property
     def progress(self) -> int | None:

@@ -31,7 +31,7 @@ class Term:
 
     def __init__(self) -> None:
         self.is_held = False  # as far as this process knows
-        self.writer = ""  # name of the table in documents, known while the term is held
+        self.writer = ""  # name of the table in documents, known from the first claim on
         self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
         self.synced_s: float | None = None  # end of the last full cycle without an error, of any process
         self.progress: int | None = None  # how far the store's state had come that the rows went by, at the last claim
@@ -54,13 +54,13 @@ class Term:
         is_own = holder == own and number == self._number
         is_free = holder is None or has_ended(holder.rpartition(" ")[0]) or not 0 <= now_s - beat_s <= patience_s
         self.is_held = is_own or is_free
+        self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
         if not is_own:
             self.synced_s = synced_s
         if not self.is_held:
             return False
         if not is_own:
             self._number, self._write_count = number + 1, 0
-        self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
         values = self.writer, self.writer_count, self._number, own, now_s, self.synced_s
         connection.execute(
             "UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?, synced = ?", values

@@ -18,6 +18,7 @@ from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 LATE_AFTER_S = 30.0  # three heartbeats
 MAX_LAG_INTERVALS = 3
 MAX_CHANGES = 20
+MAX_HOSTS = 5
 LOST = {
     "store.": "Every limit begins anew then: counts, overrides and statistics stay in the former place. ",
     "privacy.": "If user_names or the first key changes, limits of users begin anew then. ",
@@ -41,6 +42,7 @@ def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
         "is_late": is_late(beat, now_s),
         "is_lagging": is_lagging(beat.lag_s, beat.interval_s),
         "up_s": beat.beat_at_s - beat.started_at_s,
+        "host_text": f"{beat.host}{', synchronises' if beat.synchronises else ''}" if beat.host else "alone",
     }
 
 
@@ -89,6 +91,16 @@ class Status:
         """Number of instances by the digest of their configuration file, the most common one first."""
         digests = Counter(beat.config_digest for beat in self.heartbeats if beat.config_digest is not None)
         return Counter(dict(digests.most_common()))
+
+    @property
+    def hosts_text(self) -> str:
+        """How many hosts there are whose instances count as one, and how many instances count alone."""
+        sizes = sorted(Counter(beat.host for beat in self.heartbeats if beat.host).values(), reverse=True)
+        alone_count = len(self.heartbeats) - sum(sizes)
+        largest = ", ".join(map(str, sizes[:MAX_HOSTS])) + (", …" if len(sizes) > MAX_HOSTS else "")
+        noun = "instance" if sizes == [1] else "instances"
+        hosts = [f"{counted(len(sizes), 'host')} with {largest} {noun}"] if sizes else []
+        return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count or not sizes else [])])
 
     @property
     def late_count(self) -> int:

@@ -56,6 +56,7 @@ def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> 
     send_heartbeat(terminal, mongo_uri, "node-2")
     data, text = terminal.data("status"), terminal.ok("status")
 
+    assert "2 alone" in text
     assert ("enforce", {"layer": "mode"}) == (data["mode"], data["mode_origin"])
     assert ["node-1", "node-2"] == [instance["instance"].split(":")[0] for instance in data["instances"]]
     assert all(instance["seen_s"] < 60 and not instance["is_lagging"] for instance in data["instances"])
@@ -145,12 +146,14 @@ def test_status_lists_what_needs_a_restart_and_who_does_not_use_the_new_address(
 ) -> None:
     send_heartbeat(terminal, mongo_uri, "node-1")
     text = terminal.ok("status")
+    assert "1 alone" in text
     assert "restart" not in text
     assert "store.uri" not in text
 
     (beat,) = HeartbeatStore(connection).read(time.time())
-    behind = beat._replace(instance="node-2", connection_problem="AuthenticationFailed (18)")
+    behind = beat._replace(instance="node-2", connection_problem="AuthenticationFailed (18)", host="a1b2")
     HeartbeatStore(connection).put(behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5"))
     text = terminal.ok("status")
+    assert "1 host with 1 instance, 1 alone" in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
     assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. A process" in text

@@ -51,6 +51,8 @@ class Heartbeat(NamedTuple):
     config_rejected_at_s: float | None = None  # when it began to reject its file; None while the file is valid
     fixed_values: str | None = None  # of its configuration until it ends, such as "sync.interval=1.0 …"
     connection_problem: str | None = None  # why it does not use the store.uri of its file; None if it does
+    host: str | None = None  # name of the rows that it counts in together with others; None if it counts alone
+    synchronises: bool = True  # False if another instance of its host does
 
 
 class InstanceEvent(NamedTuple):
@@ -176,7 +178,7 @@ def _number(value: Any) -> float:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    name: str if kind is str else checked_text if kind == str | None else int if kind is int else _number
+    name: str if kind is str else checked_text if kind == str | None else kind if kind in (int, bool) else _number
     for name, kind in get_type_hints(Heartbeat).items()
 }
 
