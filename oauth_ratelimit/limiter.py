@@ -71,7 +71,9 @@ class Limiter:
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
         self._table = HostTable(max_keys=settings.max_keys, path=None if is_shared else settings.host)
         intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
-        self._counter = RequestCounter(self._table, is_shared=is_shared, monotonic=self._monotonic, **intervals)
+        self._counter = RequestCounter(
+            self._table, is_shared=is_shared, clock=self.now_s, monotonic=self._monotonic, **intervals
+        )
         self._server_clock: ServerClock | None = None
         if self._store is not None:
             self._server_clock = ServerClock(
