@@ -70,7 +70,7 @@ class Gunicorn(Server):
         self._config_path = Path(self._directory.name) / "gunicorn.conf.py"
         self._config_path.write_text(_CONFIG + config)
         self._command = [
-            *(sys.executable, "-m", "gunicorn", app_import),
+            *(str(Path(sys.executable).with_name("gunicorn")), app_import),
             f"--config={self._config_path}",
             f"--bind={_HOST}:{self.port}",
             f"--worker-class={worker_class}",

@@ -6,7 +6,8 @@ import stat
 import threading
 from contextlib import suppress
 
-SUFFIX = "-bell"
+from oauth_ratelimit.counters.host_place import BELL
+
 _READ_SIZE = 4096
 
 
@@ -21,7 +22,7 @@ class Bell:
         self._silent.acquire()
         self._descriptor: int | None = None
         if path is not None:
-            self._descriptor = _open(path + SUFFIX)
+            self._descriptor = _open(path + BELL)
 
     def ring(self) -> None:
         """End the waiting. Never waits."""

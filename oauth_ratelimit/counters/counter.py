@@ -21,6 +21,7 @@ log = get_logger(__name__)
 LOG_INTERVAL_S = 60.0
 MAX_POSTPONED = 1000  # rows
 POSTPONED_STEP = 10  # rows that are written at once
+STOPPED_S = 1.0  # a request that has taken longer goes by a later time: its process may have been stopped meanwhile
 POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
 
 
@@ -69,6 +70,7 @@ class RequestCounter:
         is_shared: True if there is a store, to which the hits are sent.
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
+        clock: Returns the time that requests come with, read again before they are counted.
         monotonic: Returns the time of a clock that is never set, in seconds.
     """
 
@@ -79,9 +81,11 @@ class RequestCounter:
         is_shared: bool,
         interval_s: float,
         max_interval_s: float,
+        clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._table = table
+        self._clock = clock
         self._is_shared = is_shared
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
@@ -119,7 +123,9 @@ class RequestCounter:
                     rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
                 )
                 sends = not holds or decision.denial is not None
-                if self._count(opened, counts, now_s, cost, sends=sends):
+                if self._clock() - now_s > STOPPED_S:
+                    now_s = self._clock()
+                elif self._count(opened, counts, now_s, cost, sends=sends):
                     return decision, () if sends else tuple(_held(each, now_s) for each in opened)
 
     def confirm(self, held: Held, *, now_s: float) -> None:
@@ -224,6 +230,7 @@ class RequestCounter:
         if len(rows) < len(names):
             missing = {name: part for name, part in parts.items() if name not in rows}
             rows = self._create(missing, names, now_s, is_counted=is_counted)
+        now_s = max(now_s, self._clock())  # others may have counted in later frames since it was read
         opened = [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
         for each in opened if self._postponed else ():
             postponed = self._postponed.get(each.row.name)

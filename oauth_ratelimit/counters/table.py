@@ -18,16 +18,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from oauth_ratelimit.counters.bell import Bell
-from oauth_ratelimit.counters.host_file import (
-    LAYOUT,
-    FileConnection,
-    FileId,
-    HostFile,
-    UnusableFile,
-    is_busy,
-    nap,
-    open_in_memory,
-)
+from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
+from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.fork import hold_over_fork
 from oauth_ratelimit.process.uptime import uptime_s
@@ -71,6 +63,7 @@ CREATE TABLE host (
     layout INTEGER NOT NULL,
     user_id INTEGER,
     boot_id TEXT,
+    identity TEXT,
     {TERM_SCHEMA}
 );
 INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
@@ -135,7 +128,7 @@ class HostTable:
         self,
         *,
         max_keys: int,
-        path: str | None = None,
+        place: HostPlace | None = None,
         patience_s: float = inf,
         monotonic: Callable[[], float] = uptime_s,
     ) -> None:
@@ -145,7 +138,7 @@ class HostTable:
         self._monotonic = monotonic
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
-        self._file = None if path is None else HostFile(path, _SCHEMA)
+        self._file = None if place is None else HostFile(place, _SCHEMA)
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
             hold_over_fork(self._file, lambda file: file.opening)
@@ -153,8 +146,6 @@ class HostTable:
 
     def _start_closed(self) -> None:
         self._lock = threading.Lock()  # guards the connection
-        if self._file is not None:
-            self._file.opening = threading.Lock()
         self._term, self._bell = Term(), Bell()
         self._is_open = False
         self._connection: sqlite3.Connection
@@ -176,6 +167,8 @@ class HostTable:
         if self._is_open:
             _inherited.append(self._connection)
         self._bell.close()
+        if self._file is not None:
+            self._file.leave_to_parent()
         self._start_closed()
         return True
 
@@ -258,8 +251,8 @@ class HostTable:
         return self._term.is_held
 
     def is_last(self) -> bool:
-        """Return True if no other process counts in these rows."""
-        return True
+        """Return True if no other process counts in these rows. Of processes that end, exactly one is told so."""
+        return self._connected is None or self._file is None or self._file.is_last()
 
     def resign(self) -> None:
         """Leave the rows to another process. Takes the lock."""
@@ -274,6 +267,8 @@ class HostTable:
         """Close the file, if there is one. Takes the lock."""
         with self._lock:
             self._close_file()
+            if self._file is not None:
+                self._file.leave()
 
     def follow_file(self) -> "HostTable | None":
         """Look after the file before a cycle: use the one that the path names now. Takes the lock.

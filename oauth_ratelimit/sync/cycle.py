@@ -88,6 +88,7 @@ class SyncCycle:
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
             report.is_elsewhere = not self._lead()
+            report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
             if report.is_elsewhere:
                 synced_s = self._table.synced_s
                 report.synced_ago_s = None if synced_s is None else now_s - synced_s
@@ -110,7 +111,6 @@ class SyncCycle:
             report.quarantined_count = len(self._quarantined)
             with self._table.locked():
                 report.key_count = self._table.key_count()
-                report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
             if report.error is None:

@@ -185,6 +185,25 @@ def test_two_configurations_count_in_the_same_rows_and_keep_the_longest_horizon(
         assert 2 == admitted(first)
 
 
+@pytest.mark.parametrize("stale", [[6000.0], [6000.0, 6000.0]], ids=["before it read", "before it wrote"])
+def test_worker_that_was_stopped_counts_in_the_newest_frame_and_brings_no_hits_back(
+    path: Path, stale: list[float]
+) -> None:
+    """It has read the clock before it was stopped. ``stale`` is what it reads until it goes on."""
+    settings = load_config(
+        {"mode": "enforce", "host": str(path), "limits": {"client": [{"limit": 3, "window": "10s"}]}}
+    )
+    now_s = 6100.0
+    with (
+        closing(Limiter(settings, clock=lambda: stale.pop() if stale else now_s)) as stopped,
+        closing(Limiter(settings, clock=lambda: now_s)) as other,
+    ):
+        assert 2 == admitted(other, 2)
+        assert 1 == admitted(stopped, 1)
+        assert not stale
+        assert 0 == admitted(other)
+
+
 def _plant_link(path: Path) -> None:
     path.with_name("target").touch()
     path.symlink_to("target")

@@ -35,7 +35,7 @@ CHANGES = st.tuples(
 )
 STEPS = st.one_of(
     st.tuples(st.just("write"), WRITERS, st.lists(CHANGES, min_size=1, max_size=4, unique_by=lambda change: change[0])),
-    st.tuples(st.just("remove marks"), WRITERS, st.dictionaries(st.sampled_from(KEYS), st.integers(0, 6))),
+    st.tuples(st.just("remove marks"), WRITERS, st.dictionaries(st.sampled_from(KEYS), st.integers(0, 6), min_size=1)),
     st.tuples(st.just("damage"), st.sampled_from(KEYS), st.sampled_from(DAMAGE)),
 )
 
