@@ -14,7 +14,7 @@ from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.operations.summary import ALONE, limits_by_kind, names_text, store_text, warnings_of
+from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -45,7 +45,7 @@ class StartReport:
             canary=canary_text(policies.canary),
             limits=limits_by_kind(policies),
             store=store_text(settings.store),
-            host=host_path or ALONE,
+            host=host_path or NO_FILE,
             trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),
             grants=list(dict.fromkeys([*limited, *(front_channel if authorize_endpoint else ())])),
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),

@@ -13,7 +13,7 @@ from oauth_ratelimit.store.mongo.client import servers_of
 
 NO_LIMIT = "no limit"
 NOT_SHARED = "none: nothing is shared with other hosts"
-ALONE = "none: this process counts alone"
+NO_FILE = "none: this process shares no file"
 HOST_TEXTS = {
     AUTO: "auto: without store.uri, the workers of a server on one machine count together",
     OFF: "off: each process counts alone",

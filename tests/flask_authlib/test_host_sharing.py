@@ -84,7 +84,7 @@ def test_single_process_and_tests_of_users_share_with_nobody(shared: Any, memory
         assert 200 == token_status(shared())
     assert not list(memory.iterdir())
     started = [entry for entry in logs if entry["event"] == "ratelimit_started"]
-    assert ["none: this process counts alone"] * 3 == [entry["host"] for entry in started]
+    assert ["none: this process shares no file"] * 3 == [entry["host"] for entry in started]
     assert "counters_not_shared" not in {entry["event"] for entry in logs}
 
 

@@ -48,7 +48,7 @@ def test_first_request_logs_once_what_applies() -> None:
         "canary": "none",
         "limits": {"client": "no limit", "user": "10/second, 50/10s (dry-run)", "client_total": "no limit"},
         "store": "none: nothing is shared with other hosts",
-        "host": "none: this process counts alone",
+        "host": "none: this process shares no file",
         "trusted_clients": ["our-own-app"],
         "grants": ["client_credentials", "refresh_token"],
         "unprotected_grants": {},
