@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from oauth_ratelimit.config import PrivacySettings, Settings
+from oauth_ratelimit.config.settings import OFF
 from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.failed_auth import (
     ANYONE,
@@ -26,6 +27,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
+from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -61,7 +63,8 @@ class Guess:
 class Guard:
     """Counts failed authentications and denies attempts that come after too many. Costs nothing while it is off.
 
-    Its owner calls ``run`` after each sync cycle of the token counters. Without a store it counts in this process only.
+    Its owner calls ``run`` after each sync cycle of the token counters. It counts beside ``place``; without a store and
+    a place in this process only.
     ``is_on`` is True if failures are counted. ``limiter`` counts them; it is None until the guard is on for the first
     time.
     """
@@ -75,8 +78,10 @@ class Guard:
         events: DenialEvents | None = None,
         metrics: Metrics | None = None,
         statistics: StatisticsRecorder | None = None,
+        place: HostPlace | None = None,
     ) -> None:
         self._store = store
+        self._place = place and place.beside("-guard")  # the cycles of either would drop the other's rows
         self._clock = clock
         self._metrics = metrics
         self._statistics = statistics
@@ -137,7 +142,7 @@ class Guard:
             store=replace(settings.store, uri=None),
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
             max_keys=settings.guard.max_keys,
-            host=settings.host and f"{settings.host}-guard",  # the cycles of either would drop the other's rows
+            host=OFF,
         )
         self._enforced = _lowest_enforced(own.policies)
         if self.limiter is not None:
@@ -148,6 +153,7 @@ class Guard:
                 self._store,
                 clock=self._clock,
                 denial_events=self._events,
+                place=self._place,
             )
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 

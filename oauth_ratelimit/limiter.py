@@ -11,6 +11,7 @@ from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held, RequestCounter
+from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.counters.rules import ClientRules, RuleBook, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
@@ -39,10 +40,13 @@ class Limiter:
         denial_events: Logs denials; None creates one.
         follows_store_clock: Go by the store's clock instead, measured before the first flush and from then on.
         monotonic: Returns the time of a clock that is never set, in seconds.
+        place: The file that it counts in together with other processes; None goes by ``settings.host``, where ``auto``
+            means none. Without effect yet if there is a store.
 
     Attributes:
         settings: The settings that apply now.
         denial_events: Logs denials.
+        place: The file that it counts in together with other processes, None if it counts for itself.
     """
 
     def __init__(
@@ -54,12 +58,16 @@ class Limiter:
         denial_events: DenialEvents | None = None,
         follows_store_clock: bool = False,
         monotonic: Callable[[], float] = uptime_s,
+        place: HostPlace | None = None,
     ) -> None:
         self.settings = settings
         self._given_clock = clock
         self._follows_store_clock = follows_store_clock
         self._monotonic = monotonic
         self._store = store if store is not None else open_counters(settings.store)
+        if place is None and settings.host_path is not None:
+            place = HostPlace(settings.host_path)
+        self.place = place if self._store is None else None
         self._names = None if settings.privacy.key is None else settings.privacy.names()
         self.denial_events = denial_events or DenialEvents(settings.events.per_minute)
         self._start_empty()
@@ -69,7 +77,7 @@ class Limiter:
         self._clock = self._given_clock
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table = HostTable(max_keys=settings.max_keys, path=None if is_shared else settings.host)
+        self._table = HostTable(max_keys=settings.max_keys, place=self.place)
         intervals = {"interval_s": settings.sync.interval_s, "max_interval_s": settings.sync.max_interval_s}
         self._counter = RequestCounter(
             self._table, is_shared=is_shared, clock=self.now_s, monotonic=self._monotonic, **intervals
@@ -283,7 +291,7 @@ class Limiter:
 
     @property
     def host_problem(self) -> str | None:
-        """Reason that the file named by ``host`` is not used; None while it is, or without one."""
+        """Reason that the file of the host is not used; None while it is, or without one."""
         return self._table.problem
 
     @property

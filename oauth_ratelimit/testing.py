@@ -10,6 +10,7 @@ from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.config.settings import OFF
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
@@ -62,7 +63,7 @@ class _FrozenAppLimiter(AppLimiter):
         settings = live.current
         if live.file and live.file.rejection:
             raise ConfigError(live.file.rejection.problems, source=live.file.path)
-        alone = replace(settings, store=replace(settings.store, uri=None), host=None)
+        alone = replace(settings, store=replace(settings.store, uri=None), host=OFF)
         super().__init__(LiveSettings(alone, lambda: None), **parts)
 
     def report_start(self) -> None:

@@ -2,7 +2,7 @@
 
 Environment:
     SEQUENCE_MONGO_URI: Where counters are shared.
-    SEQUENCE_HOST: The file that workers count in, without a database.
+    SEQUENCE_HOST: Which workers count together, without a database.
 """
 
 import logging
@@ -27,7 +27,7 @@ app.add_url_rule("/token", view_func=server.create_token_response, methods=["POS
 app.config["OAUTH_RATELIMIT_CONFIG"] = {
     "mode": "enforce",
     "store": {"uri": os.environ.get("SEQUENCE_MONGO_URI")},
-    "host": os.environ.get("SEQUENCE_HOST", "off"),
+    "host": os.environ.get("SEQUENCE_HOST", "auto"),
     "clients": {
         client_name(limit, number): {"limits": {"client": [{"limit": limit, "window": "10m"}]}}
         for limit in LIMITS

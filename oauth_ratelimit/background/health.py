@@ -34,7 +34,7 @@ class Health(NamedTuple):
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
     rejected_at_s: float | None = None  # when that began, seconds since the epoch
     connection_problem: str | None = None  # why a new store.uri is not used; None while it is used
-    host_problem: str | None = None  # why the file that host names is not used; None while it is used
+    host_problem: str | None = None  # why the file of the host is not used; None while it is used
 
 
 class HealthMonitor:

@@ -16,6 +16,7 @@ from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import active
+from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -59,7 +60,7 @@ class Worker:
     lock that is held meanwhile, so these take effect at once, whatever MongoDB does. All times are the limiter's.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
-    name. Until then it admits as before.
+    name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Worker:
         callbacks: Callbacks,
         clock: Callable[[], float],
         trace_of: Callable[[], Trace] = Trace,
+        place: HostPlace | None = None,
     ) -> None:
         self._settings = settings = live.use()  # of limiter and guard
         self.pid = os.getpid()
@@ -89,6 +91,7 @@ class Worker:
             clock=clock,
             denial_events=events,
             follows_store_clock=follows_store_clock,
+            place=place,
         )
         self._reconnector = stores and Reconnector(stores, settings.store)
         metrics = open_metrics()
@@ -102,6 +105,7 @@ class Worker:
             events=events,
             metrics=metrics,
             statistics=statistics,
+            place=self.limiter.place,
         )
         self._override_cache = OverrideCache(stores and stores.overrides)
         self.tokens = TokenCache(

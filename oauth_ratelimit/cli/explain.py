@@ -63,7 +63,7 @@ def explain_command(
 
     For a CLIENT, with a USER or without one: each limit that applies, the part of the configuration or the override
     that it comes from, how much of it is used, and when the next request is admitted. Use far below a limit is up to
-    10 s old (sync.max_interval). Without store.uri each process counts alone, so the use is unknown.
+    10 s old (sync.max_interval). Without store.uri no command sees the counters, so the use is unknown.
 
     With --id a denial of the last weeks, by the decision_id in its response: client, policy, time, instance. Exits
     with 1 if there is none.

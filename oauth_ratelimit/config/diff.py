@@ -36,7 +36,7 @@ def fixed_values(settings: Settings) -> dict[str, str]:
         "store.database": store.database or "none",
         "store.collection": store.collection,
         "store.namespace": store.namespace or "none",
-        "host": settings.host or "off",
+        "host": settings.host,
         **dict(_flatten(settings.sync, "sync")),
         "privacy.user_names": privacy.user_names,
         "privacy.keys": ",".join(map(str, privacy.keys)) or "none",  # their labels

@@ -37,7 +37,8 @@ HEADER_FAMILIES = ("ietf", "x-ratelimit")
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
 MAX_NETWORK_LENGTH = 50
-HOST_PATH = r"/[!-.0-~]([!-~]*[!-.0-~])?"  # ASCII without spaces; no slash at the end
+AUTO, OFF = "auto", "off"  # of host
+HOST = rf"{AUTO}|{OFF}|/[!-.0-~]([!-~]*[!-.0-~])?"  # the path is ASCII without spaces, and no slash ends it
 MAX_PATH_LENGTH = 1000
 
 _URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
@@ -326,26 +327,26 @@ class StatisticsSettings:
     )
 
 
-def _host(value: object) -> str | None:
-    if value is False or value == "off":
-        return None
-    if not isinstance(value, str) or not re.fullmatch(HOST_PATH, value) or len(value) > MAX_PATH_LENGTH:
+def _host(value: object) -> str:
+    if value is False:
+        return OFF
+    if not isinstance(value, str) or not re.fullmatch(HOST, value) or len(value) > MAX_PATH_LENGTH:
         raise ValueError
     value.encode()
     return value
 
 
-HOST = scalar(
+_HOST = scalar(
     _host,
-    "off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such as "
-    "/var/lib/myauth/ratelimit.db",
+    "auto, off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such "
+    "as /var/lib/myauth/ratelimit.db",
     schema={
         "anyOf": [
             {"const": False},
-            {"type": "string", "pattern": rf"^(off|{HOST_PATH})$", "maxLength": MAX_PATH_LENGTH},
+            {"type": "string", "pattern": rf"^({HOST})$", "maxLength": MAX_PATH_LENGTH},
         ]
     },
-    words="`off`, or an absolute path",
+    words="`auto`, `off`, or an absolute path",
 )
 
 
@@ -362,11 +363,11 @@ class Settings:
     events: EventSettings = subsection(EventSettings, "events")
     statistics: StatisticsSettings = subsection(StatisticsSettings, "statistics")
     privacy: PrivacySettings = subsection(PrivacySettings, "privacy")
-    host: str | None = setting(
-        HOST,
-        default="off",
-        doc="File that all processes of this machine count in that name it, for limits that hold without a database. "
-        "off: each process counts for itself. No effect yet with store.uri.",
+    host: str = setting(
+        _HOST,
+        default=AUTO,
+        doc="Processes of this machine that count together, so that limits hold without a database. auto: the workers "
+        "of a server, in a file in memory; off: none; a path: all that name this file. No effect yet with store.uri.",
     )
     max_keys: int = setting(
         whole(1, MAX_KEYS),
@@ -375,6 +376,11 @@ class Settings:
     )
     warnings: tuple[str, ...] = ()  # one line for each key that is ignored
     is_rejected: bool = False  # limits are off because the file is not valid; the guard goes on
+
+    @property
+    def host_path(self) -> str | None:
+        """The file that ``host`` names, None if it names none."""
+        return None if self.host in (AUTO, OFF) else self.host
 
     @cached_property
     def is_guarded(self) -> bool:

@@ -1,4 +1,4 @@
-"""The file of a host table: where it may lie, whose it is, and how it is opened.
+"""The file of a host table: how it is opened, checked and put aside.
 
 SQLite's locks belong to a process and a file, so the file is never opened past SQLite, and a connection never crosses a
 fork: SQLite in a child would take its parent's locks for its own, and take none.
@@ -16,17 +16,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 
+from oauth_ratelimit.counters.host_place import (
+    LAYOUT,
+    LOCK,
+    OTHERS,
+    SHM,
+    WAL,
+    HostPlace,
+    Membership,
+    UnusableFile,
+    boot_id,
+    check_directory,
+    lock,
+)
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
 
-LAYOUT = 1  # of the tables; raised with every change of them
 OPENING_S = 0.5  # longest wait for another process that opens the file, or writes to it meanwhile
 MAX_LOG_PAGES = 10_000  # of the write-ahead log, from which on a request checkpoints: no cycle seems to do so
 SHORTEST_NAP_S = 0.0002
 LONGEST_NAP_S = 0.001
-_LOCK, _WAL, _SHM = "-lock", "-wal", "-shm"
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ALONE = "this process counts alone: each such process admits the limits once more"
 
 FileId = tuple[int, int]
@@ -41,10 +51,6 @@ class FileConnection(sqlite3.Connection):
 
 
 _connections: "weakref.WeakSet[FileConnection]" = weakref.WeakSet()  # those inherited from a parent included
-
-
-class UnusableFile(Exception):
-    """The file cannot be used. The message is the reason."""
 
 
 def is_busy(exc: sqlite3.Error) -> bool:
@@ -71,16 +77,20 @@ class HostFile:
     and over a fork.
     """
 
-    def __init__(self, path: str, schema: str) -> None:
-        self.path = path
+    def __init__(self, place: HostPlace, schema: str) -> None:
+        self.path = place.path
         self.problem: str | None = None
         self.opening = threading.Lock()
         self._schema = schema
+        self._identity = place.identity
+        self._membership = None if place.identity is None else Membership(place.path)
         self._damaged: FileId | None = None
 
     def open(self) -> FileConnection | None:
         """Return a connection, None if the file cannot be used, which is logged once."""
         try:
+            if self._membership is not None:
+                self._membership.join()
             with self._alone():
                 connection = self._connect()
         except (UnusableFile, OSError, sqlite3.Error) as exc:
@@ -100,6 +110,17 @@ class HostFile:
             log.error("host_file_unusable", path=self.path, reason=reason, effect=ALONE)
         self.problem = reason
 
+    def leave(self) -> None:
+        """Let other processes remove the file, if no configuration names it."""
+        if self._membership is not None:
+            self._membership.leave()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, forget what the parent has open."""
+        self.opening = threading.Lock()
+        if self._membership is not None:
+            self._membership.forget()
+
     def is_file_of(self, connection: FileConnection) -> bool:
         """Return True unless the path names another file by now, or none."""
         found = _found(self.path)
@@ -108,12 +129,12 @@ class HostFile:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Let one process at a time make, check or replace the file."""
-        _check(self.path, *(self.path + suffix for suffix in (_LOCK, _WAL, _SHM)))
+        _check(self.path, *(self.path + suffix for suffix in (LOCK, WAL, SHM)))
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self.path + _LOCK, flags, 0o600)
+        descriptor = os.open(self.path + LOCK, flags, 0o600)
         try:
             deadline_s = time.monotonic() + OPENING_S
-            while not _lock(descriptor):
+            while not lock(descriptor):
                 if time.monotonic() > deadline_s:
                     raise UnusableFile("another process has been opening it for too long")
                 nap()
@@ -137,7 +158,7 @@ class HostFile:
 
     def _connect_to_file(self) -> FileConnection:
         if _found(self.path) is None:
-            for suffix in (_WAL, _SHM):  # of a file that was removed
+            for suffix in (WAL, SHM):  # of a file that was removed
                 Path(self.path + suffix).unlink(missing_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         file_id = _id_of(os.lstat(self.path))
@@ -147,7 +168,7 @@ class HostFile:
         connection.file_id, connection.process_id = file_id, os.getpid()
         try:
             self._prepare(connection)
-            _check(self.path, self.path + _WAL, self.path + _SHM)  # SQLite has made them, or found planted ones
+            _check(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
             if _id_of(os.lstat(self.path)) != file_id:
                 raise UnusableFile("it was replaced while it was opened")
         except BaseException:
@@ -165,25 +186,28 @@ class HostFile:
         if not _patiently(connection, "SELECT count(*) FROM sqlite_master"):
             connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
         try:
-            identity = connection.execute("SELECT layout, user_id, boot_id FROM host").fetchone()
+            owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()
         except sqlite3.OperationalError as exc:
             if _code(exc) != sqlite3.SQLITE_ERROR:
                 raise
-            identity = None
-        layout, user_id, boot_id = identity or (None, None, None)
+            owner = None
+        layout, user_id, former_boot_id, identity = owner or (None, None, None, None)
         if layout != LAYOUT:
             raise UnusableFile(f"its layout is {layout or 'unknown'}, this version needs {LAYOUT}; name another file")
         if user_id not in (None, os.geteuid()):
             raise UnusableFile(f"it was made by user {user_id}")
+        if user_id is not None and identity != self._identity:
+            raise UnusableFile("it is another service's")
         _patiently(connection, "BEGIN IMMEDIATE")
-        if boot_id != _boot_id():  # times of rows go by a clock that starts with the machine
+        if former_boot_id != boot_id():  # times of rows go by a clock that starts with the machine
             connection.execute("UPDATE rows SET due = 0, urgent = NULL")
-        connection.execute("UPDATE host SET user_id = ?, boot_id = ?", (os.geteuid(), _boot_id()))
+        owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
+        connection.execute(owned, (os.geteuid(), boot_id(), self._identity))
         connection.execute("COMMIT")
 
     def _put_aside(self, reason: str) -> None:
         """Rename a damaged file. Processes that have it open find out with their next cycle."""
-        for suffix in ("", _WAL, _SHM):
+        for suffix in ("", WAL, SHM):
             with suppress(FileNotFoundError):
                 Path(self.path + suffix).replace(f"{self.path}.damaged{suffix}")
         self._damaged = None
@@ -192,10 +216,7 @@ class HostFile:
 
 def _check(path: str, *names: str) -> None:
     """Raise ``UnusableFile`` if another user can replace or change a file, or has planted it."""
-    directory = Path(path).parent.stat()
-    is_open = directory.st_mode & _OTHERS and not directory.st_mode & stat.S_ISVTX
-    if is_open or directory.st_uid not in (0, os.geteuid()):
-        raise UnusableFile("other users can change its directory")
+    check_directory(Path(path).parent)
     for name in (path, *names):
         found = _found(name)
         if found is None:
@@ -204,7 +225,7 @@ def _check(path: str, *names: str) -> None:
             raise UnusableFile(f"{name} is not a regular file")
         if found.st_uid != os.geteuid():
             raise UnusableFile(f"{name} belongs to user {found.st_uid}")
-        if found.st_mode & _OTHERS:
+        if found.st_mode & OTHERS:
             raise UnusableFile(f"other users can write to {name}")
 
 
@@ -217,14 +238,6 @@ def _found(path: str) -> os.stat_result | None:
 
 def _id_of(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> object:
@@ -246,9 +259,3 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> object:
 def _code(exc: sqlite3.Error) -> int:
     """Return SQLite's primary result code; 0 for an error of the module itself."""
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF
-
-
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

@@ -17,15 +17,8 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from oauth_ratelimit.counters.host_file import (
-    LAYOUT,
-    FileConnection,
-    HostFile,
-    UnusableFile,
-    is_busy,
-    nap,
-    open_in_memory,
-)
+from oauth_ratelimit.counters.host_file import FileConnection, HostFile, is_busy, nap, open_in_memory
+from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, UnusableFile
 from oauth_ratelimit.process.fork import hold_over_fork
 
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
@@ -62,8 +55,8 @@ CREATE TABLE rows (
 ) WITHOUT ROWID;
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
-CREATE TABLE host (key_count INTEGER NOT NULL, layout INTEGER NOT NULL, user_id INTEGER, boot_id TEXT);
-INSERT INTO host VALUES (0, {LAYOUT}, NULL, NULL);
+CREATE TABLE host (key_count INTEGER NOT NULL, layout INTEGER NOT NULL, user_id INTEGER, boot_id TEXT, identity TEXT);
+INSERT INTO host VALUES (0, {LAYOUT}, NULL, NULL, NULL);
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
@@ -118,12 +111,12 @@ class HostTable:
     ``write`` raise ``HostLocked``.
     """
 
-    def __init__(self, *, max_keys: int, path: str | None = None) -> None:
+    def __init__(self, *, max_keys: int, place: HostPlace | None = None) -> None:
         self.max_keys = max_keys
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
-        self._file = None if path is None else HostFile(path, _SCHEMA)
+        self._file = None if place is None else HostFile(place, _SCHEMA)
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
             hold_over_fork(self._file, lambda file: file.opening)
@@ -131,8 +124,6 @@ class HostTable:
 
     def _start_closed(self) -> None:
         self._lock = threading.Lock()  # guards the connection
-        if self._file is not None:
-            self._file.opening = threading.Lock()
         self._calm = threading.Lock()  # released when a row becomes urgent, or ``wake`` is called
         self._calm.acquire()
         self._is_open = False
@@ -153,6 +144,8 @@ class HostTable:
             return False
         if self._is_open:
             _inherited.append(self._connection)
+        if self._file is not None:
+            self._file.leave_to_parent()
         self._start_closed()
         return True
 
@@ -178,6 +171,8 @@ class HostTable:
         """Close the file, if there is one. Takes the lock."""
         with self._lock:
             self._close_file()
+            if self._file is not None:
+                self._file.leave()
 
     def follow_file(self) -> None:
         """Look after the file before a cycle: use the one that the path names now, and checkpoint. Takes the lock."""

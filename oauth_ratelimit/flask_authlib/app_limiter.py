@@ -20,6 +20,7 @@ from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held
+from oauth_ratelimit.flask_authlib.host_sharing import shared_place
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.flask_authlib.token_reuse import Reuser, ReuseRequest, TokenReuse
@@ -145,7 +146,7 @@ class AppLimiter:
     def start(self) -> None:
         """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
         if not self.is_switched_off:
-            self._running_worker().preload()
+            self._running_worker(is_started=True).preload()
 
     @contextmanager
     def fail_open(self, event: str) -> Iterator[None]:
@@ -302,13 +303,13 @@ class AppLimiter:
         with self.fail_open("last_flush_failed"):
             worker.stop()
 
-    def _running_worker(self) -> Worker:
+    def _running_worker(self, *, is_started: bool = False) -> Worker:
         worker = self._worker
         if worker is None or worker.is_outdated or worker.pid != os.getpid():
-            worker = self._start_worker()
+            worker = self._start_worker(is_started=is_started)
         return worker
 
-    def _start_worker(self) -> Worker:
+    def _start_worker(self, *, is_started: bool) -> Worker:
         """Start this process's worker, once.
 
         Safe with ``--preload`` and gevent: nothing is started before the fork, and the lock is made in the process that
@@ -323,7 +324,12 @@ class AppLimiter:
                 former.tokens.forget_parent()
                 self._inherited.append(former)
                 former = None
-            worker = self.worker_type(self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of)
+            place = None
+            with self.fail_open("check_failed"):  # it asks the server
+                place = shared_place(self.start_report.app, self.live, is_started=is_started)
+            worker = self.worker_type(
+                self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of, place=place
+            )
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
@@ -335,7 +341,8 @@ class AppLimiter:
 
     def report_start(self) -> None:
         with self.fail_open("check_failed"):
-            self.start_report.log(self.settings, authorize_endpoint=self.authorize_endpoint)
+            place = None if self._worker is None else self._worker.limiter.place
+            self.start_report.log(self.settings, place and place.path, authorize_endpoint=self.authorize_endpoint)
 
     def _trace_of(self) -> Trace:
         with self.fail_open("observer_failed"):  # a denial stands without its trace

@@ -89,8 +89,8 @@ class OAuthRateLimit:
         Reads from ``app.config``, once:
 
         - ``OAUTH_RATELIMIT_CONFIG``: path of the configuration file, or a mapping. A relative path is looked for in
-          ``app.root_path``, then in ``app.instance_path``. None runs a dry run with the default limits, in this
-          process only.
+          ``app.root_path``, then in ``app.instance_path``. None runs a dry run with the default limits, on this
+          host only.
         - ``OAUTH_RATELIMIT_MONGO_URI``: overrides the file's ``store.uri``.
         - ``OAUTH_RATELIMIT_MODE``: overrides the file's ``mode``.
         - ``OAUTH_RATELIMIT_RELOAD_ON_SIGHUP``: read the file at once on SIGHUP. Without it, a changed file is read
@@ -148,8 +148,9 @@ class OAuthRateLimit:
         """Start in this process now instead of with its first request, and load the keys that were busy last.
 
         For a worker that should know the counts before it takes traffic. Call it after any fork, such as in gunicorn's
-        ``post_worker_init``. Waits for MongoDB, at most for ``store.timeout``; without an answer the worker starts
-        without the counts. Raises ``KeyError`` if the application is not protected.
+        ``post_worker_init``. With ``host: auto`` processes of one parent count together after it. Waits for
+        MongoDB, at most for ``store.timeout``; without an answer the worker starts without the counts. Raises
+        ``KeyError`` if the application is not protected.
         """
         app_limiter: AppLimiter = app.extensions[EXTENSION]
         app_limiter.start()

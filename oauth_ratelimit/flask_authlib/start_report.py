@@ -14,7 +14,7 @@ from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.operations.summary import limits_by_kind, names_text, store_text, warnings_of
+from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -31,8 +31,11 @@ class StartReport:
     servers: Sequence[Any]
     mixin: type
 
-    def log(self, settings: Settings, *, authorize_endpoint: bool) -> None:
-        """Log what applies, and the grant types and endpoints in the configuration that match nothing."""
+    def log(self, settings: Settings, host_path: str | None, *, authorize_endpoint: bool) -> None:
+        """Log what applies, and the grant types and endpoints in the configuration that match nothing.
+
+        ``host_path`` is the file that this process counts in with others.
+        """
         policies = settings.policies
         limited = [_type_of(grant) or grant.__name__ for grant in self._grants("_token_grants")]
         front_channel = _response_types(self._grants("_authorization_grants"))
@@ -42,6 +45,7 @@ class StartReport:
             canary=canary_text(policies.canary),
             limits=limits_by_kind(policies),
             store=store_text(settings.store),
+            host=host_path or NO_FILE,
             trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),
             grants=list(dict.fromkeys([*limited, *(front_channel if authorize_endpoint else ())])),
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),

@@ -18,8 +18,8 @@ ENOUGH_S = 20 * 3600.0  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
 MAX_NAMED = 5
 NOT_SHARED = (
-    "Counters are not shared: each process counts alone, so the limits are higher than they look, and there are no "
-    "statistics. Set store.uri."
+    "Counters are not shared with other hosts, so several admit more than the limits say, and there are no statistics. "
+    "Set store.uri."
 )
 
 

@@ -5,15 +5,22 @@ from itertools import chain
 
 from oauth_ratelimit.config import Settings, StoreSettings
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.config.settings import AUTO, OFF
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet, Rules
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.store.mongo.client import servers_of
 
 NO_LIMIT = "no limit"
-NOT_SHARED = "none: each process counts alone"
+NOT_SHARED = "none: nothing is shared with other hosts"
+NO_FILE = "none: this process shares no file"
+HOST_TEXTS = {
+    AUTO: "auto: without store.uri, the workers of a server on one machine count together",
+    OFF: "off: each process counts alone",
+}
 NOT_SHARED_WARNING = (
-    "limits are enforced without store.uri: each process counts alone, so N processes admit N times the limit"
+    "limits are enforced with host: off and without store.uri: each process counts alone, so N processes admit N times "
+    "the limit"
 )
 HOST_IGNORED_WARNING = (
     "host has no effect yet while store.uri is set: each process counts alone and synchronises with MongoDB"
@@ -56,9 +63,9 @@ def names_text(names: Sequence[str], *, at_most: int = MAX_NAMES) -> list[str]:
 
 def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield what an operator should know about a valid configuration: the event that logs it, and a sentence."""
-    if settings.store.uri is None and settings.host is None and enforces(settings.policies):
+    if settings.store.uri is None and settings.host == OFF and enforces(settings.policies):
         yield "counters_not_shared", NOT_SHARED_WARNING
-    if settings.store.uri is not None and settings.host is not None:
+    if settings.store.uri is not None and settings.host_path is not None:
         yield "host_ignored", HOST_IGNORED_WARNING
     if "*" in settings.policies.trusted:
         yield "everybody_trusted", EVERYBODY_TRUSTED
@@ -92,6 +99,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "canary": canary_text(policies.canary),
         "limits": limits_by_kind(policies),
         "store": store_text(settings.store),
+        "host": HOST_TEXTS.get(settings.host, settings.host),
         "trusted_clients": [*policies.trusted, *policies.trusted_ids],
         "clients": list(policies.clients),
         "grants": policies.named_grants,

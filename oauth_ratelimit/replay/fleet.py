@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config.settings import OFF
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -25,7 +26,7 @@ class _QuietEvents(DenialEvents):
 def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
     """Return a limiter in the time of a clock that logs no denials: a recording may hold millions."""
     return Limiter(
-        replace(settings, host=None),
+        replace(settings, host=OFF),
         store,
         clock=clock,
         monotonic=clock,

@@ -82,15 +82,18 @@ def test_summary_says_what_applies(check: Check, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ONE", "the old key, which is long enough for it")
     monkeypatch.setenv("TWO", "t" * 32)
     privacy = "privacy: {user_names: hashed, keys: [{env: ONE}, {env: TWO}]}"
-    result, _ = check(f"mode: enforce\nlimits: {{user: [10/second]}}\ntrusted_clients: [our-own-app]\n{privacy}\n")
+    result, _ = check(
+        f"mode: enforce\nhost: off\nlimits: {{user: [10/second]}}\ntrusted_clients: [our-own-app]\n{privacy}\n"
+    )
 
     lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()[1:]]
     assert [["mode", "enforce"], ["canary", "none"], ["limit", "of", "client        no limit"]] == lines[:3]
     assert ["trusted", "clients", "our-own-app"] in lines
+    assert ["host", "off:", "each process counts alone"] in lines
     assert ["grants", "none", "with own rules"] in lines
     assert ["user", "names", "hashed under 49b6a2"] in lines
     assert ["former", "keys", str(PseudonymKey.of(b"t" * 32))] in lines
-    assert "Warning: limits are enforced without store.uri" in result.stderr
+    assert "Warning: limits are enforced with host: off" in result.stderr
 
 
 MISSPELT = "clients: {app: {grants: {client_credential5: {mode: off}}}}\nendpoints: {tokens: {limits: {}}}\n"

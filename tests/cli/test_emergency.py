@@ -94,11 +94,11 @@ def alone(terminal: Terminal) -> Terminal:
 
 
 def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
-    """The counters are in each process, so their use is unknown."""
+    """The counters are in the memory of the host, so their use is unknown."""
     assert "enforce" == alone.ok("mode").splitlines()[0]
     assert {"mode": "enforce", "file_mode": "enforce", "overrides": []} == alone.data("mode")
     status = alone.ok("status")
-    assert "MongoDB    none: each process counts alone" in status
+    assert "MongoDB    none: nothing is shared with other hosts" in status
     assert (None, []) == (alone.data("status")["mongodb"], alone.data("status")["instances"])
     explanation = alone.ok("explain", "app")
     assert "forecast    unknown" in explanation

@@ -32,8 +32,8 @@ RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 LIMIT = f"a mapping with limit and window, or {RATES}"
 RATES_IN_BOUNDS = "1 to 2^53 requests per 1 second to 366 days"
 HOST = (
-    "off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such as "
-    "/var/lib/myauth/ratelimit.db"
+    "auto, off, or the absolute path of a file, without spaces, in a directory that other users cannot write to, such "
+    "as /var/lib/myauth/ratelimit.db"
 )
 MAX_KEYS = "a whole number from 1 to 1000000000"
 ASCII = "printable ASCII characters other than quotation mark and backslash"
@@ -49,7 +49,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("mode", MODE, ["Enforce", True, None, ["off"]]),
     ("enabled", FLAG, ["false", 0]),
     ("instance", "text of 1 to 255 characters", ["", 7]),
-    ("host", HOST, ["auto", "ratelimit.db", "/", "/run/", "/run/my auth.db", "~/ratelimit.db", True, None, 3]),
+    ("host", HOST, ["automatic", "ratelimit.db", "/", "/run/", "/run/my auth.db", "~/ratelimit.db", True, None, 3]),
     ("max_keys", MAX_KEYS, [0, 1.5, True, 10**10]),
     ("trusted_clients", "a list", ["app", None]),
     ("trusted_clients[0]", PATTERN, ["", 17]),

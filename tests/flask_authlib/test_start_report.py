@@ -15,6 +15,7 @@ from tests.support.apps import app_limiter_of, make_app, make_server, protected_
 
 SETTINGS: dict[str, Any] = {
     "mode": "enforce",
+    "host": "off",
     "limits": {"user": ["10/second", {"limit": 50, "window": "10s", "mode": "dry-run"}]},
     "trusted_clients": ["our-own-app"],
 }
@@ -46,7 +47,8 @@ def test_first_request_logs_once_what_applies() -> None:
         "mode": "enforce",
         "canary": "none",
         "limits": {"client": "no limit", "user": "10/second, 50/10s (dry-run)", "client_total": "no limit"},
-        "store": "none: each process counts alone",
+        "store": "none: nothing is shared with other hosts",
+        "host": "none: this process shares no file",
         "trusted_clients": ["our-own-app"],
         "grants": ["client_credentials", "refresh_token"],
         "unprotected_grants": {},

@@ -36,6 +36,8 @@ TRIAL = {"limit": 5, "window": 60, "mode": "dry-run"}
     ("config", "is_warned"),
     [
         ({"mode": "enforce"}, True),
+        ({"mode": "enforce", "host": "auto"}, False),
+        ({"mode": "enforce", "host": "/run/ratelimit.db"}, False),
         ({"mode": "dry-run"}, False),
         ({"mode": "enforce", "store": {"uri": "mongodb://localhost/oauth"}}, False),
         ({"mode": "dry-run", "clients": {"app": {"mode": "enforce"}}}, True),
@@ -47,7 +49,9 @@ TRIAL = {"limit": 5, "window": 60, "mode": "dry-run"}
     ],
 )
 def test_enforcing_without_a_shared_store_is_a_warning(config: dict[str, Any], is_warned: bool) -> None:
-    assert ["counters_not_shared"] * is_warned == [event for event, _ in warnings_of(load_config(config))]
+    assert ["counters_not_shared"] * is_warned == [
+        event for event, _ in warnings_of(load_config({"host": "off", **config}))
+    ]
 
 
 def test_summary_says_which_limits_reuse() -> None:

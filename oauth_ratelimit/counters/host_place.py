@@ -1,0 +1,178 @@
+"""The place of a file that no configuration names: where workers with the same parent count for the same service.
+
+A worker holds a shared lock on a second file for as long as it uses the first. No process asks whether another one
+runs: process ids of one container mean nothing in the next.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+LAYOUT = 2  # of the tables; raised with every change of them
+MEMBERS = "-members"
+LOCK, WAL, SHM = "-lock", "-wal", "-shm"
+KEPT_S = 600.0  # time for which a file waits for workers: a reload may end all before others have had a request
+JOINING_S = 0.5  # longest wait for a process that removes the file
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_IN_MEMORY = "/dev/shm"
+
+
+class UnusableFile(Exception):
+    """The file cannot be used. The message is the reason."""
+
+
+class HostPlace(NamedTuple):
+    """Path of a host's file. ``identity`` is whose it is; None if the configuration names the path."""
+
+    path: str
+    identity: str | None = None
+
+    def beside(self, suffix: str) -> "HostPlace":
+        """Return a place with another name."""
+        return HostPlace(self.path + suffix, self.identity)
+
+
+def place_of(service: Sequence[str], *, parent: int) -> HostPlace:
+    """Return the place for the processes of a service that have this one's user and namespace, and the same parent."""
+    found = [LAYOUT, boot_id(), _pid_namespace(), parent, _start_of(parent), os.geteuid(), *service]
+    identity = json.dumps(found)
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    directories = list(_directories())
+    usable = filter(_is_usable, directories)
+    return HostPlace(str(next(usable, directories[-1]) / name), identity)
+
+
+def boot_id() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _pid_namespace() -> str:
+    with suppress(OSError):
+        return str(Path("/proc/self/ns/pid").readlink())
+    return ""
+
+
+def _start_of(process_id: int) -> str:
+    """Return when a process has started, in the kernel's own unit; empty if that is not known."""
+    with suppress(OSError):
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def _directories() -> Iterator[Path]:
+    for base in (_IN_MEMORY, os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        if base:
+            yield Path(base) / f"oauth_ratelimit-{os.geteuid()}"
+
+
+def _is_usable(directory: Path) -> bool:
+    """Return whether a directory is ours or can be made."""
+    try:
+        check_directory(directory.parent)
+        return _is_ours(directory) if os.path.lexists(directory) else os.access(directory.parent, os.W_OK | os.X_OK)
+    except (OSError, UnusableFile):
+        return False
+
+
+def check_directory(directory: Path) -> None:
+    """Raise ``UnusableFile`` if other users can replace files in a directory."""
+    found = directory.stat()
+    is_open = found.st_mode & OTHERS and not found.st_mode & stat.S_ISVTX
+    if is_open or found.st_uid not in (0, os.geteuid()):
+        raise UnusableFile("other users can change its directory")
+
+
+def _is_ours(directory: Path) -> bool:
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def is_same(descriptor: int, path: str) -> bool:
+    """Return whether a path names the file that is open."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    return False
+
+
+def lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock, and return False if another process has it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Membership:
+    """Lock by which a process keeps others from removing a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def join(self) -> None:
+        """Take the lock, unless this process has it, and remove the files in the directory that nobody uses.
+
+        Raises ``UnusableFile`` or ``OSError`` if the directory cannot be used.
+        """
+        directory = Path(self._path).parent
+        with suppress(FileExistsError):
+            directory.mkdir(0o700)
+        if not _is_ours(directory):
+            raise UnusableFile(f"{directory} is not a directory of this user alone")
+        if self._descriptor is not None and is_same(self._descriptor, self._path + MEMBERS):
+            return
+        self.forget()
+        self._descriptor = self._locked()
+        os.utime(self._descriptor, (0.0, 0.0))
+        for members in directory.glob(f"*{MEMBERS}"):
+            with suppress(OSError):
+                _remove_if_unused(str(members))
+
+    def _locked(self) -> int:
+        deadline_s = time.monotonic() + JOINING_S
+        while True:
+            descriptor = os.open(self._path + MEMBERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, self._path + MEMBERS):
+                return descriptor
+            os.close(descriptor)
+            if time.monotonic() > deadline_s:
+                raise UnusableFile("another process removes it")
+            time.sleep(0.001)
+
+    def leave(self) -> None:
+        """Release the lock. The file waits for other processes for a while."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.utime(self._descriptor)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close what is open. In a forked child this leaves the lock to its parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _remove_if_unused(members: str) -> None:
+    """Remove a file that no process uses: at once if all were killed, else when it has waited for long enough."""
+    descriptor = os.open(members, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if lock(descriptor) and time.time() - os.fstat(descriptor).st_mtime >= KEPT_S:
+            path = members.removesuffix(MEMBERS)
+            for each in (path, f"{path}.damaged"):
+                for suffix in ("", WAL, SHM, LOCK):
+                    Path(each + suffix).unlink(missing_ok=True)
+            Path(members).unlink()
+    finally:
+        os.close(descriptor)
