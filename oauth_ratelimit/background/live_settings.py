@@ -92,7 +92,7 @@ class LiveSettings:
 
     ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
     configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
-    One thread calls ``poll``, and one at a time ``update``.
+    One thread calls ``poll``, any ``look_for_off``, and one at a time ``update``.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class LiveSettings:
         self._warn = warn
         self._poll = poll
         self._applied_base = settings
+        self._says_off = self._applied_off = False  # whether the file says so, before it is read
         self._unlogged: deque[SettingsChange] = deque()
         self.use()
 
@@ -118,6 +119,7 @@ class LiveSettings:
         if self.file is not None:
             self.file.catch_up()
             self.base = self._applied_base = self.file.settings
+            self._applied_off = False
         # The worker keeps the collections, sync and privacy that the file names now.
         policies = apply_overrides(self.base.policies, self.overrides)
         self._used = self.current = replace(self.base, policies=policies)
@@ -128,18 +130,23 @@ class LiveSettings:
         """Read the file; ``update`` applies what has changed."""
         self.base = self._poll() or self.base
 
+    def look_for_off(self) -> None:
+        """Look for ``mode: off`` in a file that is still to be read; ``update`` applies it."""
+        self._says_off = self.file is not None and self.file.look_for_off()
+
     def update(self, overrides: tuple[Override, ...]) -> bool:
         """Apply a changed configuration, if any, and these overrides. ``log_changes`` logs what has changed.
 
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
         """
-        base = self.base
-        is_same_base = base is self._applied_base
+        base, is_off = self.base, self._says_off
+        is_same_base = base is self._applied_base and is_off is self._applied_off
         if is_same_base and overrides == self.overrides:
             return False
-        old, new = self.current, replace(base, policies=apply_overrides(base.policies, overrides))
-        mode, former_mode = base.policies.mode, self._applied_base.policies.mode
+        applied = base.switched_off() if is_off else base
+        old, new = self.current, replace(applied, policies=apply_overrides(applied.policies, overrides))
+        mode, former_mode = applied.policies.mode, self._applied_base.policies.mode
         used = self._used
         fixed_changes = changes_between(fixed_values(used), fixed_values(new))
         gives_way = bool(fixed_changes) and not self._may_have_counts
@@ -148,7 +155,7 @@ class LiveSettings:
         if restart_needed:
             store = new.store if new.store.has_same_collections(old.store) else old.store
             new = replace(new, store=store, sync=used.sync, privacy=used.privacy, host=used.host)
-        self.current, self._applied_base, self.overrides = new, base, overrides
+        self.current, self._applied_base, self._applied_off, self.overrides = new, base, is_off, overrides
         is_overridden = mode is not former_mode and mode is not new.policies.mode
         # The one line that switches limits off needs no restart.
         needs = fixed_changes if restart_needed and mode is not Mode.OFF else []

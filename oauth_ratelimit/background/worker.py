@@ -55,8 +55,9 @@ class BackgroundTask(Protocol):
 class Worker:
     """The limiter and the background work of one process. A forked child needs a worker of its own.
 
-    One thread applies changes of the configuration file and ends of overrides. It waits neither for MongoDB nor for a
-    lock that is held meanwhile, so these take effect at once, whatever MongoDB does. All times are the limiter's.
+    One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
+    file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
+    whatever MongoDB does. All times are the limiter's.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before.
@@ -120,7 +121,8 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
-        self._is_watched: bool | None = None  # whether a thread watches the file; None before the start
+        self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
+        self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -139,7 +141,10 @@ class Worker:
         """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
         self._is_watched = True
         try:
-            threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
+            while self._looks:
+                watch = partial(self._watch, self._looks[0])
+                threading.Thread(target=watch, name="oauth_ratelimit-settings", daemon=True).start()
+                del self._looks[0]
         except RuntimeError as exc:
             self._is_watched = False
             self._log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
@@ -243,14 +248,19 @@ class Worker:
     def _beat(self) -> None:
         self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
 
-    def _watch(self) -> None:
+    def _watch(self, look: Callable[[], None]) -> None:
         while not self._is_ending:
-            self.look_at_file()
+            look()
             time.sleep(min(WATCH_S, self._settings.sync.interval_s))
 
     def look_at_file(self) -> None:
         """Apply the configuration file if it has changed, and end overrides whose time is over."""
         self._attempt(self._live.poll)
+        self.look_for_off()
+
+    def look_for_off(self) -> None:
+        """Apply ``mode: off`` in the file although the rest of it is still to be read."""
+        self._attempt(self._live.look_for_off)
         self._attempt(self._apply_settings)
 
     def _apply_settings(self) -> None:

@@ -1,7 +1,7 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import ip_network
 from typing import Any
@@ -380,6 +380,10 @@ class Settings:
     def is_guarded(self) -> bool:
         """True if failed authentications are counted."""
         return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
+
+    def switched_off(self) -> "Settings":
+        """Return these settings with ``mode: off``, which beats all else."""
+        return replace(self, policies=self.policies._replace(mode=Mode.OFF), is_rejected=False)
 
 
 def _settings(**values: Any) -> Settings:
