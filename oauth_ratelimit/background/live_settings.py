@@ -13,7 +13,7 @@ from oauth_ratelimit.config.diff import changes_between, fixed_values
 from oauth_ratelimit.config.source import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore, with_dry_run
@@ -23,6 +23,7 @@ log = get_logger(__name__)
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 SLOW_S = 0.5  # a read of overrides that fails after it ...
 RETRY_INTERVAL_S = 10.0  # ... is tried again after this time, because each try delays a sync cycle
+MAX_AWAITED_S = 15.0  # for which the first read is waited for
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
@@ -31,17 +32,23 @@ OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; 
 class OverrideCache:
     """The overrides as last read, kept while MongoDB is unreachable.
 
-    The background thread alone uses it. ``overrides`` has also those that have ended since they were read.
+    The background thread alone refreshes it. ``overrides`` has also those that have ended since they were read.
     """
 
     def __init__(self, store: OverrideStore | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self.overrides: tuple[Override, ...] = ()
+        self._awaited_until_s = -math.inf if store is None else clock() + MAX_AWAITED_S
         self._revision: str | None = None
         self._reread_at_s = -math.inf
         self._retry_at_s = -math.inf
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while overrides are not known that may say that nobody is denied, unless MongoDB takes too long."""
+        return self._clock() < self._awaited_until_s
 
     def refresh(self) -> None:
         """Read the revision, and the overrides if it has changed: those for everybody first, because they are few.
@@ -65,8 +72,11 @@ class OverrideCache:
                         self._retry_at_s = self._clock() + RETRY_INTERVAL_S
                     raise
                 self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
+                self._awaited_until_s = -math.inf
                 return
         except StoreError as exc:
+            if isinstance(exc, StoreUnreachable) or not isinstance(exc, StoreUnavailable):
+                self._awaited_until_s = -math.inf
             self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
             if everybody is None and isinstance(exc, StoreUnavailable):
                 raise

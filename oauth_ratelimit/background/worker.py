@@ -6,11 +6,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
-from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.live_settings import MAX_AWAITED_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
@@ -57,7 +58,8 @@ class Worker:
 
     One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
     file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
-    whatever MongoDB does. All times are the limiter's.
+    whatever MongoDB does. All times are the limiter's. Nobody is denied before overrides are known, for 15 seconds at
+    most: one may say so.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before.
@@ -121,6 +123,7 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
+        self._is_held = False  # whether limits deny nobody because overrides are not known yet
         self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
         self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
@@ -132,6 +135,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the background threads."""
+        self._attempt(self._apply_settings)
         self._start_watch()
         self._loop.start()
         with self._settings_lock:
@@ -156,13 +160,15 @@ class Worker:
             self._failure_loop.start()
 
     def preload(self) -> None:
-        """Read the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
-        with self._preload_lock:
+        """Read overrides and the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
+        with self._preload_lock, self._time_limit():
+            if self._override_cache.is_awaited:
+                self._refresh()
+                self._attempt(self._apply_settings)
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
-                with self._time_limit():
-                    self.limiter.preload(count)
-                    self.guard.preload(count)
+                self.limiter.preload(count)
+                self.guard.preload(count)
             self._has_preloaded = True
 
     def stop(self) -> None:
@@ -202,8 +208,11 @@ class Worker:
 
         Returns the error if MongoDB did not answer.
         """
+        limit = (
+            Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
+        )  # a slow answer still comes in time
         try:
-            with self._time_limit():
+            with self._time_limit(limit):
                 self._override_cache.refresh()
                 return self.limiter.measure_clock()
         except StoreUnavailable as exc:
@@ -270,15 +279,17 @@ class Worker:
             is_outdated = self._live.update(active(self._override_cache.overrides, self.limiter.now_s()))
             if is_outdated:
                 self.is_outdated = self._is_ending = True
-            settings = self._live.current
+            settings, is_held = self._live.current, self._override_cache.is_awaited
             if self._reconnector is not None and not is_outdated:
                 self._reconnector.follow(settings.store)
-            if settings is not self._settings and not is_outdated:
-                self.limiter.reconfigure(settings)
-                self.guard.reconfigure(settings)
+            if (settings is not self._settings or is_held is not self._is_held) and not is_outdated:
+                ceiling = Mode.DRY_RUN if is_held else settings.policies.ceiling
+                applied = replace(settings, policies=settings.policies._replace(ceiling=ceiling))
+                self.limiter.reconfigure(applied)
+                self.guard.reconfigure(applied)
                 self._start_failure_loop()
                 self.tokens.note_change()  # before the cache goes by the new limits
-                self._settings = settings  # last, so that the next look tries again after a failure
+                self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
         self._live.log_changes()
 
     def _attempt(self, work: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.background import worker as worker_module
 from testbed.clock import wait_until
 from tests.support.apps import app_limiter_of, protected_app, token_status
@@ -96,8 +97,9 @@ def test_process_that_lacks_a_thread_issues_tokens(
 
 
 @pytest.mark.usefixtures("quick_ending")
-def test_request_does_not_wait_for_a_silent_database() -> None:
+def test_request_does_not_wait_for_a_silent_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """MongoDB accepts connections and never answers; only the background thread waits for it."""
+    monkeypatch.setattr(live_settings, "MAX_AWAITED_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         uri = f"mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"
