@@ -171,9 +171,9 @@ class Worker:
                 self.guard.preload(count)
             self._has_preloaded = True
 
-    def stop(self) -> None:
-        """Flush for the last time and release everything, within seven seconds."""
-        deadline = Deadline()
+    def stop(self, deadline: Deadline | None = None) -> None:
+        """Flush for the last time and release everything, by default within seven seconds."""
+        deadline = deadline or Deadline()
         with self._settings_lock:
             self._is_ending = True
         self._loop.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
