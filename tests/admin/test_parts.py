@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +16,8 @@ from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
 from tests.admin.conftest import LIMIT, Page, minute, record
@@ -75,6 +78,14 @@ def test_overview_after_a_recovery_names_who_was_denied_and_until_when(page: Pag
 
     text = page.part("verdict", fresh=True)
     assert re.search(r"Last denied, until .+ UTC: app\. Nothing to do\. .* Denied from .+ UTC to .+ UTC by user", text)
+
+
+def test_state_names_what_mongodb_refuses_to_an_instance(page: Page, mongo_uri: str) -> None:
+    now_s = time.time()
+    beat = Heartbeat("node-2", now_s, now_s, "0.1.0", "enforce", 1.0, refused="find on ratelimit_overrides")
+    with closing(Connection(mongo_uri)) as connection:
+        HeartbeatStore(connection).put(beat)
+    assert "⚠ MongoDB refuses find on ratelimit_overrides" in page.part("state")
 
 
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(

@@ -51,6 +51,7 @@ class Heartbeat(NamedTuple):
     config_rejected_at_s: float | None = None  # when it began to reject its file; None while the file is valid
     fixed_values: str | None = None  # of its configuration until it ends, such as "sync.interval=1.0 …"
     connection_problem: str | None = None  # why it does not use the store.uri of its file; None if it does
+    refused: str | None = None  # what MongoDB refuses to it, such as ``find on ratelimit_overrides``
 
 
 class InstanceEvent(NamedTuple):
@@ -73,6 +74,11 @@ class ConfigurationChange(NamedTuple):
 
 class HeartbeatStore(StatisticsCollection):
     """The heartbeats of all instances."""
+
+    @property
+    def refused(self) -> str | None:
+        """What MongoDB has refused lately to this process, also in other collections; None if nothing."""
+        return self._connection.refused()
 
     def put(self, heartbeat: Heartbeat) -> None:
         fields = {**heartbeat._asdict(), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
