@@ -254,6 +254,18 @@ def test_erase_names_the_parts_it_may_not_read(
     )
 
 
+def test_erase_says_what_it_removed_although_it_may_not_read_heartbeats(
+    guarded: GuardedMongod, run: Callable[..., Result]
+) -> None:
+    guarded.database["ratelimits"].insert_one(dict(RECORDS_OF_ANN["ratelimits"]))
+    role = "oauthRateLimitErasure"
+    result = run(role, "erase", "ann", "--json", privileges=privileges_without(("ratelimit_stats", "find"), role))
+
+    assert 3 == result.exit_code
+    data = json.loads(result.stdout)
+    assert (1, True) == (data["removed"]["counters"], "heartbeats" in data["refused"])
+
+
 def test_admin_page_needs_the_documented_addition_to_change_something(
     guarded: GuardedMongod, open_page: Callable[..., Page]
 ) -> None:
