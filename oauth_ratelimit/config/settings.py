@@ -41,6 +41,9 @@ HOST_PATH = r"/[!-.0-~]([!-~]*[!-.0-~])?"  # ASCII without spaces; no slash at t
 MAX_PATH_LENGTH = 1000
 
 _URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
+# So no part of a password that is not escaped is taken for a database.
+_FORM = re.compile(r"mongodb(\+srv)?://([^@/?]*@)?[^@/?]+(/[^@/?]*)?(\?(\w+=[^&;]*([&;]|$))*)?")
+UNESCAPED = "its parts cannot be told apart; in user and password @ is written %40, / %2F, : %3A, ? %3F and % %25"
 
 
 def _connection_string(value: object, at: str, problems: Problems) -> str | None:
@@ -49,9 +52,12 @@ def _connection_string(value: object, at: str, problems: Problems) -> str | None
     from pymongo.uri_parser import parse_uri
 
     uri: str | None = _URI.parse(value, at, problems)
-    if uri is not None and not uri.startswith("mongodb+srv:"):
+    if uri is not None:
         try:
-            parse_uri(uri, validate=False)
+            if not uri.startswith("mongodb+srv:"):
+                parse_uri(uri, validate=False)
+            if not _FORM.fullmatch(uri):
+                raise ValueError(UNESCAPED)
         except (ValueError, PyMongoError) as exc:
             problems.add(at, without_parts_of(uri, str(exc)))
             return None
