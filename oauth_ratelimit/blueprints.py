@@ -71,6 +71,7 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             config_valid=found.rejection is None,
             config_rejected_at_s=found.rejected_at_s and round(found.rejected_at_s, 3),
             connection_problem=found.connection_problem,
+            refused=found.refused,
             host_problem=found.host_problem,
             is_shared=app_limiter.is_shared,
             sync_lag_s=round(found.lag_s, 3),

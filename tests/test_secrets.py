@@ -187,6 +187,7 @@ def test_no_secret_is_ever_said(
     def run(*words: str) -> str:
         return CliRunner().invoke(command, ["--config", str(config_path), *words]).output
 
+    app_limiter.start()
     assert [200, 200, 429] == [ask() for _ in range(3)]
     assert [401, 400] == [ask(secret="wrong"), ask("wrong")]
     stored = ("web-shop", "'beat_at_s'")

@@ -34,6 +34,7 @@ class Health(NamedTuple):
     rejection: Rejection | None = None  # what is wrong with the configuration file; None while it is valid
     rejected_at_s: float | None = None  # when that began, seconds since the epoch
     connection_problem: str | None = None  # why a new store.uri is not used; None while it is used
+    refused: str | None = None  # what MongoDB refuses for a missing right, such as ``find on ratelimit_overrides``
     host_problem: str | None = None  # why the file of the host is not used; None while it is used
 
 
@@ -108,6 +109,7 @@ class HealthMonitor:
             rejection=rejection,
             rejected_at_s=rejection and self._time_of(rejection.since_s),
             connection_problem=self._reconnector.problem if self._reconnector else None,
+            refused=self._store.refused if self._store else None,
             host_problem=self._limiter.host_problem,
         )
 
@@ -120,13 +122,18 @@ class HealthMonitor:
         if self._metrics is not None:
             found, mode = self.health(), self._limiter.settings.policies.mode
             self._metrics.record_state(
-                found.last_cycle, lag_s=found.lag_s, is_config_valid=found.rejection is None, mode=mode
+                found.last_cycle,
+                lag_s=found.lag_s,
+                is_config_valid=found.rejection is None,
+                is_refused=found.refused is not None,
+                mode=mode,
             )
 
     def beat(self, *, override_count: int, base: Settings | None = None) -> None:
         """Store a heartbeat, if it is due or if the mode, the overrides or the file have changed, and note what is new.
 
-        If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
+        If MongoDB is unreachable, the next call tries again. Raises ``StoreRejected`` if MongoDB refuses; the next
+        heartbeat is due as usual then.
         ``base`` is the configuration without overrides.
         """
         now_s = self._limiter.now_s()
@@ -134,8 +141,9 @@ class HealthMonitor:
         found = self.health()
         digest = self._file.digest if self._file else None
         problem = found.connection_problem
+        mode, is_valid, refused = settings.policies.mode.value, found.rejection is None, found.refused
         host = self._limiter.host
-        reported = (settings.policies.mode.value, override_count, digest, found.rejection is None, problem, host)
+        reported = (mode, override_count, digest, is_valid, problem, refused, host)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):
             return
@@ -148,7 +156,7 @@ class HealthMonitor:
                     beat_at_s=now_s,
                     started_at_s=self._started_at_s,
                     version=package_version(),
-                    mode=settings.policies.mode.value,
+                    mode=mode,
                     interval_s=settings.sync.interval_s,
                     lag_s=self._longest_lag_s,
                     override_count=override_count,
@@ -157,6 +165,7 @@ class HealthMonitor:
                     config_rejected_at_s=found.rejected_at_s,
                     fixed_values=self._fixed_values,
                     connection_problem=problem,
+                    refused=refused,
                     host=host,
                     synchronises=not found.last_cycle.is_elsewhere,
                     **self._totals,
@@ -172,13 +181,14 @@ class HealthMonitor:
         except StoreUnavailable:
             return
         except StoreRejected:
-            pass  # without the right to write, operators do not see the instance
+            self._next_beat_s, self._reported = now_s + BEAT_INTERVAL_S, reported
+            raise
         self._next_beat_s, self._reported, self._longest_lag_s = now_s + BEAT_INTERVAL_S, reported, 0.0
 
     def stop(self) -> None:
         """Remove the heartbeat, unless MongoDB is unreachable."""
         if self._metrics is not None:
-            self._metrics.record_state(CycleReport(), lag_s=0.0, is_config_valid=True, mode=None)
+            self._metrics.record_state(CycleReport(), lag_s=0.0, is_config_valid=True, is_refused=False, mode=None)
         if self._store is None or self._is_failing or not self._next_beat_s:
             return
         with suppress(StoreError):  # the heartbeat expires by itself

@@ -13,7 +13,7 @@ from oauth_ratelimit.config.diff import changes_between, fixed_values
 from oauth_ratelimit.config.source import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore, with_dry_run
@@ -23,6 +23,7 @@ log = get_logger(__name__)
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 SLOW_S = 0.5  # a read of overrides that fails after it ...
 RETRY_INTERVAL_S = 10.0  # ... is tried again after this time, because each try delays a sync cycle
+MAX_AWAITED_S = 15.0  # for which the first read is waited for
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
@@ -31,17 +32,23 @@ OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; 
 class OverrideCache:
     """The overrides as last read, kept while MongoDB is unreachable.
 
-    The background thread alone uses it. ``overrides`` has also those that have ended since they were read.
+    The background thread alone refreshes it. ``overrides`` has also those that have ended since they were read.
     """
 
     def __init__(self, store: OverrideStore | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self.overrides: tuple[Override, ...] = ()
+        self._awaited_until_s = -math.inf if store is None else clock() + MAX_AWAITED_S
         self._revision: str | None = None
         self._reread_at_s = -math.inf
         self._retry_at_s = -math.inf
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while overrides are not known that may say that nobody is denied, unless MongoDB takes too long."""
+        return self._clock() < self._awaited_until_s
 
     def refresh(self) -> None:
         """Read the revision, and the overrides if it has changed: those for everybody first, because they are few.
@@ -65,8 +72,11 @@ class OverrideCache:
                         self._retry_at_s = self._clock() + RETRY_INTERVAL_S
                     raise
                 self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
+                self._awaited_until_s = -math.inf
                 return
         except StoreError as exc:
+            if isinstance(exc, StoreUnreachable) or not isinstance(exc, StoreUnavailable):
+                self._awaited_until_s = -math.inf
             self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self.overrides))
             if everybody is None and isinstance(exc, StoreUnavailable):
                 raise
@@ -92,7 +102,7 @@ class LiveSettings:
 
     ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
     configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
-    One thread calls ``poll``, and one at a time ``update``.
+    One thread calls ``poll``, any ``look_for_off``, and one at a time ``update``.
     """
 
     def __init__(
@@ -110,6 +120,7 @@ class LiveSettings:
         self._warn = warn
         self._poll = poll
         self._applied_base = settings
+        self._says_off = self._applied_off = False  # whether the file says so, before it is read
         self._unlogged: deque[SettingsChange] = deque()
         self.use()
 
@@ -118,6 +129,7 @@ class LiveSettings:
         if self.file is not None:
             self.file.catch_up()
             self.base = self._applied_base = self.file.settings
+            self._applied_off = False
         # The worker keeps the collections, sync and privacy that the file names now.
         policies = apply_overrides(self.base.policies, self.overrides)
         self._used = self.current = replace(self.base, policies=policies)
@@ -128,18 +140,23 @@ class LiveSettings:
         """Read the file; ``update`` applies what has changed."""
         self.base = self._poll() or self.base
 
+    def look_for_off(self) -> None:
+        """Look for ``mode: off`` in a file that is still to be read; ``update`` applies it."""
+        self._says_off = self.file is not None and self.file.look_for_off()
+
     def update(self, overrides: tuple[Override, ...]) -> bool:
         """Apply a changed configuration, if any, and these overrides. ``log_changes`` logs what has changed.
 
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
         """
-        base = self.base
-        is_same_base = base is self._applied_base
+        base, is_off = self.base, self._says_off
+        is_same_base = base is self._applied_base and is_off is self._applied_off
         if is_same_base and overrides == self.overrides:
             return False
-        old, new = self.current, replace(base, policies=apply_overrides(base.policies, overrides))
-        mode, former_mode = base.policies.mode, self._applied_base.policies.mode
+        applied = base.switched_off() if is_off else base
+        old, new = self.current, replace(applied, policies=apply_overrides(applied.policies, overrides))
+        mode, former_mode = applied.policies.mode, self._applied_base.policies.mode
         used = self._used
         fixed_changes = changes_between(fixed_values(used), fixed_values(new))
         gives_way = bool(fixed_changes) and not self._may_have_counts
@@ -148,7 +165,7 @@ class LiveSettings:
         if restart_needed:
             store = new.store if new.store.has_same_collections(old.store) else old.store
             new = replace(new, store=store, sync=used.sync, privacy=used.privacy, host=used.host)
-        self.current, self._applied_base, self.overrides = new, base, overrides
+        self.current, self._applied_base, self._applied_off, self.overrides = new, base, is_off, overrides
         is_overridden = mode is not former_mode and mode is not new.policies.mode
         # The one line that switches limits off needs no restart.
         needs = fixed_changes if restart_needed and mode is not Mode.OFF else []

@@ -6,11 +6,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
-from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.live_settings import MAX_AWAITED_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
@@ -56,8 +57,10 @@ class BackgroundTask(Protocol):
 class Worker:
     """The limiter and the background work of one process. A forked child needs a worker of its own.
 
-    One thread applies changes of the configuration file and ends of overrides. It waits neither for MongoDB nor for a
-    lock that is held meanwhile, so these take effect at once, whatever MongoDB does. All times are the limiter's.
+    One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
+    file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
+    whatever MongoDB does. All times are the limiter's. Nobody is denied before overrides are known, for 15 seconds at
+    most: one may say so.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``.
@@ -124,7 +127,9 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
-        self._is_watched: bool | None = None  # whether a thread watches the file; None before the start
+        self._is_held = False  # whether limits deny nobody because overrides are not known yet
+        self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
+        self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -134,6 +139,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the background threads."""
+        self._attempt(self._apply_settings)
         self._start_watch()
         self._loop.start()
         with self._settings_lock:
@@ -143,7 +149,10 @@ class Worker:
         """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
         self._is_watched = True
         try:
-            threading.Thread(target=self._watch, name="oauth_ratelimit-settings", daemon=True).start()
+            while self._looks:
+                watch = partial(self._watch, self._looks[0])
+                threading.Thread(target=watch, name="oauth_ratelimit-settings", daemon=True).start()
+                del self._looks[0]
         except RuntimeError as exc:
             self._is_watched = False
             self._log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
@@ -155,18 +164,20 @@ class Worker:
             self._failure_loop.start()
 
     def preload(self) -> None:
-        """Read the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
-        with self._preload_lock:
+        """Read overrides and the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
+        with self._preload_lock, self._time_limit():
+            if self._override_cache.is_awaited:
+                self._refresh()
+                self._attempt(self._apply_settings)
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
-                with self._time_limit():
-                    self.limiter.preload(count)
-                    self.guard.preload(count)
+                self.limiter.preload(count)
+                self.guard.preload(count)
             self._has_preloaded = True
 
-    def stop(self) -> None:
-        """Flush for the last time and release everything, within seven seconds."""
-        deadline = Deadline()
+    def stop(self, deadline: Deadline | None = None) -> None:
+        """Flush for the last time and release everything, by default within seven seconds."""
+        deadline = deadline or Deadline()
         with self._settings_lock:
             self._is_ending = True
         self._loop.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
@@ -201,8 +212,11 @@ class Worker:
 
         Returns the error if MongoDB did not answer.
         """
+        limit = (
+            Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
+        )  # a slow answer still comes in time
         try:
-            with self._time_limit():
+            with self._time_limit(limit):
                 self._override_cache.refresh()
                 return self.limiter.measure_clock()
         except StoreUnavailable as exc:
@@ -247,14 +261,19 @@ class Worker:
     def _beat(self) -> None:
         self.health_monitor.beat(override_count=len(self._live.overrides), base=self._live.base)
 
-    def _watch(self) -> None:
+    def _watch(self, look: Callable[[], None]) -> None:
         while not self._is_ending:
-            self.look_at_file()
+            look()
             time.sleep(min(WATCH_S, self._settings.sync.interval_s))
 
     def look_at_file(self) -> None:
         """Apply the configuration file if it has changed, and end overrides whose time is over."""
         self._attempt(self._live.poll)
+        self.look_for_off()
+
+    def look_for_off(self) -> None:
+        """Apply ``mode: off`` in the file although the rest of it is still to be read."""
+        self._attempt(self._live.look_for_off)
         self._attempt(self._apply_settings)
 
     def _apply_settings(self) -> None:
@@ -264,15 +283,17 @@ class Worker:
             is_outdated = self._live.update(active(self._override_cache.overrides, self.limiter.now_s()))
             if is_outdated:
                 self.is_outdated = self._is_ending = True
-            settings = self._live.current
+            settings, is_held = self._live.current, self._override_cache.is_awaited
             if self._reconnector is not None and not is_outdated:
                 self._reconnector.follow(settings.store)
-            if settings is not self._settings and not is_outdated:
-                self.limiter.reconfigure(settings)
-                self.guard.reconfigure(settings)
+            if (settings is not self._settings or is_held is not self._is_held) and not is_outdated:
+                ceiling = Mode.DRY_RUN if is_held else settings.policies.ceiling
+                applied = replace(settings, policies=settings.policies._replace(ceiling=ceiling))
+                self.limiter.reconfigure(applied)
+                self.guard.reconfigure(applied)
                 self._start_failure_loop()
                 self.tokens.note_change()  # before the cache goes by the new limits
-                self._settings = settings  # last, so that the next look tries again after a failure
+                self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
         self._live.log_changes()
 
     def _attempt(self, work: Callable[[], object]) -> None:

@@ -242,7 +242,11 @@ def _erase(context: CliContext, person: Person, *, dry_run: bool) -> Erased:
             break
     cut_off: list[str] = []
     if not dry_run:
-        now_s = stores.documents.facts().clock_s
-        cut_off = [each.instance for each in stores.heartbeats.read(now_s) if now_s - each.beat_at_s > CUT_OFF_AFTER_S]
+        try:
+            now_s = stores.documents.facts().clock_s
+            beats = stores.heartbeats.read(now_s)
+            cut_off = [each.instance for each in beats if now_s - each.beat_at_s > CUT_OFF_AFTER_S]
+        except StoreRejected as exc:  # what was removed is said all the same
+            refused["heartbeats"] = str(exc)
     came_back = {} if dry_run else {name: count for name, count in found.items() if count}
     return Erased(dict(counts), refused, came_back, cut_off)

@@ -45,6 +45,7 @@ REJECTED = (
     "else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
 )
 RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({reason}), which use the former one and try again."
+REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."
 DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 
@@ -116,6 +117,8 @@ def status_command(context: CliContext, form: str) -> None:
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
     for reason, count in status.reconnecting.items():
         click.secho(RECONNECTING.format(instances=counted(count, "instance"), reason=visible(reason)), fg="yellow")
+    for what, count in status.refused.items():
+        click.secho(REFUSED.format(instances=counted(count, "instance"), what=visible(what)), fg="red")
     restart = None if context.invalid else restart_text(context.settings, status.heartbeats)
     if restart:
         click.secho(f"\nThe file asks for changes: {visible(restart)}.", fg="yellow")

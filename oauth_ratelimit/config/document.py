@@ -3,7 +3,7 @@
 import codecs
 import re
 import shlex
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -57,19 +57,15 @@ def _encoding_problem(content: bytes, source: str) -> str | None:
     return None
 
 
-def top_level(content: bytes, names: Collection[str]) -> dict[str, object]:
-    """Return the values of top-level keys in a YAML document that may be broken elsewhere, as far as they can be read.
+def readable_sections(content: bytes) -> dict[str, object]:
+    """Return the sections that matter in a YAML document that is broken elsewhere, as far as they can be read.
 
-    Of a key that is there twice, as after ``echo "mode: off" >>``, the last one counts. A value that cannot be read is
-    the text of the section.
+    Of a key that is there twice, the last one counts. A value that cannot be read is the text of the section.
     """
-    with suppress(ConfigError):
-        values = parse_yaml(content, source="file")
-        return {name: values[name] for name in names if name in values}
     found: dict[str, object] = {}
-    for section in _SECTION.finditer(content.removeprefix(codecs.BOM_UTF8)):
+    for section in _SECTION.finditer(content.replace(b"\0", b"").lstrip(codecs.BOM_UTF8 + codecs.BOM_UTF16)):
         name = section[1].decode(errors="replace")
-        if name in names:
+        if name in ("instance", "store", "privacy", "guard"):
             found[name] = section[0].decode(errors="replace")
             with suppress(ConfigError):
                 found |= parse_yaml(section[0], source="section")

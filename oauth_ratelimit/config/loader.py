@@ -2,12 +2,16 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from oauth_ratelimit.config.errors import Problems, without_address
 from oauth_ratelimit.config.limits import MODE
@@ -21,11 +25,17 @@ from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
+CHUNK_BYTES = 1_000_000
+MAX_CHUNKS = 100  # of a file that is too large, in which ``mode: off`` is looked for
+MAX_LINE_BYTES = 200  # of the line ``mode: off`` with its comment, if two chunks share it
 
 ABSOLUTE = "an absolute one such as /etc/myauth/ratelimit.yaml works from everywhere"
 
 Stamp = tuple[int, ...]
 """What the status of a file says. It differs if the file has changed."""
+
+_SWITCH = re.compile(rb"[\r\n][\xef\xbb\xbf\xfe\xff]*[\"']?(mode|enabled)[\"']? *:([^\r\n]*)")
+_APPENDED = re.compile(rb"[^\s#](mode: *off|enabled: *false)\s*$")  # to a last line that did not end
 
 _SECTIONS = {key.name: key.kind for key in keys_of(Settings)}
 
@@ -54,26 +64,47 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
 
     Raises ``ConfigError`` as ``load_config`` does: each problem with its line, and with the parts that are valid.
     """
-    from oauth_ratelimit.config.document import line_numbers, parse_yaml
+    from oauth_ratelimit.config.document import line_numbers, parse_yaml, readable_sections
 
+    values: Mapping[str, object] | None = None
     try:
         values = parse_yaml(content, source=source)
         return parse_settings(values, source=source, mode=mode, uri=uri, line_of=line_numbers(content))
     except ConfigError as exc:
         problems = exc.problems
-    raise ConfigError(problems, source=source, valid_parts=valid_parts(content, mode=mode, uri=uri))
+    if values is None:
+        values = {**readable_sections(content), **({"mode": "off"} if says_off([content]) else {})}
+    raise ConfigError(problems, source=source, valid_parts=valid_parts(values, mode=mode, uri=uri))
 
 
-def valid_parts(content: bytes, *, mode: str | None = None, uri: str | None = None) -> Settings:
-    """Return what applies of a file that is not valid: limits are off.
+def says_off(chunks: Iterable[bytes]) -> bool:
+    """Return whether the last ``mode`` or ``enabled`` at the start of a line switches everything off.
+
+    Takes milliseconds for what YAML reads in seconds, and whatever it does not read, such as half of a UTF-16 file.
+    """
+    found: dict[bytes, bool] = {}
+    rest = b"\n"
+    for chunk in chunks:
+        text = rest + chunk.replace(b"\0", b"")  # as ASCII in UTF-16 has
+        for name, value in _SWITCH.findall(text):
+            found[name] = value.partition(b" #")[0].strip(b" \t\"'").lower() in (b"off", b"false")
+        rest = text[-MAX_LINE_BYTES:]
+    return any(found.values()) or _APPENDED.search(rest) is not None
+
+
+def file_says_off(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file of any size says ``mode: off``. Raises ``OSError`` or ``ValueError``."""
+    with _opened(path) as (file, _):
+        return says_off(islice(iter(partial(file.read, CHUNK_BYTES), b""), MAX_CHUNKS))
+
+
+def valid_parts(sections: Mapping[str, object], *, mode: str | None = None, uri: str | None = None) -> Settings:
+    """Return what applies of the sections of a file that is not valid: limits are off.
 
     ``instance``, ``store`` and ``privacy`` apply as far as they are valid alone. So does ``guard``; if it is named and
     not valid, it runs with its default limits, as a dry run if its mode cannot be read either. With ``mode: off`` it is
     off, too.
     """
-    from oauth_ratelimit.config.document import top_level
-
-    sections = top_level(content, ("mode", "enabled", "instance", "store", "privacy", "guard"))
     unknown_key = PseudonymKey.of(secrets.token_bytes(MIN_SECRET_BYTES))
     instance = INSTANCE.parse(sections.get("instance"), "instance", Problems())
     is_off = f"{mode or (sections.get('enabled') is not False and sections.get('mode'))}".lower() in ("off", "false")
@@ -148,7 +179,11 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
     Raises ``ConfigError`` if it cannot be read, is no regular file or is too large.
     """
     try:
-        return _read(path)
+        with _opened(path) as (file, stamp):
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES} bytes")
+        return content, stamp
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or str(exc)
     name = without_address(os.fspath(path))  # an address may be given in place of a path
@@ -156,17 +191,16 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
     raise ConfigError([f"cannot be read: {reason}{where}"], source=name)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, Stamp]]:
+    """Open a regular file, and get its stamp."""
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES} bytes")
-    return content, stamp_of(status)
+        yield file, stamp_of(status)
 
 
 def permission_warning(path: str | os.PathLike[str]) -> str | None:

@@ -1,7 +1,7 @@
 """The configuration: frozen settings, each key declared once with its type, default and description."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import ip_network
 from typing import Any
@@ -42,6 +42,9 @@ HOST = rf"{AUTO}|{OFF}|/[!-.0-~]([!-~]*[!-.0-~])?"  # the path is ASCII without 
 MAX_PATH_LENGTH = 1000
 
 _URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
+# So no part of a password that is not escaped is taken for a database.
+_FORM = re.compile(r"mongodb(\+srv)?://([^@/?]*@)?[^@/?]+(/[^@/?]*)?(\?(\w+=[^&;]*([&;]|$))*)?")
+UNESCAPED = "its parts cannot be told apart; in user and password @ is written %40, / %2F, : %3A, ? %3F and % %25"
 
 
 def _connection_string(value: object, at: str, problems: Problems) -> str | None:
@@ -50,9 +53,12 @@ def _connection_string(value: object, at: str, problems: Problems) -> str | None
     from pymongo.uri_parser import parse_uri
 
     uri: str | None = _URI.parse(value, at, problems)
-    if uri is not None and not uri.startswith("mongodb+srv:"):
+    if uri is not None:
         try:
-            parse_uri(uri, validate=False)
+            if not uri.startswith("mongodb+srv:"):
+                parse_uri(uri, validate=False)
+            if not _FORM.fullmatch(uri):
+                raise ValueError(UNESCAPED)
         except (ValueError, PyMongoError) as exc:
             problems.add(at, without_parts_of(uri, str(exc)))
             return None
@@ -394,6 +400,10 @@ class Settings:
     def is_guarded(self) -> bool:
         """True if failed authentications are counted."""
         return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
+
+    def switched_off(self) -> "Settings":
+        """Return these settings with ``mode: off``, which beats all else."""
+        return replace(self, policies=self.policies._replace(mode=Mode.OFF), is_rejected=False)
 
 
 def _settings(**values: Any) -> Settings:

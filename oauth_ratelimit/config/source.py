@@ -4,18 +4,25 @@ import hashlib
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from oauth_ratelimit.config.loader import Stamp, parse_file, permission_warning, read_file, stamp_of, valid_parts
+from oauth_ratelimit.config.loader import (
+    Stamp,
+    file_says_off,
+    parse_file,
+    permission_warning,
+    read_file,
+    stamp_of,
+    valid_parts,
+)
 from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.uptime import uptime_s
 
 MAX_LOGGED_PROBLEMS = 20
+MAX_UNREAD_S = 1.5  # after which a file that changes all the time is read as it is
 REPEAT_S = 60.0  # between two log entries about the same content
 DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell the files of a fleet apart
 
@@ -61,6 +68,9 @@ class ConfigFile:
         self._valid: Settings | None = None  # of the last valid content
         self._read_stamp: Stamp | None = None  # of the file that was read last
         self._seen_stamp: Stamp | None = None  # of the file at the last poll
+        self._scanned_stamp: Stamp | None = None  # of the file in which ``mode: off`` was looked for last
+        self._says_off = False  # whether it was there
+        self._unread_since_s = math.inf  # when a poll first found that the file has changed since it was read
         self._next_report_s = 0.0
         self._is_reload_requested = False
 
@@ -86,20 +96,40 @@ class ConfigFile:
         """Return new settings if the file has changed what applies, else None. Costs one ``stat`` of the file.
 
         A change is read when two polls in a row find the same status, because a file that is being written may be
-        valid and lack its end, such as the trusted clients. Never raises: for a file that is not valid the last valid
-        settings stay, switched off if it has ``mode: off``. The next poll logs ``config_rejected``, and again each
-        minute: a log that blocks must not keep a change from being applied.
+        valid and lack its end, such as the trusted clients; one that never holds still is read all the same. Never
+        raises: for a file that is not valid the last valid settings stay, switched off if it has ``mode: off``. The
+        next poll logs ``config_rejected``, and again each minute: a log that blocks must not keep a change from being
+        applied.
         """
         self._report_if_due()
         if self._is_reload_requested:
             self._is_reload_requested = False
             log.info("reload_requested", path=self.path)
             return self._read(expected=None)
-        stamp = self._stamp()
+        stamp, now_s = self._stamp(), self._clock()
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
-        if settled and stamp != self._read_stamp:
+        if stamp == self._read_stamp:
+            return None
+        self._unread_since_s = min(self._unread_since_s, now_s)
+        if settled:
             return self._read(expected=stamp)
-        return None
+        return self._read(expected=None) if now_s - self._unread_since_s >= MAX_UNREAD_S else None
+
+    def look_for_off(self) -> bool:
+        """Return whether a content that is still to be read says ``mode: off``, however long reading it takes.
+
+        Costs one ``stat`` of the file, and some milliseconds if it has changed. Safe in any thread.
+        """
+        stamp = self._stamp()
+        if self._mode or stamp == self._read_stamp:
+            return False
+        if stamp != self._scanned_stamp:
+            try:
+                self._says_off = file_says_off(self.path)
+            except (OSError, ValueError):
+                return False
+            self._scanned_stamp = stamp
+        return self._says_off
 
     def _stamp(self) -> Stamp | None:
         try:
@@ -118,6 +148,7 @@ class ConfigFile:
         descriptors.
         """
         digest, was_valid, stamp = "", self.rejection is None, None
+        self._unread_since_s = math.inf
         try:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
@@ -137,11 +168,14 @@ class ConfigFile:
 
     def _without(self, error: ConfigError, *, is_news: bool) -> Settings:
         """Return what applies while a content is rejected, and report that."""
-        parts = error.valid_parts or valid_parts(b"", mode=self._mode, uri=self._uri)
+        parts = error.valid_parts
+        if parts is None:  # the file is too large, or cannot be read
+            sections = {"mode": "off"} if self.look_for_off() else {}
+            parts = valid_parts(sections, mode=self._mode, uri=self._uri)
         is_off = not parts.is_rejected
         settings = self._valid or parts
         if is_off:
-            settings = replace(settings, policies=settings.policies._replace(mode=Mode.OFF))
+            settings = settings.switched_off()
         effect = SWITCHED_OFF if is_off else LIMITS_OFF if self._valid is None else LAST_VALID
         since_s = self.rejection.since_s if self.rejection else self._clock()
         self.rejection = Rejection(error.problems, since_s, effect)

@@ -28,6 +28,7 @@ from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
@@ -93,6 +94,19 @@ def username_of(user: Any) -> str:
         f"{type(user).__name__} has no username, get_user_id() or id; "
         "pass OAuthRateLimit(username_of=...) to name a user"
     )
+
+
+_started: set["AppLimiter"] = set()  # those that this process or its parent has started
+
+
+def close_all() -> None:
+    """Close the limiters of all applications when the process ends, within the time that one has."""
+    running = [each for each in tuple(_started) if each.is_running]
+    deadline = Deadline()
+    while running:
+        app_limiter = running.pop()
+        with app_limiter.fail_open("last_flush_failed"):
+            app_limiter.close(deadline.part(1 / (len(running) + 1)))
 
 
 @dataclass(eq=False)
@@ -286,18 +300,18 @@ class AppLimiter:
         """Return the time, seconds since the epoch: MongoDB's, as soon as it is known. Starts the worker if needed."""
         return self.clock() if self.is_switched_off else self._running_worker().limiter.now_s()
 
-    def close(self) -> None:
+    def close(self, deadline: Deadline | None = None) -> None:
         """Flush for the last time and release everything of this process. A later request starts a new worker."""
         worker = self._worker
-        if worker is not None and worker.pid == os.getpid():
+        if self.is_running and worker is not None:
             self._worker = None
-            atexit.unregister(self.at_exit)
-            worker.stop()
+            _started.discard(self)
+            worker.stop(deadline)
 
-    def at_exit(self) -> None:
-        """Close when the process ends. A fork inherits this handler, but has no worker of its own to close."""
-        with self.fail_open("last_flush_failed"):
-            self.close()
+    @property
+    def is_running(self) -> bool:
+        """True if this process has a worker; a fork inherits its parent's, which it does not close."""
+        return self._worker is not None and self._worker.pid == os.getpid()
 
     def _stop(self, worker: Worker) -> None:
         with self.fail_open("last_flush_failed"):
@@ -332,8 +346,9 @@ class AppLimiter:
             )
             worker.start()
             self._worker = worker
-            atexit.unregister(self.at_exit)  # a fork inherits the registration
-            atexit.register(self.at_exit)
+            _started.add(self)
+            atexit.unregister(close_all)  # a fork inherits the registration
+            atexit.register(close_all)
             self.report_start()
             if former is not None:
                 threading.Thread(target=self._stop, args=(former,), name="oauth_ratelimit-stop").start()  # it may block

@@ -92,6 +92,9 @@ class Metrics:
         self._config_valid = gauge(
             "config_valid", "1, or 0 if a process rejects its configuration file.", multiprocess_mode="livemin"
         )
+        self._refused = gauge(
+            "store_refused", "1 if MongoDB refuses something for a missing right, else 0.", multiprocess_mode="livemax"
+        )
         self._mode = gauge("mode", "Processes in each global mode.", ("mode",), multiprocess_mode="livesum")
         self._failures = counter("failures", "Failed authentications, by kind of limit that counts them.", ("kind",))
         self._alarms = counter(
@@ -147,12 +150,15 @@ class Metrics:
         for policy, hits in report.over_admitted.items():
             self._over_admitted.labels(policy).inc(hits)
 
-    def record_state(self, report: CycleReport, *, lag_s: float, is_config_valid: bool, mode: Mode | None) -> None:
+    def record_state(
+        self, report: CycleReport, *, lag_s: float, is_config_valid: bool, is_refused: bool, mode: Mode | None
+    ) -> None:
         """Set the gauges; ``mode`` is None at the end of a process."""
         self._in_flight_hits.set(report.in_flight_hits)
         self._tracked_keys.set(report.key_count)
         self._snapshot_age.set(lag_s)
         self._config_valid.set(is_config_valid)
+        self._refused.set(is_refused)
         for each in Mode:
             self._mode.labels(each.value).set(each is mode)
 

@@ -87,6 +87,11 @@ class Status:
         return Counter(beat.connection_problem for beat in self.heartbeats if beat.connection_problem is not None)
 
     @property
+    def refused(self) -> Counter[str]:
+        """Number of instances to which MongoDB refuses something, by what it is."""
+        return Counter(beat.refused for beat in self.heartbeats if beat.refused is not None)
+
+    @property
     def files(self) -> Counter[str]:
         """Number of instances by the digest of their configuration file, the most common one first."""
         digests = Counter(beat.config_digest for beat in self.heartbeats if beat.config_digest is not None)

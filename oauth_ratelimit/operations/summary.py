@@ -15,7 +15,7 @@ NO_LIMIT = "no limit"
 NOT_SHARED = "none: nothing is shared with other hosts"
 NO_FILE = "none: this process shares no file"
 HOST_TEXTS = {
-    AUTO: "auto: without store.uri, the workers of a server on one machine count together",
+    AUTO: "auto: the workers of a server on one machine count together",
     OFF: "off: each process counts alone",
 }
 NOT_SHARED_WARNING = (

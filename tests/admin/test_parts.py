@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +16,8 @@ from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
 from tests.admin.conftest import LIMIT, Page, minute, record
@@ -68,12 +71,21 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
 
 def test_overview_after_a_recovery_names_who_was_denied_and_until_when(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(3, "app", denied=9)])
+    app_limiter_of(page.app).start()
     for _ in range(6):
         app_limiter_of(page.app).limiter.check("app", "alice")
     app_limiter_of(page.app).close()  # writes the record of the denial
 
     text = page.part("verdict", fresh=True)
     assert re.search(r"Last denied, until .+ UTC: app\. Nothing to do\. .* Denied from .+ UTC to .+ UTC by user", text)
+
+
+def test_state_names_what_mongodb_refuses_to_an_instance(page: Page, mongo_uri: str) -> None:
+    now_s = time.time()
+    beat = Heartbeat("node-2", now_s, now_s, "0.1.0", "enforce", 1.0, refused="find on ratelimit_overrides")
+    with closing(Connection(mongo_uri)) as connection:
+        HeartbeatStore(connection).put(beat)
+    assert "⚠ MongoDB refuses find on ratelimit_overrides" in page.part("state")
 
 
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
@@ -197,6 +209,7 @@ def test_username_is_read_from_the_header_and_not_from_the_url(page: Page) -> No
 
 
 def test_denial_is_found_by_its_decision_id(page: Page) -> None:
+    app_limiter_of(page.app).start()
     decisions = [app_limiter_of(page.app).limiter.check("app", "alice") for _ in range(6)]
     app_limiter_of(page.app).close()  # writes the record
 

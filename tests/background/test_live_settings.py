@@ -1,5 +1,6 @@
 """Overrides as one process knows them."""
 
+from contextlib import suppress
 from unittest.mock import Mock, create_autospec
 
 import pytest
@@ -8,6 +9,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import load_config
 from oauth_ratelimit.background.live_settings import (
     LOG_INTERVAL_S,
+    MAX_AWAITED_S,
     REREAD_INTERVAL_S,
     RETRY_INTERVAL_S,
     LiveSettings,
@@ -15,7 +17,7 @@ from oauth_ratelimit.background.live_settings import (
 )
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
 from testbed.clock import Clock
 
@@ -44,6 +46,29 @@ def test_overrides_are_read_when_the_revision_changes(store: Mock, override_cach
     store.read.return_value, store.revision.return_value = (OTHER,), "b"
     override_cache.refresh()
     assert (OTHER,) == override_cache.overrides
+
+
+@pytest.mark.parametrize(
+    ("error", "is_awaited"),
+    [
+        (None, False),
+        (StoreUnavailable("MongoDB is unreachable: NetworkTimeout"), True),  # it is slow
+        (StoreUnreachable("MongoDB is unreachable: ServerSelectionTimeoutError"), False),
+        (StoreRejected("MongoDB refused: Unauthorized (13)"), False),
+    ],
+    ids=repr,
+)
+def test_overrides_are_awaited_until_they_are_read_or_mongodb_is_away_or_too_slow(
+    store: Mock, override_cache: OverrideCache, clock: Clock, error: StoreError | None, is_awaited: bool
+) -> None:
+    assert override_cache.is_awaited
+    store.read.side_effect = store.read_for_everybody.side_effect = error
+    with suppress(StoreError):
+        override_cache.refresh()
+    assert is_awaited is override_cache.is_awaited
+    clock.advance(MAX_AWAITED_S)
+    assert not override_cache.is_awaited
+    assert not OverrideCache(None).is_awaited
 
 
 def test_overrides_edited_by_hand_are_read_after_a_while(

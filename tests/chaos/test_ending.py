@@ -16,7 +16,7 @@ from tests.chaos.conftest import IS_LONG
 from tests.chaos.fleet import held_in
 from tests.support.faults import FaultyProxy
 from tests.support.flows import post
-from tests.support.helpers import with_database
+from tests.support.helpers import BEFORE_TRAFFIC, with_database
 
 APP = "tests.support.worker_app:app"
 pytestmark = pytest.mark.chaos
@@ -66,7 +66,7 @@ def test_worker_ends_in_time_and_reports_what_was_not_delivered(database: Path, 
             "WORKER_LIMIT": "5",
             "WORKER_GUARD": "dry-run",
         }
-        with Gunicorn(APP, worker_class="gthread", threads=2, env=env, config=TIMED) as server:
+        with Gunicorn(APP, worker_class="gthread", threads=2, env=env, config=BEFORE_TRAFFIC + TIMED) as server:
 
             def request_tokens() -> int:
                 """Make four requests and a guess, and return the number of tokens."""

@@ -141,7 +141,7 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "Next, in spite of that:\n  flask oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")
 
 
-def test_status_lists_what_needs_a_restart_and_who_does_not_use_the_new_address(
+def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(
     terminal: Terminal, mongo_uri: str, connection: Connection
 ) -> None:
     send_heartbeat(terminal, mongo_uri, "node-1")
@@ -152,8 +152,11 @@ def test_status_lists_what_needs_a_restart_and_who_does_not_use_the_new_address(
 
     (beat,) = HeartbeatStore(connection).read(time.time())
     behind = beat._replace(instance="node-2", connection_problem="AuthenticationFailed (18)", host="a1b2")
-    HeartbeatStore(connection).put(behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5"))
+    HeartbeatStore(connection).put(
+        behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5", refused="find on ratelimit_overrides")
+    )
     text = terminal.ok("status")
     assert "1 host with 1 instance, 1 alone" in text
+    assert "Refused by MongoDB to 1 instance, which lack a right: find on ratelimit_overrides." in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
     assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. A process" in text

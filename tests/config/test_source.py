@@ -283,6 +283,78 @@ def test_mode_off_applies_in_a_file_that_is_invalid_elsewhere(path: Path, events
     assert [Mode.ENFORCE] == modes(polled(source))  # as in the last valid file
 
 
+LARGE = b"trusted_clients: [%s]\n" % (b"mobile, " * 130_000)
+JSON = b"""{
+"mode": "enforce",
+"clients": {"night-job": {
+"mode": "off"
+}}}"""
+
+
+OFF = {
+    "before too much": b"mode: off\n" + LARGE,
+    "after too much": LARGE + b"mode: off\n",
+    "appended to a line of too much": LARGE.rstrip() + b"mode: off\n",
+    "appended to a line": b"mode: enforce\nmax_keys: 7mode: off\n",
+    "appended to UTF-16": f"{ENFORCE}max_keys: 7\n".encode("utf-16") + b"mode: off\n",
+    "appended to a line of UTF-16": f"{ENFORCE}max_keys: 7".encode("utf-16") + b"mode: off\r\n",
+    "half a character of UTF-16 is missing": "mode: off\nmax_keys: 7\n".encode("utf-16")[:-1],
+    "byte order mark": "\ufeff'mode': 'off'\nmax_keys: [\n".encode(),
+    "not enabled": b"enabled: false\n" + LARGE,
+}
+
+
+@pytest.mark.parametrize("content", OFF.values(), ids=OFF)
+def test_mode_off_is_found_before_and_whether_or_not_the_rest_can_be_read(path: Path, content: bytes) -> None:
+    path.write_text(ENFORCE)
+    source = ConfigFile(path)
+    live = LiveSettings(source.load(), source.poll, file=source)
+    path.write_bytes(content)
+    found = []
+    for step in (live.look_for_off, *[live.poll] * 4, live.look_for_off):
+        step()
+        live.update(())
+        found.append(live.current.policies.mode)
+
+    assert [Mode.OFF] * 6 == found
+    assert Mode.OFF is ConfigFile(path).load().policies.mode
+    write(path, DRY_RUN)
+    assert not source.look_for_off()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"{ENFORCE}# in an emergency mode: off",
+        f"{ENFORCE}#mode: off",
+        f"mode: off\n{ENFORCE}",
+        f"{ENFORCE}clients:\n  night-job:\n    mode: off",
+        f"{ENFORCE}guard:\n  mode: off\n  max_keys: 0\n",
+        JSON.decode(),
+    ],
+)
+def test_mode_off_elsewhere_in_the_file_switches_nothing_else_off(path: Path, content: str) -> None:
+    source = ConfigFile(path)
+    path.write_text(ENFORCE)
+    source.load()
+    write(path, content)
+    polled(source)
+    assert not source.look_for_off()
+    assert Mode.ENFORCE is source.settings.policies.mode
+
+
+def test_file_that_changes_all_the_time_is_read_after_two_seconds(path: Path) -> None:
+    clock = Clock()
+    source = ConfigFile(path, clock=clock)
+    source.load()
+    read_at = []
+    for number in range(20):
+        write(path, f"{ENFORCE}max_keys: {number + 1}\n")
+        clock.advance(0.5)
+        read_at += [number / 2] if source.poll() else []
+    assert [1.5, 3.5, 5.5, 7.5, 9.5] == read_at
+
+
 def test_mode_of_the_application_replaces_that_of_an_invalid_file(path: Path) -> None:
     path.write_text("guard: {mode: enforce}\nbroken:\n")
     assert not ConfigFile(path, mode="off").load().is_guarded

@@ -5,14 +5,19 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.background import worker as worker_module
-from testbed.clock import wait_until
+from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.flask_authlib.app_limiter import close_all
+from oauth_ratelimit.process.deadline import ENDING_S, Deadline
+from testbed.clock import Clock, wait_until
 from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.sites import config
 
@@ -68,17 +73,38 @@ def test_forked_process_starts_and_ends_a_worker_of_its_own(
         pid = os.getpid()
         with monkeypatch.context() as child:
             child.setattr(os, "getpid", lambda: pid + 1)
-            app_limiter.at_exit()
+            close_all()
             assert 1 == len(schedulers)
             assert 200 == token_status(app)
             assert parents is not app_limiter.limiter
             assert 2 == len(schedulers)
-            app_limiter.at_exit()
+            close_all()
         assert 1 == len(schedulers)
         schedulers.clear()
         parents.close()
 
     assert 2 == [entry["event"] for entry in logs].count("ratelimit_started")
+
+
+@pytest.mark.usefixtures("schedulers")
+def test_applications_of_a_process_share_the_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes all that it gets, as while MongoDB does not answer."""
+    clock = Clock()
+    monkeypatch.setattr(Deadline.__init__, "__kwdefaults__", {"monotonic": clock})
+    with ExitStack() as stack:
+        apps = [stack.enter_context(protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))) for _ in range(6)]
+        assert [200] * 6 == list(map(token_status, apps))
+        taken: list[float] = []
+
+        def stop(_: Worker, deadline: Deadline) -> None:
+            taken.append(deadline.remaining_s)
+            clock.advance(deadline.remaining_s)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "stop", stop)
+            close_all()
+        close_all()
+    assert taken == pytest.approx([ENDING_S / 6] * 6)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +122,9 @@ def test_process_that_lacks_a_thread_issues_tokens(
 
 
 @pytest.mark.usefixtures("quick_ending")
-def test_request_does_not_wait_for_a_silent_database() -> None:
+def test_request_does_not_wait_for_a_silent_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """MongoDB accepts connections and never answers; only the background thread waits for it."""
+    monkeypatch.setattr(live_settings, "MAX_AWAITED_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         uri = f"mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"

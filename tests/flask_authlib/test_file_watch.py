@@ -1,4 +1,4 @@
-"""The file of a real process, edited at the moment at which MongoDB fails: it applies whatever the cycle waits for."""
+"""The file of a real process: it applies whatever a cycle waits for, and however long the rest of the file takes."""
 
 import os
 import signal
@@ -38,6 +38,11 @@ def go_on(server: Mongod, proxy: FaultyProxy) -> None:
     proxy.delay_replies(0.0)
 
 
+def status_at(server: Gunicorn) -> int:
+    auth, form = (CLIENT.client_id, CLIENT.client_secret or ""), {"grant_type": "client_credentials"}
+    return requests.post(f"{server.url}/token", form, auth=auth, timeout=30).status_code
+
+
 FAULTS: dict[str, Callable[[Mongod, FaultyProxy], object]] = {
     "killed": lambda server, _: server.kill(),
     "stopped": stop,
@@ -63,21 +68,51 @@ def test_mode_off_in_the_file_applies_at_any_phase_of_a_cycle_in_which_mongodb_f
         edit("off")
         edited_s.append(time.monotonic())
 
-    def status() -> int:
-        auth, form = (CLIENT.client_id, CLIENT.client_secret or ""), {"grant_type": "client_credentials"}
-        return requests.post(f"{server.url}/token", form, auth=auth, timeout=30).status_code
-
     with Mongod() as mongod, FaultyProxy(mongod.uri) as proxy:
         edit("enforce")
         with Gunicorn("tests.support.clock_app:app", env={"WORKER_CONFIG": str(path)}) as server:
             for phase in PHASES:
-                wait_until(lambda: 429 == status(), "the limit is enforced")
+                wait_until(lambda: 429 == status_at(server), "the limit is enforced")
                 edited_s.clear()
                 proxy.after(phase, fail)
-                wait_until(lambda: status() and edited_s, "MongoDB fails")
-                wait_until(lambda: 200 == status(), f"nobody is denied\n{server.log[-2000:]}", APPLIED_S)
+                wait_until(lambda: status_at(server) and edited_s, "MongoDB fails")
+                wait_until(lambda: 200 == status_at(server), f"nobody is denied\n{server.log[-2000:]}", APPLIED_S)
                 record_property(f"{phase}", f"{time.monotonic() - edited_s[0]:.1f}")
                 mongod.start()
                 go_on(mongod, proxy)
                 edit("enforce")
             assert "Traceback" not in server.log
+
+
+ALONE = b"mode: enforce\nlimits: {client: [{limit: 1, window: 1h}]}\n"
+CLIENTS = b"clients:\n" + b"".join(b"  job-%d: {limits: {user: [7/minute]}}\n" % number for number in range(25_000))
+EDITS = {
+    "a megabyte": ALONE.replace(b"enforce", b"off") + CLIENTS,
+    "over a megabyte": ALONE + CLIENTS * 2 + b"mode: off\n",
+    "appended to UTF-16": ALONE.decode().encode("utf-16")[:-2] + b"mode: off\n",
+    "appended to a line": ALONE.rstrip() + b"mode: off\n",
+}
+
+
+def test_mode_off_in_the_file_applies_whatever_else_is_in_it(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_bytes(ALONE)
+    with Gunicorn("tests.support.clock_app:app", workers=2, env={"WORKER_CONFIG": str(path)}) as server:
+        for name, content in EDITS.items():
+            wait_until(lambda: {429} == {status_at(server) for _ in range(20)}, "the limit is enforced")
+            path.write_bytes(content)
+            edited_s = time.monotonic()
+            wait_until(lambda: {200} == {status_at(server) for _ in range(20)}, f"nobody is denied: {name}", APPLIED_S)
+            record_property(name, f"{time.monotonic() - edited_s:.1f}")
+            path.write_bytes(ALONE)
+
+
+def test_file_that_changes_all_the_time_applies(tmp_path: Path) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_bytes(ALONE)
+    with Gunicorn("tests.support.clock_app:app", env={"WORKER_CONFIG": str(path)}) as server:
+        wait_until(lambda: 429 == status_at(server), "the limit is enforced")
+        changed = ALONE.replace(b"enforce", b"dry-run")
+        wait_until(lambda: path.write_bytes(changed) and 200 == status_at(server), "nobody is denied", APPLIED_S)

@@ -84,6 +84,7 @@ def test_health_of_a_running_process(mongo_uri: str) -> None:
         "config_valid": True,
         "config_rejected_at_s": None,
         "connection_problem": None,
+        "refused": None,
         "host_problem": None,
         "is_shared": True,
         "max_sync_lag_s": None,

@@ -14,6 +14,7 @@ from testbed.clock import wait_until
 from testbed.gunicorn import Gunicorn
 from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
 from tests.support.flows import password_of, post
+from tests.support.helpers import BEFORE_TRAFFIC
 
 APP = "tests.support.worker_app:app"
 
@@ -78,7 +79,7 @@ def test_workers_give_out_tokens_again_until_one_is_revoked(
     """Each worker issues at most the limit, and one above it. A revocation at one of them reaches the other."""
     limit, worker_count = 5, 2
     env = {**environment, "WORKER_LIMIT": f"{limit}", "WORKER_INTERVAL": "100ms", "WORKER_ON_LIMIT": "reuse"}
-    with Gunicorn(APP, workers=worker_count, env=env, **options) as server:
+    with Gunicorn(APP, workers=worker_count, env=env, config=BEFORE_TRAFFIC, **options) as server:
 
         def tokens(count: int) -> set[str]:
             return {post(f"{server.url}/token", *JOB).json().get("access_token", "") for _ in range(count)}
@@ -96,16 +97,7 @@ def test_workers_give_out_tokens_again_until_one_is_revoked(
 def test_workers_started_before_traffic_know_the_counts(environment: dict[str, str], documents: Any) -> None:
     """Replacing all workers at once admits no client that is at its limit."""
     env = {**environment, "WORKER_LIMIT": "5", "WORKER_INTERVAL": "200ms"}
-    before_traffic = """
-from oauth_ratelimit import OAuthRateLimit
-
-say_ready = post_worker_init
-
-def post_worker_init(worker):
-    OAuthRateLimit.start(worker.wsgi)
-    say_ready(worker)
-"""
-    with Gunicorn(APP, workers=2, env=env, config=before_traffic) as server:
+    with Gunicorn(APP, workers=2, env=env, config=BEFORE_TRAFFIC) as server:
         assert 200 in parallel_statuses(server.url, *[JOB] * 20)
         wait_until(lambda: count(documents, "batch-jobs", None) >= 5, "the limit is reached")
         old = set(server.pids())

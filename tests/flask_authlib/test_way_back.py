@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from contextlib import closing
 from itertools import product
@@ -94,6 +95,27 @@ def test_worker_that_starts_in_the_emergency_shares_and_obeys_overrides_afterwar
     assert "restart_needed" not in [event["event"] for event in events]
     with closing(Connection(mongo_uri)) as connection:
         assert 1 == connection.database["ratelimits"].count_documents({})
+
+
+@pytest.mark.parametrize("override", [Mode.DRY_RUN, Mode.OFF, None])
+def test_worker_that_starts_denies_nobody_before_it_knows_the_overrides(
+    tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, override: Mode | None
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(ENFORCED.format(uri=mongo_uri))
+    _change_database(mongo_uri, "up", override)
+    may_read, revision = threading.Event(), OverrideStore.revision
+    monkeypatch.setattr(OverrideStore, "revision", lambda store: may_read.wait(60) and revision(store))
+    with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app, capture_logs() as events:
+        found = [token_status(app) for _ in range(4)]
+        may_read.set()
+        if override is None:
+            wait_until(lambda: 429 == token_status(app), "the limit is enforced")
+        else:
+            wait_until(lambda: app_limiter_of(app).settings.policies.mode is override, "the override applies")
+            found += [token_status(app) for _ in range(4)]
+    assert {200} == set(found)
+    assert (override is not None) == ("mode_changed" in [event["event"] for event in events])
 
 
 def _change_database(uri: str, state: str, override: Mode | None) -> None:

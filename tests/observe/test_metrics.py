@@ -44,6 +44,7 @@ def test_every_metric_has_its_name_and_value(metrics: RecordedMetrics) -> None:
         "tracked_keys": {(): 9},
         "snapshot_age_seconds": {(): 1.5},
         "config_valid": {(): 0},
+        "store_refused": {(): 1},
         "mode": {("off",): 0, ("dry-run",): 0, ("enforce",): 1},
         "failures_total": {("user",): 1},
         "alarms_total": {("denied", "client"): 1},

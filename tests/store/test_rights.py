@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,17 +16,20 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin.blueprint import PARTS
+from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.store.mongo.client import FAILURES, MIGRATIONS, OVERRIDES, STATISTICS, Connection
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import Clock, wait_until
 from testbed.oauth_server.app import create_app
 from testbed.oauth_server.database import BATCH_JOBS
 from tests.admin.conftest import Page, open_page
 from tests.docs.blocks import blocks_of
+from tests.support.apps import app_limiter_of
 from tests.support.guarded_mongod import PASSWORD, GuardedMongod, guarded, guarded_server
 from tests.support.limiters import limiter_of
 from tests.support.stores import mongo_store
@@ -68,7 +72,7 @@ def privileges_without(lacked: tuple[str, str], role: str) -> list[dict[str, Any
 def test_documented_role_of_instances_is_enough(
     guarded: GuardedMongod, run: Callable[..., Result], database: Path, is_prepared: bool
 ) -> None:
-    """Nothing is logged as missing. Prepared indexes are found without the right to create them."""
+    """Nothing is reported as missing. Prepared indexes are found without the right to create them."""
     privileges = documented_roles()["oauthRateLimit"]
     if is_prepared:
         assert 0 == run("oauthRateLimitSetup", "init-db").exit_code
@@ -76,11 +80,13 @@ def test_documented_role_of_instances_is_enough(
     uri = guarded.grant(f"instance{is_prepared}", *privileges)
     with capture_logs() as logs:
         app = create_app(database, SETTINGS, mongo_uri=uri)
+        app_limiter_of(app).start()
         try:
             assert [200, 200, 429] == [a_token(app) for _ in range(3)]
             assert 401 == a_token(app, secret="wrong")
             wait_until(lambda: guarded.database["ratelimit_failures"].count_documents({}), "a flush")
             wait_until(lambda: guarded.database["ratelimit_stats"].count_documents({}), "a heartbeat")
+            assert app_limiter_of(app).health().refused is None
         finally:
             app.extensions["oauth_ratelimit"].close()
 
@@ -105,14 +111,31 @@ def test_documented_role_of_instances_is_enough(
 def test_each_documented_right_of_instances_is_needed(
     guarded: GuardedMongod, database: Path, lacked: tuple[str, str]
 ) -> None:
-    """Without it, the log says what was refused, and tokens are issued. The indexes may be made by another role."""
-    uri = guarded.grant("lacking", *privileges_without(lacked, "oauthRateLimit"))
+    """Without it, log and health say what was refused, and so does the heartbeat if it can be written.
+
+    Tokens are issued. The indexes may be made by another role.
+    """
+    uri, collection = guarded.grant("lacking", *privileges_without(lacked, "oauthRateLimit")), lacked[0]
+
+    def is_shown(found: Health | Heartbeat) -> bool:
+        return f" on {collection}" in (found.refused or "")
+
     with capture_logs() as logs:
         app = create_app(database, SETTINGS, mongo_uri=uri)
+        app_limiter_of(app).start()
         try:
             assert [200, 200, 429] == [a_token(app) for _ in range(3)]
             assert 401 == a_token(app, secret="wrong")
             wait_until(lambda: "Unauthorized (13)" in repr(problems_in(logs)), "what was refused")
+            health = app_limiter_of(app).health
+            if collection == "ratelimits":
+                wait_until(lambda: health().last_error == "Unauthorized (13)", "the last error")
+            else:
+                wait_until(lambda: is_shown(health()), "what was refused in the health of the process")
+            if collection == "ratelimit_overrides" or lacked == ("ratelimit_stats", "find"):
+                with closing(Connection(guarded.uri("root"))) as connection:
+                    beats = HeartbeatStore(connection)
+                    wait_until(lambda: any(map(is_shown, beats.read(time.time()))), "it in the heartbeat")
         finally:
             app.extensions["oauth_ratelimit"].close()
 
@@ -229,6 +252,18 @@ def test_erase_names_the_parts_it_may_not_read(
         set(data["found"]),
         set(data["refused"]),
     )
+
+
+def test_erase_says_what_it_removed_although_it_may_not_read_heartbeats(
+    guarded: GuardedMongod, run: Callable[..., Result]
+) -> None:
+    guarded.database["ratelimits"].insert_one(dict(RECORDS_OF_ANN["ratelimits"]))
+    role = "oauthRateLimitErasure"
+    result = run(role, "erase", "ann", "--json", privileges=privileges_without(("ratelimit_stats", "find"), role))
+
+    assert 3 == result.exit_code
+    data = json.loads(result.stdout)
+    assert (1, True) == (data["removed"]["counters"], "heartbeats" in data["refused"])
 
 
 def test_admin_page_needs_the_documented_addition_to_change_something(

@@ -5,6 +5,17 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+BEFORE_TRAFFIC = """
+from oauth_ratelimit import OAuthRateLimit
+
+say_ready = post_worker_init
+
+def post_worker_init(worker):
+    OAuthRateLimit.start(worker.wsgi)
+    say_ready(worker)
+"""
+"""Configuration of gunicorn whose workers know overrides and counts before they take traffic."""
+
 QUOTA_HEADERS = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
 
 

@@ -38,7 +38,7 @@ class RecordedMetrics(Metrics):
         self.record_cycle(CycleReport(error=StoreUnavailable("out of reach")), duration_s=0.01)
         self.record_cycle(CycleReport(), duration_s=0.0)  # did nothing, so its duration is left out
         last = CycleReport(in_flight_hits=7, key_count=9)
-        self.record_state(last, lag_s=1.5, is_config_valid=False, mode=Mode.ENFORCE)
+        self.record_state(last, lag_s=1.5, is_config_valid=False, is_refused=True, mode=Mode.ENFORCE)
         self.record_failure("user")
         self.record_alarm(DENIED)
 

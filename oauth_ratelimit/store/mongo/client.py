@@ -4,6 +4,7 @@ import atexit
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,7 @@ OVERRIDES = "ratelimit_overrides"
 MIGRATIONS = "ratelimit_migrations"
 
 MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
+REFUSED_S = 120.0  # for which an operation counts as refused: background work repeats it within a minute
 SHORTEST_LIMIT_S = 1e-6  # 0 is no limit for the driver, and with a longer one the first call waits half a second
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
@@ -44,9 +46,10 @@ LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
 _SERVERS = re.compile(rf"mongodb(\+srv)?://([^@/?]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)([/?][^@]*)?", re.ASCII)
 
+_COMMAND = re.compile(r'to execute command \{ (\w+): "([\w.-]{1,120})"')
 _CODE_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
 
-_operation_s: ContextVar[float | None] = ContextVar("_operation_s", default=None)  # set inside a time limit
+_limited: ContextVar["Connection | None"] = ContextVar("_limited", default=None)  # set inside its time limit
 _parents_clients: list[MongoClient[Document]] = []  # never collected: that would close what the parent uses
 
 
@@ -54,14 +57,15 @@ class Connection:
     """A client that connects on first use. Thread-safe; a forked child connects anew.
 
     Options of the connection string win over the defaults given here. ``servers`` are its hosts and ports, without
-    credentials; None if they are not recognised.
+    credentials; None if they are not recognised. Time limits also note what MongoDB refuses, for ``refused``.
     """
 
     def __init__(self, uri: str, *, namespace: str | None = None, timeout_s: float = 2.0) -> None:
         self._uri = uri
         self.servers = servers_of(uri)
         self.namespace = namespace
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        self.refusals: dict[str, float] = {}  # time of the last one, by the monotonic clock
         self._process_id = os.getpid()
         self._lock = threading.Lock()  # guards _client
         self._client: MongoClient[Document] | None = None
@@ -74,7 +78,7 @@ class Connection:
             self._leave_client_to_parent()
         with self._lock:
             if self._client is None:
-                self._client = connect(self._uri, timeout_s=self._timeout_s)
+                self._client = connect(self._uri, timeout_s=self.timeout_s)
             return self._client
 
     @property
@@ -94,12 +98,17 @@ class Connection:
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
         """Let all operations of this thread in the block end within some seconds together, their retries included."""
-        token = _operation_s.set(self._timeout_s)
+        token = _limited.set(self)
         try:
             with pymongo.timeout(max(seconds, SHORTEST_LIMIT_S)):
                 yield
         finally:
-            _operation_s.reset(token)
+            _limited.reset(token)
+
+    def refused(self) -> str | None:
+        """Return what MongoDB has refused lately, such as ``find on ratelimit_overrides``; None if nothing."""
+        earliest_s = time.monotonic() - REFUSED_S
+        return ", ".join(sorted(name for name, at_s in [*self.refusals.items()] if at_s >= earliest_s)) or None
 
     def swap(self, other: "Connection") -> None:
         """Exchange client, address and timeout with another connection to the same database, which its caller closes.
@@ -110,7 +119,7 @@ class Connection:
             self._client, other._client = other._client, self._client
             self._uri, other._uri = other._uri, self._uri
             self.servers, other.servers = other.servers, self.servers
-            self._timeout_s, other._timeout_s = other._timeout_s, self._timeout_s
+            self.timeout_s, other.timeout_s = other.timeout_s, self.timeout_s
 
     def close(self) -> None:
         """Close the client. Idempotent; the next use connects again."""
@@ -152,11 +161,11 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
 @contextmanager
 def _operation_limit() -> Iterator[None]:
     """Keep an operation to the connection's timeout inside a time limit, which overrides the driver's own timeouts."""
-    operation_s = _operation_s.get()
-    if operation_s is None:
+    connection = _limited.get()
+    if connection is None:
         yield
     else:
-        with pymongo.timeout(operation_s):
+        with pymongo.timeout(connection.timeout_s):
             yield
 
 
@@ -192,6 +201,9 @@ def translated_errors() -> Iterator[None]:
         details = exc.details or {}
         code = code_of(next(iter(details.get("writeErrors", ())), details))
         kind, what = (StoreRejected, "refused") if exc.code in UNAUTHORIZED else (StoreUnavailable, "failed")
+        if kind is StoreRejected and (connection := _limited.get()):
+            command = _COMMAND.search(str(details.get("errmsg")))
+            connection.refusals[f"{command[1]} on {command[2]}" if command else _operation(exc)] = time.monotonic()
         raise kind(f"MongoDB {what}: {code} in {_operation(exc)}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__

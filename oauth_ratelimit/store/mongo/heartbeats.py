@@ -53,6 +53,7 @@ class Heartbeat(NamedTuple):
     connection_problem: str | None = None  # why it does not use the store.uri of its file; None if it does
     host: str | None = None  # name of the rows that it counts in together with others; None if it counts alone
     synchronises: bool = True  # False if another instance of its host does
+    refused: str | None = None  # what MongoDB refuses to it, such as ``find on ratelimit_overrides``
 
 
 class InstanceEvent(NamedTuple):
@@ -75,6 +76,11 @@ class ConfigurationChange(NamedTuple):
 
 class HeartbeatStore(StatisticsCollection):
     """The heartbeats of all instances."""
+
+    @property
+    def refused(self) -> str | None:
+        """What MongoDB has refused lately to this process, also in other collections; None if nothing."""
+        return self._connection.refused()
 
     def put(self, heartbeat: Heartbeat) -> None:
         fields = {**heartbeat._asdict(), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
