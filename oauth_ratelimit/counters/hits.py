@@ -103,6 +103,8 @@ class Totals:
             if later < 0:
                 self.has_new_frame = True
                 counts = ([0] * min(-later, MAX_COUNTS) + counts)[:MAX_COUNTS]
+                while len(counts) > 1 and not counts[-1]:
+                    counts.pop()
                 numbers[place + _NEWEST] = start_s
             elif later < MAX_COUNTS:
                 counts += [0] * (later + 1 - len(counts))
