@@ -150,7 +150,7 @@ class Limiter:
         if rules.exempt is not None:
             return rules.exempt
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        decision = self._counter.check(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
+        decision, _ = self._counter.decide(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision
@@ -172,7 +172,8 @@ class Limiter:
             return rules.exempt, ()
         pseudonym = username if self._names is None else self._names(username)
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        decision, held = self._counter.hold(rules, pseudonym, now_s=self._clock(), can_reuse=can_reuse)
+        now_s = self._clock()
+        decision, held = self._counter.decide(rules, pseudonym, now_s=now_s, can_reuse=can_reuse, holds=True)
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held
@@ -219,7 +220,11 @@ class Limiter:
             return rules.exempt
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         pseudonym = self.pseudonym_of(username)
-        return self._counter.preview(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
+        now_s = self._clock()
+        decision, _ = self._counter.decide(
+            rules, pseudonym, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False
+        )
+        return decision
 
     def peek_if_known(
         self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT, cost: int = 1

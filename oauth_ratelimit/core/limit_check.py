@@ -2,42 +2,35 @@
 
 import math
 from collections.abc import Sequence
-from operator import itemgetter
-from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 
 
-class LimitCheck(NamedTuple):
-    """Decision, and for each of its tiers whether the request counts in it."""
-
-    decision: Decision
-    counts: Sequence[bool]
-
-
 def check_limits(
     mode: Mode,
     tiers: tuple[Tier, ...],
-    contents: tuple[Content, ...],
-    *,
+    contents: Sequence[Content],
     now_s: float,
     cost: int = 1,
+    *,
     can_reuse: bool = False,
     is_counted: bool = True,
-) -> LimitCheck:
-    """Decide about a request by the content of the window of each tier.
+) -> tuple[Decision, Sequence[bool]]:
+    """Decide about a request by the content of the window of each tier, and return in which tiers it counts.
 
     It counts in all tiers if all admit it. A dry run beside enforced policies denies nothing, so a request that only a
     dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere,
     nor does anything without ``is_counted``.
     """
-    over = [tier for tier, content in zip(tiers, contents, strict=True) if content.estimate > tier.limit - cost]
+    over, counted = [], []
+    for tier, content in zip(tiers, contents, strict=True):
+        if content.estimate > tier.limit - cost:
+            over.append(tier)
+        counted.append(tier.after_hits(content, cost) if is_counted else content)
     if not over:
-        counts = (is_counted,) * len(tiers)
-        contents = _after_hits(tiers, contents, counts, cost)
-        return LimitCheck(Decision(mode, now_s, tiers, contents, can_reuse=can_reuse), counts)
+        return Decision(mode, now_s, tiers, tuple(counted), can_reuse=can_reuse), (is_counted,) * len(tiers)
     is_enforced = any(tier.is_enforced for tier in over)
     admits = [tier.is_enforced and not is_enforced and is_counted for tier in tiers]
     counts_nowhere = not is_counted or (can_reuse and _reuses(over))
@@ -49,7 +42,7 @@ def check_limits(
     denial = _describe(list(zip(tiers, contents, strict=True)), over, cost=cost)
     contents = _after_hits(tiers, contents, admits, cost)  # afterwards, or it would describe that of the next request
     decision = Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
-    return LimitCheck(decision, [a or b for a, b in zip(admits, counts_denied, strict=True)])
+    return decision, [a or b for a, b in zip(admits, counts_denied, strict=True)]
 
 
 def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Sequence[bool]:
@@ -66,7 +59,7 @@ def _after_hits(
     tiers: Sequence[Tier], contents: Sequence[Content], counts: Sequence[bool], cost: int
 ) -> tuple[Content, ...]:
     counted = zip(tiers, contents, counts, strict=True)
-    return tuple(tier.after_hits(content, cost) if is_counted else content for tier, content, is_counted in counted)
+    return tuple([tier.after_hits(content, cost) if is_counted else content for tier, content, is_counted in counted])
 
 
 def _reuses(over: Sequence[Tier]) -> bool:
@@ -79,16 +72,14 @@ def _describe(checked: Sequence[tuple[Tier, Content]], over: Sequence[Tier], *, 
     is_enforced = any(tier.is_enforced for tier in over)
     concerned = [(tier, content) for tier, content in checked if tier.is_enforced or not is_enforced]
     retry_after_s, last = 0.0, concerned[0]
-    while True:  # until all of them admit the request at the same moment
-        later_s, slowest = max(
-            ((each[0].retry_after_s(each[1], cost=cost, later_s=retry_after_s), each) for each in concerned),
-            key=itemgetter(0),
-        )
-        if later_s <= retry_after_s:
-            break
-        retry_after_s, last = later_s, slowest
-        if math.isinf(later_s):
-            break
+    is_final = False
+    while not is_final:  # until all of them admit the request at the same moment
+        later_s, is_final = retry_after_s, True
+        for each in concerned:
+            admitted_s = each[0].retry_after_s(each[1], cost=cost, later_s=retry_after_s)
+            if admitted_s > later_s:
+                later_s, last, is_final = admitted_s, each, len(concerned) == 1 or math.isinf(admitted_s)
+        retry_after_s = later_s
     tier, content = last
     return LimitDenial(
         policy=tier.policy,

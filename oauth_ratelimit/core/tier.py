@@ -29,6 +29,20 @@ class Series(NamedTuple):
     on_trial: bool = False  # True if only tiers in dry run use the counters, beside enforced ones of the same requests
 
 
+FLAG_BITS = 2  # of a series' number, below the length of its frames
+
+
+@lru_cache(maxsize=1000)
+def series_of(number: int) -> Series:
+    return Series(number >> FLAG_BITS, bool(number & 1), bool(number & 2))
+
+
+@lru_cache(maxsize=1000)
+def number_of(series: Series) -> int:
+    """Return a series as one number, as rows of the host table hold it."""
+    return series.frame_s << FLAG_BITS | series.on_trial << 1 | series.count_denied
+
+
 class Tier:
     """Policy with its mode. A request is admitted only if all of its tiers admit it."""
 
@@ -43,10 +57,12 @@ class Tier:
         self.is_enforced = mode is Mode.ENFORCE
         self.is_sliding = policy.estimator is Estimator.SLIDING
         self.edge_per_hit = policy.estimator.edge_per_hit
+        self._weigh = policy.estimator.weigh
         self.count_denied = policy.count_denied
         self.reuses = policy.on_limit is OnLimit.REUSE
         self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)  # unsent ones, where several instances count
         self.series = Series(self.frame_s, policy.count_denied, on_trial)
+        self.series_number = number_of(self.series)
         self.is_total = is_total  # it counts all users of a client together
 
     def content(self, frames: Mapping[int, int], now_s: float) -> Content:
@@ -64,17 +80,19 @@ class Tier:
                 past.pop()
             if max(frames) > start_s:
                 current += sum(hits for at_s, hits in frames.items() if at_s > start_s)
-        left_s = start_s + frame_s - now_s
-        full, edge = self.policy.estimator.weigh(current, past, self.frame_count)
-        return Content(estimate_hits(full, edge, left_s, frame_s) if edge else full, current, past, left_s)
+        return self.content_of(current, past, start_s + frame_s - now_s)
+
+    def content_of(self, current: int, past: Sequence[int], left_s: float) -> Content:
+        """Return the content of a window with these hits."""
+        full, edge = self._weigh(current, past, self.frame_count)
+        return Content(estimate_hits(full, edge, left_s, self.frame_s) if edge else full, current, past, left_s)
 
     def after_hits(self, content: Content, count: int) -> Content:
         """Return the content after further hits in the current frame."""
         estimate, current, past, left_s = content
         if not self.edge_per_hit:
             return Content(estimate + count, current + count, past, left_s)
-        full, edge = self.policy.estimator.weigh(current + count, past, self.frame_count)
-        return Content(estimate_hits(full, edge, left_s, self.frame_s), current + count, past, left_s)
+        return self.content_of(current + count, past, left_s)
 
     def retry_after_s(self, content: Content, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""

@@ -116,7 +116,14 @@ def retry_after_s(
     """
     if room < 0:
         return math.inf
+    kept = window.frame_count - 1  # frames of the past that count in full, whatever the estimator
+    least = current + sum(past[:kept])
     for frames in range(window.frame_count + 2):
+        if frames:
+            kept -= 1
+            least -= current if kept == -1 else past[kept] if 0 <= kept < len(past) else 0
+            if least > room:
+                continue
         full, edge = estimator.weigh(*age(current, past, frames, window.frame_count), window.frame_count)
         longest_s = left_s if frames == 0 else float(window.frame_s)
         if estimate_hits(full, edge, longest_s, window.frame_s) <= room:

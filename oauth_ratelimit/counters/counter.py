@@ -1,18 +1,33 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted
-from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
+from oauth_ratelimit.core.tier import Content, Series, Tier, number_of, series_of
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import Frames, add_hits, bring_back, drop_over, pack, unpack, unpack_hits
+from oauth_ratelimit.counters.hits import (
+    Frames,
+    Totals,
+    add_hits,
+    drop_over,
+    pack_hits,
+    remove_hit,
+    unpack_hits,
+)
 from oauth_ratelimit.counters.rules import ClientRules, Part
-from oauth_ratelimit.counters.table import MAX_WAITING, HostLocked, HostTable, Row, Written
+from oauth_ratelimit.counters.table import (
+    MAX_WAITING,
+    READ_HELD,
+    READ_LOCAL,
+    READ_SHARED,
+    HostLocked,
+    HostTable,
+    Row,
+    Written,
+)
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
@@ -24,23 +39,17 @@ POSTPONED_STEP = 10  # rows that are written at once
 STOPPED_S = 1.0  # a request that has taken longer goes by a later time: its process may have been stopped meanwhile
 POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
 
+Cells = Mapping[int, int]
+"""Frames that a request counts in: the start of one for each series, by its number."""
 
-@dataclass(slots=True, eq=False)
-class Opened:
+
+class Opened(NamedTuple):
     """Row of a request, with the limits that count in it."""
 
+    name: str
     part: Part
-    row: Row
-    hits: dict[Series, Frames]
-    horizons: Mapping[Series, int]
-    is_moved: bool  # hits of frames that are far ahead were brought back
-
-    def contents(self, now_s: float) -> tuple[Content, ...]:
-        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.part.tiers])
-
-
-Cell = tuple[Series, int]
-"""Series, and the start of one of its frames."""
+    row: tuple[Any, ...]  # fields of ``Row``, the first two without a store
+    totals: Totals
 
 
 class HeldRow(NamedTuple):
@@ -48,7 +57,7 @@ class HeldRow(NamedTuple):
 
     name: str
     part: Part
-    cells: Sequence[Cell]  # that it counts in
+    cells: Cells
 
 
 class Postponed(NamedTuple):
@@ -86,6 +95,7 @@ class RequestCounter:
     ) -> None:
         self._table = table
         self._clock = clock
+        self._read = READ_SHARED if is_shared else READ_LOCAL
         self._is_shared = is_shared
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
@@ -96,52 +106,63 @@ class RequestCounter:
         self._has_postponed = False  # a request did not get the lock
         self._postponed: dict[str, Postponed] = {}  # by row; the lock of the table guards it
 
-    def check(
-        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
-    ) -> Decision:
+    def decide(
+        self,
+        rules: ClientRules,
+        username: str | None,
+        *,
+        now_s: float,
+        cost: int = 1,
+        can_reuse: bool = False,
+        holds: bool = False,
+        is_counted: bool = True,
+    ) -> tuple[Decision, Held]:
         """Decide about a request and count it where it counts: in all of its rows, or in none.
 
-        Raises ``TypeError`` if the username is neither text nor None.
+        With ``holds``, a request within its limits is then to be confirmed or taken back. Raises ``TypeError`` if the
+        username is neither text nor None.
         """
-        decision, _ = self._decide(rules, username, now_s, cost, can_reuse=can_reuse, holds=False)
-        return decision
-
-    def hold(
-        self, rules: ClientRules, username: str | None, *, now_s: float, can_reuse: bool = False
-    ) -> tuple[Decision, Held]:
-        """Decide as ``check`` does. A request within its limits is then to be confirmed or taken back."""
-        return self._decide(rules, username, now_s, 1, can_reuse=can_reuse, holds=True)
-
-    def _decide(
-        self, rules: ClientRules, username: str | None, now_s: float, cost: int, *, can_reuse: bool, holds: bool
-    ) -> tuple[Decision, Held]:
-        with self._locked():
+        rows = rules.rows_of(username)
+        with self._table:
+            self._has_waited = False
             while True:
-                opened = self._open(rules, username, now_s)
+                opened = self._open(rows, now_s)
                 tiers, contents = _checked(opened, now_s)
                 decision, counts = check_limits(
-                    rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse
+                    rules.mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted
                 )
-                sends = not holds or decision.denial is not None
+                is_held = holds and decision.denial is None
                 if self._clock() - now_s > STOPPED_S:
                     now_s = self._clock()
-                elif self._count(opened, counts, now_s, cost, sends=sends):
-                    return decision, () if sends else tuple(_held(each, now_s) for each in opened)
+                elif self._count(opened, counts, now_s, cost, is_held=is_held, is_counted=is_counted):
+                    break
+        if self._is_exhausted or self._has_postponed:
+            self._log_noted()
+        return decision, tuple([_held(each, now_s) for each in opened]) if is_held else ()
 
     def confirm(self, held: Held, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if not self._is_shared or not held:
             return
-        with self._locked():
+        with self._table:
             while True:
-                parts = {each.name: each.part for each in held}
-                written = []
-                for each, row in zip(held, self._open_rows(parts, now_s, is_counted=True), strict=True):
-                    kept = unpack_hits(row.row.held)
-                    lost = [cell for cell in each.cells if not _remove_hit(kept, *cell)]
-                    written.append(self._written(row, lost, each.cells, now_s, held=kept))
-                if self._table.write(written):
+                opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
+                if self._table.write(
+                    [self._confirmed(row, each.cells, now_s) for row, each in zip(opened, held, strict=True)]
+                ):
                     return
+
+    def _confirmed(self, each: Opened, cells: Cells, now_s: float) -> Written:
+        held = unpack_hits(Row(*each.row).held)
+        lost = {number: at_s for number, at_s in cells.items() if not remove_hit(held, series_of(number), at_s)}
+        drop_over(held, each.part.horizons, now_s)
+        for number, start_s in lost.items():
+            each.totals.add(number, start_s, 1, each.part.horizon_by_number[number])
+        values = {"held": pack_hits(held), **self._sent(each, cells, now_s)}
+        if lost or each.totals.is_moved:
+            each.totals.drop_over(each.part.horizon_by_number, now_s)
+            values["hits"] = each.totals.packed()
+        return each.name, each.row[1], values
 
     def take_back(self, held: Held, *, now_s: float) -> bool:
         """Take a request that was held out of the totals again, and return whether it was.
@@ -149,122 +170,92 @@ class RequestCounter:
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
         errors.
         """
-        with self._locked():
+        with self._table:
             while True:
-                rows = self._table.read([each.name for each in held])
                 written = []
                 for each in held:
-                    row = rows.get(each.name)
-                    if row is None:
-                        continue
-                    taken = unpack_hits(row.taken)
-                    bring_back(taken, now_s)
-                    counted = [tier.content(taken.get(tier.series, {}), now_s) for tier in each.part.tiers]
-                    if any(
-                        content.estimate > tier.limit - 1
-                        for tier, content in zip(each.part.tiers, counted, strict=True)
-                    ):
-                        return False
-                    written.append(self._without(each, row, taken, now_s))
+                    found = self._table.read(READ_HELD, each.name)
+                    if found is not None:
+                        taken = Totals(found[-1] or b"", now_s)
+                        for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
+                            if content.estimate > tier.limit - 1:
+                                return False
+                        written.append(self._without(each, found, taken, now_s))
                 try:
                     if not written or self._table.write(written):
                         return True
                 except HostLocked:
                     return False
 
+    def _without(self, each: HeldRow, found: tuple[Any, ...], taken: Totals, now_s: float) -> Written:
+        """Return a row after a request was taken back."""
+        hits, change, packed_held, _ = found
+        totals, held = Totals(hits, math.inf), unpack_hits(packed_held)
+        for number, start_s in each.cells.items():
+            taken.add(number, start_s, 1, each.part.horizon_by_number[number])
+            is_here = remove_hit(held, series_of(number), start_s) or not self._is_shared
+            if is_here:  # else the row was forgotten meanwhile
+                totals.remove_hit(number, start_s)
+        taken.drop_over(each.part.horizon_by_number, now_s)
+        values = {"hits": totals.packed(), "taken": taken.packed(), "held": pack_hits(held)}
+        return each.name, change, values
+
     def count_postponed(self, *, now_s: float) -> None:
         """Count requests that could not be counted when they came."""
         if self._postponed:
-            with self._locked():
+            with self._table:
                 self._count_postponed(now_s)
-
-    def _without(self, each: HeldRow, row: Row, taken: dict[Series, Frames], now_s: float) -> Written:
-        """Return a row after a request was taken back."""
-        hits, horizons = unpack(row.hits)
-        kept = unpack_hits(row.held)
-        for series, start_s in each.cells:
-            add_hits(taken, series, start_s, 1)
-            if _remove_hit(kept, series, start_s) or not self._is_shared:  # else the row was forgotten meanwhile
-                _remove_hit(hits, series, start_s)
-        drop_over(taken, each.part.horizons, now_s)
-        packed = pack(hits, horizons), row.unsent, row.due, row.urgent, pack(taken), pack(kept) if kept else None
-        return Written(row.name, *packed, row.change)
 
     def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
         """Count a request of a key that was admitted before."""
-        with self._locked():
+        rows = rules.rows_of(username)
+        with self._table:
+            self._has_waited = False
             while True:
-                opened = self._open(rules, username, now_s)
+                opened = self._open(rows, now_s)
                 tiers, contents = _checked(opened, now_s)
                 if self._count(opened, counts_of_admitted(tiers, contents), now_s):
-                    return
-
-    def preview(
-        self, rules: ClientRules, username: str | None, *, now_s: float, cost: int = 1, can_reuse: bool = False
-    ) -> Decision:
-        """Decide as ``check`` does, and count nothing."""
-        with self._locked():
-            opened = self._open(rules, username, now_s)
-            self._ask(opened)
-        tiers, contents = _checked(opened, now_s)
-        found = check_limits(rules.mode, tiers, contents, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False)
-        return found.decision
+                    break
+        self._log_noted()
 
     def knows(self, rules: ClientRules, username: str | None) -> bool:
         """Return whether a key has a row."""
-        with self._table.locked():
-            return bool(self._table.read([rules.name_of(_stored(username))]))
+        with self._table:
+            return self._table.read(self._read, rules.name_of(username)) is not None
 
-    def _open(self, rules: ClientRules, username: str | None, now_s: float) -> list[Opened]:
-        """Return the rows of a request, after creating those of new keys if there is room."""
-        username = _stored(username)
-        own = rules.client if username is None else rules.user
-        parts = {} if own is None else {rules.name_of(username): own}
-        if rules.total is not None:
-            parts[rules.total_name] = rules.total
-        return self._open_rows(parts, now_s)
-
-    def _open_rows(self, parts: Mapping[str, Part], now_s: float, *, is_counted: bool = False) -> list[Opened]:
-        names = list(parts)
-        rows = self._table.read(names)
-        if len(rows) < len(names):
-            missing = {name: part for name, part in parts.items() if name not in rows}
-            rows = self._create(missing, names, now_s, is_counted=is_counted)
-        now_s = max(now_s, self._clock())  # others may have counted in later frames since it was read
-        opened = [_opened(part, rows[name], now_s) for name, part in parts.items() if name in rows]
+    def _open(self, rows: Iterable[tuple[str, Part]], now_s: float, *, is_counted: bool = False) -> list[Opened]:
+        """Return the rows of a request, after adding those of new keys if there is room."""
+        opened = []
+        for name, part in rows:
+            row = self._table.read(self._read, name) or self._add_row(name, part, now_s, is_counted=is_counted)
+            if row is None:
+                self._is_exhausted = True
+            else:
+                # Others may have counted in later frames since the time was read.
+                opened.append(Opened(name, part, row, Totals(row[0], max(now_s, self._clock()))))
         for each in opened if self._postponed else ():
-            postponed = self._postponed.get(each.row.name)
-            for series, frames in postponed.hits.items() if postponed else ():
+            part, hits = self._postponed.get(each.name, Postponed(each.part, {}))
+            for series, frames in hits.items():
                 for start_s, count in frames.items():
-                    add_hits(each.hits, series, start_s, count)
+                    each.totals.add(number_of(series), start_s, count, part.horizons[series])
         return opened
 
-    def _create(
-        self, missing: Mapping[str, Part], names: Sequence[str], now_s: float, *, is_counted: bool
-    ) -> dict[str, Row]:
-        """Add rows as far as there is room, and return all rows of a request that exist then.
+    def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool) -> Any:
+        """Add a row if there is room, and return it.
 
-        One that was counted gets its row in any case: it may have been forgotten meanwhile.
+        A request that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
         due_s, writer_count = self._monotonic(), self._table.max_writer_count
-        created: dict[str, Row] = {}  # as they would be
-        for name, part in missing.items():
-            is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
-            urgent_s = due_s if is_urgent else None
-            try:
-                self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
-            except HostLocked:
-                created[name] = Row(name, b"", None, 0, 0, 0, due_s, urgent_s, None, None)
-        rows = created | self._table.read(names)
-        self._is_exhausted |= len(rows) < len(names)
-        return rows
+        is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+        urgent_s = due_s if is_urgent else None
+        try:
+            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
+        except HostLocked:  # as it would be
+            return self._table.read(self._read, name) or Row(b"", 0, due=due_s, urgent=urgent_s)
+        return self._table.read(self._read, name)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the table, and log afterwards if it had no room: nothing is written under a lock."""
-        with self._table.locked():
-            self._has_waited = False
-            yield
+    def _log_noted(self) -> None:
+        """Log what requests have met, with the lock free."""
         if self._is_exhausted:
             self._is_exhausted = False
             effect = "requests of new keys are admitted uncounted"
@@ -274,27 +265,30 @@ class RequestCounter:
             self._log.warning("host_lock_timeout", effect=POSTPONED)
 
     def _count(
-        self, opened: Sequence[Opened], counts: Sequence[bool], now_s: float, cost: int = 1, *, sends: bool = True
+        self,
+        opened: Sequence[Opened],
+        counts: Sequence[bool],
+        now_s: float,
+        cost: int = 1,
+        *,
+        is_held: bool = False,
+        is_counted: bool = True,
     ) -> bool:
         """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        written, counted, place = [], list[tuple[Opened, list[Cell]]](), 0
+        written, counted, place = [], [], 0
         for each in opened:
-            tiers = each.part.tiers
-            counting = zip(tiers, counts[place : place + len(tiers)], strict=True)
-            place += len(tiers)
-            cells = _cells({tier.series for tier, is_counted in counting if is_counted}, now_s)
-            if cells or each.is_moved or each.row.name in self._postponed:
-                held = unpack_hits(each.row.held)
-                for series, start_s in cells if self._is_shared and not sends else ():
-                    add_hits(held, series, start_s, cost)
-                written.append(self._written(each, cells, cells if sends else (), now_s, cost, held=held))
+            cells = {}
+            for tier in each.part.tiers:
+                if counts[place]:
+                    cells[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
+                place += 1
+            if is_counted and (cells or each.totals.is_moved or each.name in self._postponed):
+                written.append(self._written(each, cells, now_s, cost, is_held=is_held))
                 counted.append((each, cells))
             else:
-                self._ask([each])
-        if not written:
-            return True
+                self._ask(each)
         try:
-            if not self._write(written):
+            if written and not self._table.write(written):
                 return False
         except HostLocked:
             if not self._has_waited:
@@ -302,131 +296,102 @@ class RequestCounter:
                 return False  # decide on what the rows hold after the wait
             self._postpone(counted, cost)
         else:
-            self._count_postponed(now_s)
+            if written and self._postponed:
+                self._forget_postponed(written)
+                self._count_postponed(now_s)
         return True
 
-    def _write(self, written: Sequence[Written]) -> bool:
-        """Write rows with what was postponed of them, and return False if one has changed since it was read."""
-        is_written = self._table.write(written)
-        for each in written if is_written and self._postponed else ():
-            self._postponed.pop(each.name, None)
-        return is_written
-
-    def _postpone(self, counted: Sequence[tuple[Opened, Sequence[Cell]]], cost: int) -> None:
-        if any(cells for _, cells in counted):
-            self._table.lock_timeout_count += 1
-            self._has_postponed = True
-        for each, cells in counted:
-            if len(self._postponed) < MAX_POSTPONED or each.row.name in self._postponed:
-                postponed = self._postponed.setdefault(each.row.name, Postponed(each.part, {}))
-                for series, start_s in cells:
-                    add_hits(postponed.hits, series, start_s, cost)
-
-    def _count_postponed(self, now_s: float) -> None:
-        """Write what was postponed, as long as the lock can be taken."""
-        while self._postponed:
-            parts = {name: self._postponed[name].part for name in list(self._postponed)[:POSTPONED_STEP]}
-            opened = self._open_rows(parts, now_s, is_counted=True)
-            try:
-                self._write([self._written(each, (), (), now_s, held=unpack_hits(each.row.held)) for each in opened])
-            except HostLocked:
-                return
-
-    def _ask(self, opened: Iterable[Opened]) -> None:
-        """Have the next cycle look at documents, because of a request that counts nowhere."""
-        for each in opened:
-            if self._is_shared and not each.row.is_asked:
-                self._table.ask(each.row.name, self._monotonic())
-
-    def _written(
-        self,
-        each: Opened,
-        counted: Sequence[Cell],
-        sent: Sequence[Cell],
-        now_s: float,
-        cost: int = 1,
-        *,
-        held: dict[Series, Frames],
-    ) -> Written:
-        """Return a row with hits added to the totals, and to those that are to be sent, and with others held."""
-        part, row, hits, horizons = each.part, each.row, each.hits, each.horizons
-        unsent = unpack_hits(row.unsent)
-        for series, start_s in counted:
-            add_hits(hits, series, start_s, cost)
-        for series, start_s in sent if self._is_shared else ():
-            add_hits(unsent, series, start_s, cost)
-        if not part.horizons.items() <= horizons.items():
-            horizons = extend_horizons(horizons, part.horizons)
-        drop_over(hits, horizons, now_s)
-        drop_over(held, horizons, now_s)
+    def _written(self, each: Opened, cells: Cells, now_s: float, cost: int = 1, *, is_held: bool = False) -> Written:
+        """Return a row after a request that counts in it."""
+        name, part, row, totals = each
+        for number, start_s in cells.items():
+            totals.add(number, start_s, cost, part.horizon_by_number[number])
+        totals.drop_over(part.horizon_by_number, now_s)
+        values: dict[str, Any] = {"hits": totals.packed()}
         if self._is_shared:
-            due_s, urgent_s = self._times(each, unsent, now_s)
-        else:  # when the row is over; of many rows those go first that were quiet longest
-            due_s, urgent_s = self._monotonic() + part.horizon_s + self._interval_s, None
-        packed_held = pack(held) if any(held.values()) else None
-        packed = pack(hits, horizons), pack(unsent) if unsent else None, due_s, urgent_s, row.taken, packed_held
-        return Written(row.name, *packed, row.change)
+            packed_held = Row(*row).held
+            if is_held or packed_held:
+                values["held"] = _held_after(packed_held, part, cells if is_held else {}, cost, now_s)
+            if cells and not is_held:
+                values.update(self._sent(each, cells, now_s, cost))
+        elif totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
+            values["due"] = self._monotonic() + part.horizon_s + self._interval_s
+        return name, row[1], values
 
-    def _times(self, each: Opened, unsent: Mapping[Series, Frames], now_s: float) -> tuple[float, float | None]:
-        """Return when a row is due with a full cycle, and when it is urgent."""
-        part, row, monotonic_s = each.part, each.row, self._monotonic()
-        if not unsent:
-            return row.due, row.urgent
-        contents = each.contents(now_s)
+    def _sent(self, each: Opened, cells: Cells, now_s: float, cost: int = 1) -> dict[str, Any]:
+        """Return what changes in a row with hits that are to be sent, by column."""
+        part, row, monotonic_s = each.part, Row(*each.row), self._monotonic()
+        unsent = unpack_hits(row.unsent)
+        for number, start_s in cells.items():
+            add_hits(unsent, series_of(number), start_s, cost)
+        values: dict[str, Any] = {"unsent": pack_hits(unsent)}
+        contents = each.totals.contents(part.tiers, now_s)
         writer_count, is_read = max(row.writer_count, self._table.max_writer_count), row.writer_count > 0
-        urgent_s = row.urgent
-        if urgent_s is None or urgent_s > monotonic_s:
+        if row.urgent is None or row.urgent > monotonic_s:
             for tier, content in zip(part.tiers, contents, strict=True):
                 fresh = sum(unsent.get(tier.series, {}).values())
                 known = content.estimate - fresh
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
-                    urgent_s = monotonic_s
+                    values["urgent"] = monotonic_s
         due_s = monotonic_s
         may_wait = is_read and row.due > due_s and self._table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
             due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
             self._table.waiting_count += row.unsent is None
-        return min(row.due, due_s), urgent_s
+        if due_s < row.due:
+            values["due"] = due_s
+        return values
+
+    def _postpone(self, counted: Sequence[tuple[Opened, Cells]], cost: int) -> None:
+        if any(cells for _, cells in counted):
+            self._table.lock_timeout_count += 1
+            self._has_postponed = True
+        for each, cells in counted:
+            if len(self._postponed) < MAX_POSTPONED or each.name in self._postponed:
+                postponed = self._postponed.setdefault(each.name, Postponed(each.part, {}))
+                for number, start_s in cells.items():
+                    add_hits(postponed.hits, series_of(number), start_s, cost)
+
+    def _count_postponed(self, now_s: float) -> None:
+        """Write what was postponed, as long as the lock can be taken."""
+        while self._postponed:
+            rows = [(name, self._postponed[name].part) for name in list(self._postponed)[:POSTPONED_STEP]]
+            written = [self._written(each, {}, now_s) for each in self._open(rows, now_s, is_counted=True)]
+            try:
+                if self._table.write(written):
+                    self._forget_postponed(written)
+            except HostLocked:
+                return
+
+    def _forget_postponed(self, written: Sequence[Written]) -> None:
+        for name, _, _ in written:
+            self._postponed.pop(name, None)
+
+    def _ask(self, each: Opened) -> None:
+        """Have the next cycle look at a document, because of a request that counts nowhere."""
+        if self._is_shared and not Row(*each.row).is_asked:
+            self._table.ask(each.name, self._monotonic())
 
 
-def _stored(username: str | None) -> str | None:
-    """Return a username in its storable form. Raises ``TypeError`` if it is neither text nor None."""
-    if username is None:
-        return None
-    if not isinstance(username, str):
-        raise TypeError(f"username must be text or None, got {username!r}")
-    return storable_name(username)
+def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], list[Content]]:
+    tiers: tuple[Tier, ...] = ()
+    contents: list[Content] = []
+    for each in opened:
+        tiers += each.part.tiers
+        contents += each.totals.contents(each.part.tiers, now_s)
+    return tiers, contents
 
 
-def _opened(part: Part, row: Row, now_s: float) -> Opened:
-    hits, horizons = unpack(row.hits)
-    return Opened(part, row, hits, horizons, bring_back(hits, now_s))
+def _held_after(packed: bytes | None, part: Part, cells: Cells, cost: int, now_s: float) -> bytes | None:
+    """Return held hits after further ones."""
+    held = unpack_hits(packed)
+    for number, start_s in cells.items():
+        add_hits(held, series_of(number), start_s, cost)
+    drop_over(held, part.horizons, now_s)
+    return pack_hits(held)
 
 
 def _held(each: Opened, now_s: float) -> HeldRow:
-    cells = _cells({tier.series for tier in each.part.tiers}, now_s)
-    return HeldRow(each.row.name, each.part, cells)
-
-
-def _cells(series: Iterable[Series], now_s: float) -> list[Cell]:
-    return [(each, int(now_s // each.frame_s) * each.frame_s) for each in series]
-
-
-def _remove_hit(hits: dict[Series, Frames], series: Series, start_s: int) -> bool:
-    """Remove a hit of a frame, and return whether there was one."""
-    frames = hits.get(series, {})
-    count = frames.get(start_s, 0)
-    if count > 1:
-        frames[start_s] = count - 1
-    elif count:
-        del frames[start_s]
-    return count > 0
-
-
-def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], tuple[Content, ...]]:
-    tiers: tuple[Tier, ...] = ()
-    contents: tuple[Content, ...] = ()
-    for each in opened:
-        tiers += each.part.tiers
-        contents += each.contents(now_s)
-    return tiers, contents
+    """Return a row that a request counts in with all of its limits."""
+    starts = {tier.series_number: int(now_s // tier.frame_s) * tier.frame_s for tier in each.part.tiers}
+    return HeldRow(each.name, each.part, starts)

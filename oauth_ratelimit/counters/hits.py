@@ -1,17 +1,27 @@
-"""Hits of one row of the host table: by series and frame, and how they are packed."""
+"""Hits of one row of the host table, and how they are packed.
 
+Those that decisions use are counts of consecutive frames. Those that are to be sent are frames with their counts: after
+an outage they may be far apart.
+"""
+
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.core.tier import FLAG_BITS, Content, Series, Tier, number_of, series_of
+from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Hits
 
 AHEAD_S = 5  # frames that start up to this much later count now: they come from an instance whose clock is ahead
 MAX_HITS = 2**62  # of a frame: a row holds numbers of 64 bits
+MAX_COUNTS = MAX_FRAMES + 1 + AHEAD_S  # frames that any window reaches, from one that starts later on
 Frames = dict[int, int]
 """Hits by frame start in seconds since the epoch."""
+
+_HORIZON, _NEWEST, _COUNT, _COUNTS = 1, 2, 3, 4  # places of what belongs to a series, after its number
+_CELL = struct.Struct("=3q")  # number of the series, start of the frame, hits
 
 
 class Counted(NamedTuple):
@@ -21,34 +31,168 @@ class Counted(NamedTuple):
     horizons: dict[Series, int]
 
 
+class Totals:
+    """Hits of a row that decisions use: for each series the counts of consecutive frames.
+
+    They stay numbers in one list, as they are packed, so that a request reads and changes few of them. A series has one
+    count at least.
+    """
+
+    __slots__ = ("_now_s", "_numbers", "_places", "has_new_frame", "is_moved")
+
+    def __init__(self, packed: bytes, now_s: float) -> None:
+        self.has_new_frame = False  # a frame began with a hit since
+        self.is_moved = False  # hits of frames that are far ahead were brought back
+        self._now_s = now_s
+        self._numbers = numbers = list(struct.unpack(f"={len(packed) // 8}q", packed))
+        places: dict[int, int] = {}  # where each series begins, by its number
+        self._places = places
+        place, end, soon_s = 0, len(numbers), now_s + AHEAD_S
+        while place < end:
+            places[numbers[place]] = place
+            if numbers[place + _NEWEST] > soon_s:
+                self.is_moved = True
+            place += _COUNTS + numbers[place + _COUNT]
+        if self.is_moved:
+            hits, horizons = unpack(packed)
+            is_moved = bring_back(hits, now_s)
+            Totals.__init__(self, pack(hits, horizons), math.inf)
+            self.is_moved = is_moved
+
+    def contents(self, tiers: Iterable[Tier], now_s: float) -> list[Content]:
+        """Return the content of the window of each tier.
+
+        Hits of later frames count now: they come from an instance whose clock is ahead, or this one's was set back.
+        """
+        contents, numbers = [], self._numbers
+        for tier in tiers:
+            frame_s, frame_count = tier.frame_s, tier.frame_count
+            start_s = int(now_s // frame_s) * frame_s
+            current, past = 0, numbers[:0]
+            place = self._places.get(tier.series_number)
+            if place is not None:
+                first = place + _COUNTS
+                end = first + numbers[place + _COUNT]
+                later = (numbers[place + _NEWEST] - start_s) // frame_s  # frames
+                if later >= 0:
+                    rest = min(first + later + 1, end)
+                    current, past = sum(numbers[first:rest]), numbers[rest : min(rest + frame_count, end)]
+                elif later >= -frame_count:
+                    past = ([0] * (-later - 1) + numbers[first:end])[:frame_count]
+                while past and not past[-1]:
+                    past.pop()
+            contents.append(tier.content_of(current, past, start_s + frame_s - now_s))
+        return contents
+
+    def add(self, series_number: int, start_s: int, count: int, horizon_s: int) -> None:
+        """Add hits to a frame."""
+        numbers, place = self._numbers, self._places.get(series_number)
+        if place is None:
+            place = self._places[series_number] = len(numbers)
+            numbers += (series_number, horizon_s, start_s, 1, 0)
+            self.has_new_frame = True
+        if numbers[place + _HORIZON] < horizon_s:
+            numbers[place + _HORIZON] = horizon_s
+        at = place + _COUNTS
+        if numbers[place + _NEWEST] != start_s:
+            frame_s = series_number >> FLAG_BITS
+            if start_s > self._now_s + max(frame_s, AHEAD_S):  # it would drive out all others
+                start_s = int(self._now_s // frame_s) * frame_s
+            counts = numbers[at : at + numbers[place + _COUNT]]
+            later = (numbers[place + _NEWEST] - start_s) // frame_s
+            if later < 0:
+                self.has_new_frame = True
+                counts = ([0] * min(-later, MAX_COUNTS) + counts)[:MAX_COUNTS]
+                while len(counts) > 1 and not counts[-1]:
+                    counts.pop()
+                numbers[place + _NEWEST] = start_s
+            elif later < MAX_COUNTS:
+                counts += [0] * (later + 1 - len(counts))
+                at += later
+            else:
+                return  # no window reaches it
+            self._replace(place, counts)
+        numbers[at] = min(numbers[at] + count, MAX_HITS)
+
+    def _replace(self, place: int, counts: list[int]) -> None:
+        """Replace the counts of the series that begins at a place."""
+        numbers, first = self._numbers, place + _COUNTS
+        more = len(counts) - numbers[place + _COUNT]
+        numbers[first : first + numbers[place + _COUNT]] = counts
+        numbers[place + _COUNT] += more
+        for number, other in self._places.items():
+            if other > place:
+                self._places[number] = other + more
+
+    def remove_hit(self, series_number: int, start_s: int) -> None:
+        """Remove a hit of a frame, if there is one."""
+        place = self._places.get(series_number)
+        if place is not None:
+            later = (self._numbers[place + _NEWEST] - start_s) // (series_number >> FLAG_BITS)
+            if 0 <= later < self._numbers[place + _COUNT] and self._numbers[place + _COUNTS + later]:
+                self._numbers[place + _COUNTS + later] -= 1
+
+    def drop_over(self, horizons: Mapping[int, int], now_s: float) -> None:
+        """Drop the frames that no window reaches any more, by the longest horizon of each series that was ever named.
+
+        ``horizons`` are those of the present limits, by number of the series.
+        """
+        if len(self._places) == 1 and not self.has_new_frame and not self.is_moved:
+            return  # nothing else is over while its newest frame lasts
+        numbers = self._numbers
+        for number, place in self._places.items():
+            numbers[place + _HORIZON] = horizon_s = max(numbers[place + _HORIZON], horizons.get(number, 0))
+            kept = max(0, -int((now_s - horizon_s - numbers[place + _NEWEST]) // (number >> FLAG_BITS)))
+            if kept < numbers[place + _COUNT]:
+                self._replace(place, numbers[place + _COUNTS : place + _COUNTS + kept] or [0])
+
+    def packed(self) -> bytes:
+        return struct.pack(f"={len(self._numbers)}q", *self._numbers)
+
+
 def unpack(packed: bytes) -> Counted:
+    """Return the hits and horizons of packed totals."""
     numbers = struct.unpack(f"={len(packed) // 8}q", packed)
-    hits: dict[Series, Frames] = {}
-    horizons: dict[Series, int] = {}
+    found = Counted({}, {})
     place = 0
     while place < len(numbers):
-        frame_s, flags, horizon_s, count = numbers[place : place + 4]
-        place, end = place + 4, place + 4 + 2 * count
-        series = _series(frame_s, flags)
-        hits[series] = dict(zip(numbers[place:end:2], numbers[place + 1 : end : 2], strict=True))
-        horizons[series] = horizon_s
-        place = end
-    return Counted(hits, horizons)
+        number, horizon_s, newest_s, count = numbers[place : place + _COUNTS]
+        place += _COUNTS
+        series = series_of(number)
+        counts = enumerate(numbers[place : place + count])
+        found.hits[series] = {newest_s - index * series.frame_s: hits for index, hits in counts if hits}
+        found.horizons[series] = horizon_s
+        place += count
+    return found
+
+
+def pack(hits: Hits, horizons: Mapping[Series, int]) -> bytes:
+    """Return packed totals, without hits that no window reaches any more."""
+    numbers: list[int] = []
+    for series, frames in hits.items():
+        newest = max(frames, default=0) // series.frame_s
+        counts = [0] * min(newest - min(frames, default=0) // series.frame_s + 1, MAX_COUNTS)
+        for start_s, count in frames.items():
+            index = newest - start_s // series.frame_s
+            if index < len(counts):
+                counts[index] = min(counts[index] + count, MAX_HITS)
+        horizon_s = horizons.get(series, MAX_HORIZON_S)
+        numbers += (number_of(series), horizon_s, newest * series.frame_s, len(counts), *counts)
+    return struct.pack(f"={len(numbers)}q", *numbers)
 
 
 def unpack_hits(packed: bytes | None) -> dict[Series, Frames]:
-    """Return hits that were packed without horizons; none for None."""
-    return unpack(packed).hits if packed else {}
+    """Return hits that are to be sent; none for None."""
+    hits: dict[Series, Frames] = {}
+    for number, start_s, count in _CELL.iter_unpack(packed or b""):
+        hits.setdefault(series_of(number), {})[start_s] = count
+    return hits
 
 
-def pack(hits: Hits, horizons: Mapping[Series, int] | None = None) -> bytes:
-    numbers: list[int] = []
-    for series, frames in hits.items():
-        horizon_s = horizons.get(series, MAX_HORIZON_S) if horizons else 0
-        numbers += (series.frame_s, series.count_denied + 2 * series.on_trial, horizon_s, len(frames))
-        for frame in frames.items():
-            numbers += frame
-    return struct.pack(f"={len(numbers)}q", *numbers)
+def pack_hits(hits: Hits) -> bytes | None:
+    """Return packed hits, None if there are none."""
+    cells = [(number_of(series), *frame) for series, frames in hits.items() for frame in frames.items()]
+    return b"".join([_CELL.pack(*cell) for cell in cells]) or None
 
 
 @lru_cache(maxsize=1000)
@@ -61,14 +205,20 @@ def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
     return pack({series: {} for series in horizons}, horizons)
 
 
-@lru_cache(maxsize=1000)
-def _series(frame_s: int, flags: int) -> Series:
-    return Series(frame_s, bool(flags & 1), bool(flags & 2))
-
-
 def add_hits(hits: dict[Series, Frames], series: Series, start_s: int, count: int) -> None:
     frames = hits.setdefault(series, {})
     frames[start_s] = min(frames.get(start_s, 0) + count, MAX_HITS)
+
+
+def remove_hit(hits: dict[Series, Frames], series: Series, start_s: int) -> bool:
+    """Remove a hit of a frame, and return whether there was one."""
+    frames = hits.get(series, {})
+    count = frames.get(start_s, 0)
+    if count > 1:
+        frames[start_s] = count - 1
+    elif count:
+        del frames[start_s]
+    return count > 0
 
 
 def merged(*sources: Hits) -> dict[Series, Frames]:

@@ -10,7 +10,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import GRANT_SCOPE, TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
-from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, tiers_of
+from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, number_of, tiers_of
 from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 CLIENT_TOTAL = "client_total"
@@ -24,6 +24,7 @@ class Part(NamedTuple):
     tiers: tuple[Tier, ...]
     horizons: Mapping[Series, int]  # seconds for which a frame of each series can matter
     horizon_s: int  # the longest of them
+    horizon_by_number: Mapping[int, int]  # all of them by number of the series
 
     @classmethod
     def of(cls, tiers: tuple[Tier, ...]) -> "Part | None":
@@ -31,7 +32,12 @@ class Part(NamedTuple):
         horizons: dict[Series, int] = {}
         for tier in tiers:
             horizons = extend_horizons(horizons, {tier.series: min(tier.horizon_s, MAX_HORIZON_S)})
-        return cls(tiers, horizons, max(horizons.values())) if tiers else None
+        by_number = {number_of(series): horizon_s for series, horizon_s in horizons.items()}
+        return cls(tiers, horizons, max(horizons.values()), by_number) if tiers else None
+
+
+Rows = tuple[tuple[str, Part], ...]
+"""Rows that a request counts in: the name of each, and its limits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,23 +52,30 @@ class ClientRules:
     user: Part | None  # per user
     client: Part | None  # for grants without a user
     total: Part | None  # for all users together
-    total_name: str = field(init=False)  # of its row
-    _client_in_names: str = field(init=False)
-    _scope_in_names: str = field(init=False)
-    # The tiers that a request with or without a user must pass
-    for_user: tuple[Tier, ...] = field(init=False)
-    for_client: tuple[Tier, ...] = field(init=False)
+    _total_rows: Rows = field(init=False)  # for all users
+    _client_rows: Rows = field(init=False)  # for grants without a user
+    _name_start: str = field(init=False)  # of a user's row
+    _name_end: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.total_name = row_name(Key(self.client_id, None, total_scope(self.scope)))
-        self._client_in_names, self._scope_in_names = _in_name(self.client_id), _in_name(self.scope)
-        total = self.total.tiers if self.total else ()
-        self.for_user = (self.user.tiers if self.user else ()) + total
-        self.for_client = (self.client.tiers if self.client else ()) + total
+        total_name = row_name(Key(self.client_id, None, total_scope(self.scope)))
+        self._total_rows = () if self.total is None else ((total_name, self.total),)
+        self._name_start, self._name_end = f"[{_in_name(self.client_id)},", f",{_in_name(self.scope)}]"
+        client = () if self.client is None else ((self.name_of(None), self.client),)
+        self._client_rows = (*client, *self._total_rows)
 
     def name_of(self, username: str | None) -> str:
-        """Return the name of the row of a key."""
-        return f"[{self._client_in_names},{_in_name(username)},{self._scope_in_names}]"
+        """Return the name of the row of a key. Raises ``TypeError`` if the username is neither text nor None."""
+        if username is not None and not isinstance(username, str):
+            raise TypeError(f"username must be text or None, got {username!r}")
+        return f"{self._name_start}{_in_name(username and storable_name(username))}{self._name_end}"
+
+    def rows_of(self, username: str | None) -> Rows:
+        """Return the rows that a request counts in. Raises ``TypeError`` if the username is neither text nor None."""
+        if username is None:
+            return self._client_rows
+        name = self.name_of(username)
+        return self._total_rows if self.user is None else ((name, self.user), *self._total_rows)
 
 
 class RuleBook:

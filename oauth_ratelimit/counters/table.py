@@ -74,32 +74,25 @@ _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one co
 
 
 class Row(NamedTuple):
-    """Row as a request reads it."""
+    """Row as a request reads it, the last fields only if there is a store."""
 
-    name: str
     hits: bytes
-    unsent: bytes | None
     change: int
-    writer_count: int
-    is_asked: int
-    due: float
-    urgent: float | None
-    taken: bytes | None
-    held: bytes | None
+    unsent: bytes | None = None
+    held: bytes | None = None
+    writer_count: int = 0
+    is_asked: int = 0
+    due: float = 0.0
+    urgent: float | None = None
 
 
-class Written(NamedTuple):
-    """Row as a request leaves it."""
+READ_LOCAL = "SELECT hits, change FROM rows WHERE name = ?"
+READ_SHARED = f"SELECT {', '.join(Row._fields)} FROM rows WHERE name = ?"
+READ_HELD = "SELECT hits, change, held, taken FROM rows WHERE name = ?"
 
-    name: str
-    hits: bytes
-    unsent: bytes | None
-    due: float
-    urgent: float | None
-    taken: bytes | None
-    held: bytes | None
-    change: int  # that was read
 
+Written = tuple[str, int, dict[str, Any]]
+"""Row as a request leaves it: its name, the change that was read, and new values by column."""
 
 _OF_SYNC = (
     "hits, unsent, writer_count, is_asked, due, urgent, requested, held, attempted, attempt, "
@@ -318,35 +311,36 @@ class HostTable:
             self._file.note_problem(exc, self._connected)
         self._take(None)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock for a request."""
-        self.leave_to_parent()
+    def locked(self) -> "HostTable":
+        """Hold the lock for a request, in a ``with`` block."""
+        return self
+
+    def __enter__(self) -> None:
+        if self._process_id != os.getpid():
+            self.leave_to_parent()
         begun_s = time.monotonic()
         # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
         while self._lock.locked():
             time.sleep(0)
-        with self._lock:
+        self._lock.acquire()
+        try:
             if not self._is_open:
                 self._take(None if self._file is None else self._file.open())
-            self._end_interrupted()
+            if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
+                self._connection.rollback()
             self._begun_s = begun_s
-            yield
+        except BaseException:
+            self._lock.release()
+            raise
 
-    def _end_interrupted(self) -> None:
-        """Roll back the changes of a cycle that Ctrl-C has ended between two instructions."""
-        if self._connection.in_transaction:
-            self._connection.rollback()
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
 
-    def _run(self, statement: str, values: Sequence[Any]) -> tuple[list[Any], int]:
-        """Run a statement of a request, and return the rows that it found and the number of those that it changed.
-
-        After an error of the file it runs in memory.
-        """
+    def _run(self, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:
+        """Run a statement of a request. After an error of the file it runs in memory."""
         while True:
             try:
-                cursor = self._connection.execute(statement, values)
-                return cursor.fetchall(), cursor.rowcount
+                return self._connection.execute(statement, values)
             except sqlite3.Error as exc:
                 if self._connected is None:
                     raise
@@ -361,14 +355,13 @@ class HostTable:
             raise HostLocked
         nap()
 
-    def read(self, names: Sequence[str]) -> dict[str, Row]:
-        """Return the rows that exist."""
+    def read(self, statement: str, name: str) -> Any:
+        """Return the row that a statement finds, None if there is none."""
         try:
-            found, _ = self._run(_select(len(names)), names)
+            return self._run(statement, (name,)).fetchone()
         except HostLocked:  # a reader waits only for a process that repairs the file after another one was killed
             self._count_alone(UnusableFile("another process holds its lock"))
-            return {}
-        return {row[0]: Row._make(row) for row in found}
+            return None
 
     def insert(
         self, name: str, *, now_s: float, due_s: float, urgent_s: float | None = None, has_room: bool = False
@@ -384,21 +377,15 @@ class HostTable:
 
     def write(self, rows: Sequence[Written]) -> bool:
         """Write rows if none of them has changed since it was read, and return whether they were written."""
-        statement = _update(len(rows))
         values: list[Any] = []
-        if len(rows) == 1:
-            name, *values, change = rows[0]
-            values += (name, change)
-        else:
-            for column in range(1, len(Written._fields) - 1):
-                for row in rows:
-                    values += (row.name, row[column])
-            for row in rows:
-                values.append(row.name)
-            for row in rows:
-                values += (row.name, row.change)
-        is_written = self._run(statement, values)[1] == len(rows)
-        if is_written and any(row.urgent is not None for row in rows):
+        columns: tuple[tuple[str, ...], ...] = ()
+        is_urgent = False
+        for name, change, new in rows:
+            values += (name, change, *new.values())
+            columns += (tuple(new),)
+            is_urgent = is_urgent or "urgent" in new
+        is_written = self._run(_update(columns), values).rowcount == len(rows)
+        if is_written and is_urgent:
             self.wake()
         return is_written
 
@@ -546,21 +533,21 @@ class HostTable:
         self._bell.ring()
 
 
-@lru_cache(maxsize=10)
-def _select(count: int) -> str:
-    return f"SELECT {', '.join(Row._fields)} FROM rows WHERE name IN ({', '.join('?' * count)})"
-
-
-@lru_cache(maxsize=10)
-def _update(count: int) -> str:
-    columns = Written._fields[1:-1]
-    if count == 1:
-        assigned = ", ".join(f"{column} = ?" for column in columns)
-        return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name = ? AND change = ?"
-    cases = " WHEN ? THEN ?" * count
-    assigned = ", ".join(f"{column} = CASE name{cases} END" for column in columns)
-    unchanged = " OR ".join(["(name = ? AND change = ?)"] * count)
-    return (
-        f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE name IN ({', '.join('?' * count)})"
-        f" AND (SELECT count(*) FROM rows WHERE {unchanged}) = {count}"
-    )
+@lru_cache(maxsize=100)
+def _update(columns: tuple[tuple[str, ...], ...]) -> str:
+    """Return the statement for rows with these new values each. Its arguments are name, change and values by row."""
+    cases: dict[str, str] = {}  # by column
+    names, unchanged, place = [], [], 1
+    for of_row in columns:
+        names.append(f"?{place}")
+        unchanged.append(f"EXISTS (SELECT 1 FROM rows WHERE name = ?{place} AND change = ?{place + 1})")
+        for value_place, column in enumerate(of_row, start=place + 2):
+            cases[column] = cases.get(column, "") + f" WHEN ?{place} THEN ?{value_place}"
+        place += 2 + len(of_row)
+    if len(columns) == 1:
+        assigned = ", ".join(f"{column} = ?{value_place}" for value_place, column in enumerate(cases, start=3))
+        concerned = "name = ?1 AND change = ?2"
+    else:
+        assigned = ", ".join(f"{column} = CASE name{case} ELSE {column} END" for column, case in cases.items())
+        concerned = f"name IN ({', '.join(names)}) AND {' AND '.join(unchanged)}"
+    return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE {concerned}"

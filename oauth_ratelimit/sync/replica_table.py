@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.counters.hits import pack, unpack_hits
+from oauth_ratelimit.counters.hits import pack, pack_hits, unpack_hits
 from oauth_ratelimit.counters.rules import Part, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.process.yielding import pause
@@ -96,14 +96,14 @@ def _columns_of(replica: Replica) -> Sequence[Any]:
     return (
         replica.name,
         replica.packed[0] if counted is None else pack(*counted),
-        pack(replica.unsent) if replica.has_unsent else None,
+        pack_hits(replica.unsent) if replica.has_unsent else None,
         replica.writer_count,
         replica.is_asked,
         replica.due_s,
         replica.urgent_s,
         replica.requested_s,
         replica.held,
-        None if attempt is None else pack(attempt.hits),
+        None if attempt is None else pack_hits(attempt.hits),
         None if attempt is None else attempt.dump(),
         *replica.document.columns(),
     )

@@ -5,10 +5,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from oauth_ratelimit.counters.table import HostTable, Row, Written
+from oauth_ratelimit.counters.table import READ_LOCAL, READ_SHARED, HostTable, Row, Written
 
 DUE_S = 100.0
 NAMES = ("ann", "bob", "total")
@@ -22,58 +23,54 @@ def a_table(*names: str, max_keys: int = 100) -> HostTable:
     return table
 
 
-def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> list[Row]:
+def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> dict[str, Row]:
     with table.locked():
-        found = table.read(names)
-    return [found[name] for name in names]
+        return {name: Row(*table.read(READ_SHARED, name)) for name in names}
 
 
-def written_as_read(row: Row) -> Written:
-    return Written(**{column: getattr(row, column) for column in Written._fields})
-
-
-def after_hit(row: Row) -> Written:
+def after_hit(name: str, row: Row, **values: object) -> Written:
     """Return a row with one more hit, whose bytes are the number of hits."""
-    return written_as_read(row)._replace(hits=(int.from_bytes(row.hits) + 1).to_bytes(8))
+    return name, row.change, {"hits": (int.from_bytes(row.hits) + 1).to_bytes(8), **values}
 
 
-def write(table: HostTable, *rows: Row) -> bool:
+def write(table: HostTable, rows: dict[str, Row]) -> bool:
     with table.locked():
-        return table.write([after_hit(row) for row in rows])
+        return table.write([after_hit(name, row) for name, row in rows.items()])
 
 
 def hits_of(table: HostTable, names: Sequence[str] = NAMES) -> list[int]:
-    return [int.from_bytes(row.hits) for row in rows_of(table, names)]
+    return [int.from_bytes(row.hits) for row in rows_of(table, names).values()]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_request_is_written_to_all_of_its_rows(count: int) -> None:
+    """In each of them other columns may be new. All others stay."""
     table = a_table(*NAMES)
-    written = [
-        written_as_read(row)._replace(
-            hits=f"{row.name} hits".encode(),
-            unsent=f"{row.name} unsent".encode(),
-            due=float(place),
-            urgent=10.0 + place,
-        )
-        for place, row in enumerate(rows_of(table)[:count])
-    ]
+    before = rows_of(table)
+    new: dict[str, dict[str, Any]] = {
+        "ann": {"hits": b"hits of ann", "unsent": b"unsent", "due": 5.0},
+        "bob": {"hits": b"hits of bob", "held": b"held"},
+        "total": {"due": 7.0, "urgent": 6.0},
+    }
+    names = NAMES[:count]
     with table.locked():
-        assert table.write(written)
-    found = rows_of(table)
-    assert written == [written_as_read(row._replace(change=row.change - 1)) for row in found[:count]]
-    assert [(b"", DUE_S, 0)] * (3 - count) == [(row.hits, row.due, row.is_asked) for row in found[count:]]
+        assert table.write([(name, before[name].change, new[name]) for name in names])
+    expected = {
+        name: row._replace(**new[name], is_asked=1, change=row.change + 1) if name in names else row
+        for name, row in before.items()
+    }
+    assert expected == rows_of(table)
 
 
 @pytest.mark.parametrize("changed", NAMES)
 def test_request_is_written_nowhere_if_one_of_its_rows_has_changed(changed: str) -> None:
     table = a_table(*NAMES)
     read = rows_of(table)
-    assert write(table, *rows_of(table, [changed]))
+    assert write(table, rows_of(table, [changed]))
     before = rows_of(table)
-    assert not write(table, *read)
+    assert not write(table, read)
     assert before == rows_of(table)
-    assert write(table, *before)
+    assert write(table, before)
     assert [1 + (name == changed) for name in NAMES] == hits_of(table)
 
 
@@ -83,7 +80,7 @@ def test_request_is_written_nowhere_if_one_of_its_rows_is_gone(gone: str) -> Non
     read = rows_of(table)
     with table.transaction():
         table.delete([gone])
-    assert not write(table, *read)
+    assert not write(table, read)
     assert [0, 0] == hits_of(table, [name for name in NAMES if name != gone])
 
 
@@ -92,7 +89,7 @@ def test_row_that_the_cycle_has_stored_is_read_again_by_a_request() -> None:
     read = rows_of(table, ["ann"])
     with table.transaction():
         table.store(table.load(["ann"]))
-    assert not write(table, *read)
+    assert not write(table, read)
 
 
 def test_cycle_has_rows_in_the_order_that_it_names_them() -> None:
@@ -112,7 +109,7 @@ def test_cycle_that_is_interrupted_has_changed_nothing(interruption: type[BaseEx
         table.ask("bob", 1.0)
         raise interruption
     assert (before, 3) == (rows_of(table), table.key_count())
-    assert write(table, *before)
+    assert write(table, before)
 
 
 def test_cycle_undoes_what_an_interrupted_one_has_left() -> None:
@@ -123,17 +120,21 @@ def test_cycle_undoes_what_an_interrupted_one_has_left() -> None:
         table.delete(NAMES)
         with hold():
             table.ask("bob", 1.0)
-        assert [0, 1, 0] == [row.is_asked for row in rows_of(table)]
+        assert [0, 1, 0] == [row.is_asked for row in rows_of(table).values()]
+
+
+def names_of(table: HostTable) -> list[str]:
+    return [name for name in ("ann", "bob", "carl", "dan") if table.read(READ_LOCAL, name)]
 
 
 def test_rows_are_added_while_there_is_room() -> None:
     table = a_table("ann", "ann", "bob", "carl", max_keys=2)
     with table.transaction():
-        assert (["ann", "bob"], 2) == (sorted(table.read(["ann", "bob", "carl"])), table.key_count())
+        assert (["ann", "bob"], 2) == (names_of(table), table.key_count())
         table.delete(["ann", "nobody"])
         table.insert("carl", now_s=0.0, due_s=DUE_S)
         table.insert("dan", now_s=0.0, due_s=DUE_S)
-        assert (["bob", "carl"], 2) == (sorted(table.read(["ann", "bob", "carl", "dan"])), table.key_count())
+        assert (["bob", "carl"], 2) == (names_of(table), table.key_count())
 
 
 @pytest.mark.parametrize(("count", "excess"), [(94, 0), (95, 5), (100, 10)])
@@ -160,12 +161,12 @@ def test_all_rows_are_listed_once_although_others_come_and_go(monkeypatch: pytes
 @pytest.mark.parametrize("is_new", [True, False])
 def test_row_that_becomes_urgent_ends_the_waiting(*, is_new: bool) -> None:
     table = a_table("ann")
-    (row,) = rows_of(table, ["ann"])
+    row = rows_of(table, ["ann"])["ann"]
     with table.locked():
         if is_new:
             table.insert("bob", now_s=0.0, due_s=DUE_S, urgent_s=5.0)
         else:
-            table.write([after_hit(row)._replace(urgent=5.0)])
+            table.write([after_hit("ann", row, urgent=5.0)])
     began_s = time.monotonic()
     table.wait(10.0)
     assert time.monotonic() - began_s < 10
@@ -187,7 +188,7 @@ def test_threads_that_read_and_write_at_different_times_lose_no_hit() -> None:
 
     def hit(names: Sequence[str]) -> None:
         for _ in range(count):
-            while not write(table, *rows_of(table, names)):
+            while not write(table, rows_of(table, names)):
                 pass
 
     in_threads(lambda: hit(NAMES), lambda: hit(["ann", "total"]), lambda: hit(["total"]), lambda: hit(["bob", "total"]))
@@ -212,6 +213,6 @@ def test_table_that_a_process_leaves_is_not_changed_by_it(monkeypatch: pytest.Mo
     parents: sqlite3.Connection = table._connection
     monkeypatch.setattr("os.getpid", lambda: -1)
     with table.locked():
-        assert {} == table.read(["ann"])
+        assert table.read(READ_LOCAL, "ann") is None
         table.insert("bob", now_s=0.0, due_s=DUE_S)
     assert [("ann",)] == parents.execute("SELECT name FROM rows").fetchall()
