@@ -135,10 +135,10 @@ class HostTable:
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
             hold_over_fork(self._file, lambda file: file.opening)
-        hold_over_fork(self, lambda table: table._lock, HostTable._close_file)
+        hold_over_fork(self, lambda table: table.lock, HostTable._close_file)
 
     def _start_closed(self) -> None:
-        self._lock = threading.Lock()  # guards the connection
+        self.lock = threading.Lock()  # guards the connection
         self._term, self._bell = Term(), Bell()
         self._is_open = False
         self._connection: sqlite3.Connection
@@ -228,14 +228,14 @@ class HostTable:
                 now_s, seen = self._monotonic(), self.max_writer_count
                 self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen)
             if self._term.is_held and self._connected is not None:
-                with self._lock:
+                with self.lock:
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as exc:
             if self._connected is None:
                 raise
             if is_busy(exc):
                 return False
-            with self._lock:
+            with self.lock:
                 self._count_alone(exc)
             return self.lead()
         self.max_writer_count = self._term.writer_count
@@ -258,7 +258,7 @@ class HostTable:
 
     def close(self) -> None:
         """Close the file, if there is one. Takes the lock."""
-        with self._lock:
+        with self.lock:
             self._close_file()
             if self._file is not None:
                 self._file.leave()
@@ -271,11 +271,11 @@ class HostTable:
         if self._file is None or self._process_id != os.getpid():
             return None
         with self._file.opening:
-            with self._lock:
+            with self.lock:
                 if not self._is_open or (self._connected is not None and self._can_stay(self._file, self._connected)):
                     return None
             connected = self._file.open()  # waits, so requests go on meanwhile
-            with self._lock:
+            with self.lock:
                 is_same = self._connected is None and connected is None
                 left = self._left() if self._is_open and not is_same else None
                 self._take(connected)
@@ -311,30 +311,31 @@ class HostTable:
             self._file.note_problem(exc, self._connected)
         self._take(None)
 
-    def locked(self) -> "HostTable":
-        """Hold the lock for a request, in a ``with`` block."""
-        return self
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a request."""
+        begun_s = self.wait_for_turn()
+        with self.lock:
+            self.begin(begun_s)
+            yield
 
-    def __enter__(self) -> None:
+    def wait_for_turn(self) -> float:
+        """Wait before ``lock`` is taken, and return the time for ``begin``: what ``locked`` does, without its cost."""
         if self._process_id != os.getpid():
             self.leave_to_parent()
         begun_s = time.monotonic()
         # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
-        while self._lock.locked():
+        while self.lock.locked():
             time.sleep(0)
-        self._lock.acquire()
-        try:
-            if not self._is_open:
-                self._take(None if self._file is None else self._file.open())
-            if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
-                self._connection.rollback()
-            self._begun_s = begun_s
-        except BaseException:
-            self._lock.release()
-            raise
+        return begun_s
 
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
+    def begin(self, begun_s: float) -> None:
+        """Begin a request that has begun to wait at a time. The lock is held."""
+        self._begun_s = begun_s
+        if not self._is_open:
+            self._take(None if self._file is None else self._file.open())
+        if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
+            self._connection.rollback()
 
     def _run(self, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:
         """Run a statement of a request. After an error of the file it runs in memory."""
