@@ -1,7 +1,9 @@
 """Instances of the limiter on one simulated MongoDB: no threads and no real time, nothing real but the code."""
 
 import random
+import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -46,7 +48,7 @@ class Fleet:
         self.fault_rate = 0.0  # share of the commands that something happens to
         self.only_writes_fail = False
         self.kill_rate = 0.0  # share of the commands at which a worker of a host is killed
-        self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: str | None = None  # of files
         self.busy_rate = 0.0  # share of the commands before or after which something else happens
         self.stale_rate = 0.0  # share of the reads that a former primary answers
         self.asked: dict[tuple[str, str | None, Route], None] = {}  # in this order
@@ -98,8 +100,10 @@ class Fleet:
 
     def new_path(self) -> str:
         """Return a path for the file of a host."""
-        self._files = self._files or tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-        return f"{self._files.name}/{self.started_count}"
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+            weakref.finalize(self, shutil.rmtree, self._directory)
+        return f"{self._directory}/{self.started_count}"
 
     def start(self, config: Config, *, max_keys: int = MANY_KEYS, worker_count: int = 1) -> Instance:
         """Start an instance. Every other one corrects its clock, unless it has several workers: each would do so."""

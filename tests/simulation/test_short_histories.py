@@ -8,7 +8,7 @@ import pytest
 
 from oauth_ratelimit.sync import replica
 from tests.simulation.configs import PLAIN, WIDE, WITH_TOTAL, Config, Limit
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import PATIENCE_S, Fleet
 from tests.simulation.instance import Instance, key_of
 from tests.support.simulated_mongo import Fate
 
@@ -309,5 +309,19 @@ def test_key_whose_flush_was_interrupted_is_not_evicted(fleet: ScriptedFleet, mo
     for username in ("ann", "bob", None):
         instance.ask("app", username, 25)  # nearer to its limit, so evicted later
         instance.sync(urgent=True)
+
+    fleet.assert_exact()
+
+
+def test_worker_that_takes_over_reads_nothing_older_than_what_the_former_one_knew(fleet: ScriptedFleet) -> None:
+    """A document as it was before a write would say that the write was never applied."""
+    host = fleet.start(PLAIN, worker_count=2)
+    fleet.send(host, hits=1)
+    fleet.send(host, hits=1)
+    fleet.send(host, Fate.UNANSWERED, hits=3)
+    fleet.true_s += PATIENCE_S
+    host.at, fleet.is_stale = 1, True
+    fleet.send(host)
+    fleet.is_stale = False
 
     fleet.assert_exact()

@@ -122,6 +122,8 @@ def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
     """The version and the marks of the others stay, and no document is made."""
     write(store, a_change(KEY, version=None, next_version=10), writer="there")
     write(store, a_change(KEY, version=10, next_version=11))
+    store.remove_marks("here", {KEY: 2, OTHER: 1})  # the mark of KEY is that of another write
+    assert {"here": 1, "there": 1} == store.read([KEY])[KEY].writers
     store.remove_marks("here", {KEY: 1, OTHER: 1})
     (snapshot,) = store.read([KEY, OTHER]).values()
     assert (11, {"there": 1}, {"there"}) == (snapshot.version, snapshot.writers, set(snapshot.seen))

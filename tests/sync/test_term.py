@@ -1,17 +1,22 @@
 """Limiters that count in one file: one at a time synchronises it."""
 
+import multiprocessing
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Change, WriteResult
+from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
-from tests.support.faulty_store import FaultyStore
+from tests.support.faulty_store import Fault, FaultyStore
 
 KEY = Key("app", None)
 PATIENCE_S = 7.0  # the store's timeout and two intervals
@@ -24,11 +29,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ratelimit.db"
 
 
+def settings(path: Path) -> Settings:
+    limits = {"client": [{"limit": 1000, "window": "600s"}], "user": [{"limit": 10, "window": "600s"}]}
+    return load_config({"mode": "enforce", "host": str(path), "limits": limits, "store": {"timeout": "5s"}})
+
+
 @pytest.fixture
 def start(faulty: FaultyStore, clock: Clock, path: Path) -> Start:
-    limits = {"client": [{"limit": 1000, "window": "600s"}]}
-    content = {"mode": "enforce", "host": str(path), "limits": limits, "store": {"timeout": "5s"}}
-    return lambda: Limiter(load_config(content), faulty, clock=clock, monotonic=clock)
+    return lambda: Limiter(settings(path), faulty, clock=clock, monotonic=clock)
 
 
 def stored(faulty: FaultyStore) -> int:
@@ -133,3 +141,71 @@ def test_request_is_denied_while_another_process_has_the_lock(start: Start, path
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert not limiter.check("app").allowed
+
+
+def test_last_process_that_ends_sends_the_hits_of_all(start: Start, faulty: FaultyStore) -> None:
+    here, there = start(), start()
+    here.sync()
+    request(here, 2)
+    request(there, 3)
+    here.close()
+    assert 0 == stored(faulty)
+    there.close()
+    assert 5 == stored(faulty)
+    assert not faulty.inner.read([KEY])[KEY].writers
+
+
+def test_writes_of_two_processes_are_not_taken_for_each_other(start: Start, faulty: FaultyStore, clock: Clock) -> None:
+    """The second one would find the mark of the first one's write, and take it for its own, which was lost."""
+    here, there = start(), start()
+    here.sync()
+    request(here, 2)
+    here.sync()
+    clock.advance(PATIENCE_S + 0.1)
+    request(there, 3)
+    faulty.faults.append(Fault.LOST_REQUEST)
+    for _ in range(3):
+        there.sync()
+    assert 5 == stored(faulty)
+
+
+def test_urgent_key_of_another_process_wakes_the_one_that_synchronises(start: Start) -> None:
+    here, there = start(), start()
+    here.sync()
+    here.sync_urgent()
+    waiting = threading.Thread(target=here.wait_for_urgent, daemon=True)
+    waiting.start()
+    there.check("app", "ann")
+    waiting.join(timeout=60)
+    assert not waiting.is_alive()
+    assert here.sync_urgent() is not None
+
+
+def test_requests_without_the_lock_are_reported_by_their_own_process(start: Start, path: Path) -> None:
+    here, there = start(), start()
+    here.sync()
+    request(there, 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        request(there, 1)
+    assert [0, 1] == [here.sync().lock_timeout_count, there.sync().lock_timeout_count]
+
+
+def _take_over(path: Path, has_taken_over: Any) -> None:
+    limiter = Limiter(settings(path), MemoryStore())
+    limiter.sync()
+    has_taken_over.set()
+    threading.Event().wait()
+
+
+def test_another_takes_over_at_once_from_one_that_was_killed(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    has_taken_over = context.Event()
+    process = context.Process(target=_take_over, args=(path, has_taken_over))
+    process.start()
+    assert has_taken_over.wait(timeout=60)
+    with closing(Limiter(settings(path), MemoryStore())) as limiter:
+        is_elsewhere = limiter.sync().is_elsewhere
+        process.kill()
+        process.join()
+        assert (True, False) == (is_elsewhere, limiter.sync().is_elsewhere)
