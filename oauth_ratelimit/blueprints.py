@@ -74,6 +74,7 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             refused=found.refused,
             host_problem=found.host_problem,
             is_shared=app_limiter.is_shared,
+            synchronises=not found.last_cycle.is_elsewhere,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,
             in_flight_hits=found.last_cycle.in_flight_hits,

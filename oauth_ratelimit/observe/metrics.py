@@ -155,7 +155,7 @@ class Metrics:
     ) -> None:
         """Set the gauges; ``mode`` is None at the end of a process."""
         self._in_flight_hits.set(report.in_flight_hits)
-        self._tracked_keys.set(report.key_count)
+        self._tracked_keys.set(0 if report.is_elsewhere else report.key_count)
         self._snapshot_age.set(lag_s)
         self._config_valid.set(is_config_valid)
         self._refused.set(is_refused)

@@ -22,9 +22,6 @@ NOT_SHARED_WARNING = (
     "limits are enforced with host: off and without store.uri: each process counts alone, so N processes admit N times "
     "the limit"
 )
-HOST_IGNORED_WARNING = (
-    "host has no effect yet while store.uri is set: each process counts alone and synchronises with MongoDB"
-)
 NO_CEILING_WARNING = (
     "guard.limits.passed_on_total: got none, so whoever stole a client's secret can guess passwords of its users "
     'without end; give it a limit, such as ["1000 per 10 minute"]'
@@ -65,8 +62,6 @@ def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield what an operator should know about a valid configuration: the event that logs it, and a sentence."""
     if settings.store.uri is None and settings.host == OFF and enforces(settings.policies):
         yield "counters_not_shared", NOT_SHARED_WARNING
-    if settings.store.uri is not None and settings.host_path is not None:
-        yield "host_ignored", HOST_IGNORED_WARNING
     if "*" in settings.policies.trusted:
         yield "everybody_trusted", EVERYBODY_TRUSTED
     if settings.is_guarded and not settings.guard.limits.passed_on_total:

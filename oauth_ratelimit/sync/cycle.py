@@ -92,6 +92,8 @@ class SyncCycle:
             if report.is_elsewhere:
                 synced_s = self._table.synced_s
                 report.synced_ago_s = None if synced_s is None else now_s - synced_s
+                with self._table.locked():
+                    report.key_count = self._table.key_count()
                 return report
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)

@@ -86,6 +86,7 @@ def test_health_of_a_running_process(mongo_uri: str) -> None:
         "connection_problem": None,
         "refused": None,
         "host_problem": None,
+        "synchronises": True,
         "is_shared": True,
         "max_sync_lag_s": None,
         "in_flight_hits": 0,
