@@ -119,7 +119,9 @@ class RequestCounter:
         username is neither text nor None.
         """
         rows = rules.rows_of(username)
-        with self._table:
+        lock, begun_s = self._table.lock()
+        with lock:
+            self._table.begin(begun_s)
             self._has_waited = False
             while True:
                 opened = self._open(rows, now_s)
@@ -138,7 +140,7 @@ class RequestCounter:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if not self._is_shared or not held:
             return
-        with self._table:
+        with self._table.locked():
             while True:
                 opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
                 if self._table.write(
@@ -164,7 +166,7 @@ class RequestCounter:
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
         errors.
         """
-        with self._table:
+        with self._table.locked():
             while True:
                 written = []
                 for each in held:
@@ -197,13 +199,13 @@ class RequestCounter:
     def count_postponed(self, *, now_s: float) -> None:
         """Count requests that could not be counted when they came."""
         if self._postponed:
-            with self._table:
+            with self._table.locked():
                 self._count_postponed(now_s)
 
     def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
         """Count a request of a key that was admitted before."""
         rows = rules.rows_of(username)
-        with self._table:
+        with self._table.locked():
             self._has_waited = False
             while True:
                 opened = self._open(rows, now_s)
@@ -214,7 +216,7 @@ class RequestCounter:
 
     def knows(self, rules: ClientRules, username: str | None) -> bool:
         """Return whether a key has a row."""
-        with self._table:
+        with self._table.locked():
             return self._table.read(self._read, rules.name_of(username)) is not None
 
     def _open(self, rows: Iterable[tuple[str, Part]], now_s: float, *, is_counted: bool = False) -> list[Opened]:

@@ -106,9 +106,9 @@ class HostLocked(Exception):
 class HostTable:
     """Counters of this process, or of all processes that have one path.
 
-    Requests hold the lock with ``locked``, the sync cycle with ``transaction``; all other methods need it held, but
-    those that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
-    ``write`` raise ``HostLocked``.
+    Requests hold the lock with ``locked`` or ``lock``, the sync cycle with ``transaction``; all other methods need it
+    held, but those that say otherwise. A file that cannot be used is replaced by memory; no method raises for it.
+    ``insert`` and ``write`` raise ``HostLocked``.
     """
 
     def __init__(self, *, max_keys: int, path: str | None = None) -> None:
@@ -207,30 +207,34 @@ class HostTable:
             self._file.note_problem(exc, self._connected)
         self._take(None)
 
-    def locked(self) -> "HostTable":
-        """Hold the lock for a request, in a ``with`` block."""
-        return self
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a request."""
+        lock, begun_s = self.lock()
+        with lock:
+            self.begin(begun_s)
+            yield
 
-    def __enter__(self) -> None:
+    def lock(self) -> tuple[threading.Lock, float]:
+        """Return the lock when it is free, to be held by a ``with`` block that begins with ``begin``, and the time.
+
+        Only a lock's own block releases it whatever Ctrl-C interrupts, and ``locked`` takes longer.
+        """
         if self._process_id != os.getpid():
             self.leave_to_parent()
         begun_s = time.monotonic()
         # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
         while self._lock.locked():
             time.sleep(0)
-        self._lock.acquire()
-        try:
-            if not self._is_open:
-                self._take(None if self._file is None else self._file.open())
-            if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
-                self._connection.rollback()
-            self._begun_s = begun_s
-        except BaseException:
-            self._lock.release()
-            raise
+        return self._lock, begun_s
 
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
+    def begin(self, begun_s: float) -> None:
+        """Begin a request that waits since a time. The lock is held."""
+        if not self._is_open:
+            self._take(None if self._file is None else self._file.open())
+        if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
+            self._connection.rollback()
+        self._begun_s = begun_s
 
     def _run(self, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:
         """Run a statement of a request. After an error of the file it runs in memory."""
