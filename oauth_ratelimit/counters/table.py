@@ -320,7 +320,10 @@ class HostTable:
             yield
 
     def wait_for_turn(self) -> float:
-        """Wait before ``lock`` is taken, and return the time for ``begin``: what ``locked`` does, without its cost."""
+        """Wait before ``lock`` is taken, and return the time for ``begin``: what ``locked`` does, without its cost.
+
+        Only a lock's own block releases it whatever Ctrl-C interrupts.
+        """
         if self._process_id != os.getpid():
             self.leave_to_parent()
         begun_s = time.monotonic()

@@ -126,6 +126,9 @@ def test_process_that_leaves_a_file_has_sent_its_hits(start: Start, faulty: Faul
     other.sync()
 
     there.sync()
+    faulty.is_down = True
+    here.sync()
+    faulty.is_down = False
     here.sync()
     there.sync()
     assert 2 + 3 + 4 == stored(faulty)
