@@ -17,7 +17,7 @@ from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.status import Status, restart_text
+from oauth_ratelimit.operations.status import LEFT_OUT, Status, restart_text
 from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
@@ -111,10 +111,11 @@ def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
 def _compared(context: CliContext, settings: Settings) -> str:
     """Return a sentence about what running instances need a restart for."""
     context.allows_invalid_config = True
-    heartbeats = Status(context).heartbeats
-    if not heartbeats:
-        return f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"
-    return restart_text(settings, heartbeats) or f"no restart needed by {counted(len(heartbeats), 'instance')}"
+    status = Status(context)
+    text = f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"
+    if beats := status.heartbeats:
+        text = restart_text(settings, beats) or f"no restart needed by {counted(len(beats), 'instance')}"
+    return text if status.is_complete else f"{text}; {LEFT_OUT}"
 
 
 def _unknown_names(app: Flask, policies: PolicySet) -> list[str]:

@@ -75,6 +75,8 @@ class ConfigurationChange(NamedTuple):
 class HeartbeatStore(StatisticsCollection):
     """The heartbeats of all instances."""
 
+    is_complete = True  # the last read: False if there were too many
+
     @property
     def refused(self) -> str | None:
         """What MongoDB has refused lately to this process, also in other collections; None if nothing."""
@@ -145,7 +147,8 @@ class HeartbeatStore(StatisticsCollection):
         selected: Document = {"_id": ids, **is_own, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
             found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES + 1))
-        if len(found) > MAX_INSTANCES:
+        self.is_complete = len(found) <= MAX_INSTANCES
+        if not self.is_complete:
             log.error("heartbeat_ignored", id=None, reason=f"there are more than {MAX_INSTANCES:,}")
         return list(well_formed(parse, found[:MAX_INSTANCES], event="heartbeat_ignored"))
 
