@@ -18,6 +18,7 @@ RETRY_S = 5.0
 REPEAT_S = 60.0  # between two log entries about the same address
 FORMER_KEPT_S = 10.0  # or its timeout, so that operations that have begun can end: cut off, a write may be applied
 NOT_TRIED = "not tried yet"
+ELSEWHERE = "store.uri leads to another database: every limit begins anew, without the former overrides and statistics"
 FAILED = "the new store.uri or store.timeout is not used yet, the former one is; it is tried again every five seconds"
 
 
@@ -60,7 +61,7 @@ class Reconnector:
 
     def _connect(self, wanted: StoreSettings) -> None:
         try:
-            former = self._stores.reconnect(wanted)
+            former, is_elsewhere = self._stores.reconnect(wanted)
             kept_s = max(FORMER_KEPT_S, self._used.timeout_s)
             self._used = wanted
             if wanted == self._wanted:  # the file may name another one by now
@@ -76,6 +77,8 @@ class Reconnector:
         finally:
             self._trying.release()
         log.info("connection_changed", servers=self._stores.servers)
+        if is_elsewhere:
+            log.warning("database_changed", servers=self._stores.servers, hint=ELSEWHERE)
         self._ending.wait(kept_s)
         former.close()
         if self._ending.is_set():  # the stores may have been closed before they got the new one

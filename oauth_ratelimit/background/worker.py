@@ -212,11 +212,10 @@ class Worker:
 
         Returns the error if MongoDB did not answer.
         """
-        limit = (
-            Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
-        )  # a slow answer still comes in time
+        # The first read is waited for, so a slow one may take longer.
+        deadline = Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
         try:
-            with self._time_limit(limit):
+            with self._time_limit(deadline):
                 self._override_cache.refresh()
                 return self.limiter.measure_clock()
         except StoreUnavailable as exc:
@@ -292,7 +291,8 @@ class Worker:
                 self.limiter.reconfigure(applied)
                 self.guard.reconfigure(applied)
                 self._start_failure_loop()
-                self.tokens.note_change()  # before the cache goes by the new limits
+                if settings is not self._settings:
+                    self.tokens.note_change()  # before the cache goes by the new limits
                 self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
         self._live.log_changes()
 

@@ -1,11 +1,13 @@
 """Command about the configuration file. It needs no application, and a database only to compare with instances."""
 
+from contextlib import closing
 from importlib.resources import files
 
 import click
 from flask import Flask
 from flask.cli import ScriptInfo
 
+from oauth_ratelimit.background.reconnector import ELSEWHERE
 from oauth_ratelimit.cli.context import CliContext, reason_text
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
@@ -17,8 +19,9 @@ from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.operations.status import Status, restart_text
+from oauth_ratelimit.operations.status import LEFT_OUT, Status, restart_text
 from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
+from oauth_ratelimit.store.factory import open_stores
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (
@@ -111,10 +114,26 @@ def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
 def _compared(context: CliContext, settings: Settings) -> str:
     """Return a sentence about what running instances need a restart for."""
     context.allows_invalid_config = True
-    heartbeats = Status(context).heartbeats
-    if not heartbeats:
-        return f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"
-    return restart_text(settings, heartbeats) or f"no restart needed by {counted(len(heartbeats), 'instance')}"
+    status = Status(context)
+    text = f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"
+    if beats := status.heartbeats:
+        text = restart_text(settings, beats) or f"no restart needed by {counted(len(beats), 'instance')}"
+        text += _elsewhere_text(settings, context.settings, {beat.instance for beat in beats})
+    return text if status.is_complete else f"{text}; {LEFT_OUT}"
+
+
+def _elsewhere_text(settings: Settings, former: Settings, instances: set[str]) -> str:
+    """Return a sentence if the address in the file leads to a database without these instances."""
+    is_other = settings.store.uri != former.store.uri and settings.store.has_same_collections(former.store)
+    stores = open_stores(settings.store) if is_other else None
+    if stores is None:
+        return ""
+    try:
+        with closing(stores):
+            found = stores.heartbeats.read(stores.documents.facts().clock_s)
+    except StoreError as exc:
+        return f". From here its store.uri cannot be used: {exc}"
+    return "" if instances.intersection(each.instance for each in found) else f". {ELSEWHERE}"
 
 
 def _unknown_names(app: Flask, policies: PolicySet) -> list[str]:

@@ -31,7 +31,7 @@ from oauth_ratelimit.operations.format import (
 )
 from oauth_ratelimit.operations.rollout import Rollout, RolloutStep
 from oauth_ratelimit.operations.serialize import usage_data
-from oauth_ratelimit.operations.status import Status, nearest_to_limit, restart_text
+from oauth_ratelimit.operations.status import LEFT_OUT, Status, nearest_to_limit, restart_text
 from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5
@@ -112,6 +112,8 @@ def status_command(context: CliContext, form: str) -> None:
         return
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
+    if not status.is_complete:
+        click.secho(f"\nAttention: {LEFT_OUT}.", fg="red")
     for beat in status.rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
         click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")

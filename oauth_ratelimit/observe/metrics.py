@@ -4,6 +4,8 @@ They are in the library's own registry, beside those of the application. With se
 them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it is imported.
 """
 
+import os
+import tempfile
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -16,6 +18,7 @@ from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:
@@ -29,12 +32,18 @@ NAMESPACE = "oauth_ratelimit"
 NONE = "none"
 OTHER = "other"
 
+ROOM_BYTES = 2**21  # some times what the files of a process take
+NO_ROOM = "make room in PROMETHEUS_MULTIPROC_DIR and restart; docs/operations.md has more"
+
 MAX_CLIENTS = 50  # clients with series of their own, each with up to ten
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
 
 DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
 FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
 FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
+
+
+log = get_logger(__name__)
 
 
 class Metrics:
@@ -188,13 +197,30 @@ _opened: list[Metrics] = []
 
 
 def open_metrics() -> Metrics | None:
-    """Return the metrics of this process, which all its applications share; None without the library.
+    """Return the metrics of this process, which all its applications share; None without the library or room on disk.
 
     Called as late as the first request: in multiprocess mode metrics leave files behind, and commands should not.
     """
     if not IS_AVAILABLE:
         return None
     with _opening:
-        if not _opened:
+        if not _opened and _has_room():
             _opened.append(Metrics())
-        return _opened[0]
+        return _opened[0] if _opened else None
+
+
+def _has_room() -> bool:
+    """Return False if the library's files in ``PROMETHEUS_MULTIPROC_DIR`` have no room, and log it.
+
+    The library maps them into memory, so the system kills a process that writes where the disk has no room.
+    """
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if not folder or not hasattr(os, "posix_fallocate"):
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            os.posix_fallocate(probe.fileno(), 0, ROOM_BYTES)
+    except OSError as exc:
+        log.error("metrics_off", reason=exc.strerror, hint=NO_ROOM)
+        return False
+    return True

@@ -13,7 +13,7 @@ from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, mode_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+from oauth_ratelimit.store.mongo.heartbeats import MAX_INSTANCES, Heartbeat
 
 LATE_AFTER_S = 30.0  # three heartbeats
 MAX_LAG_INTERVALS = 3
@@ -23,6 +23,7 @@ LOST = {
     "store.": "Every limit begins anew then: counts, overrides and statistics stay in the former place. ",
     "privacy.": "If user_names or the first key changes, limits of users begin anew then. ",
 }
+LEFT_OUT = f"there are more than {MAX_INSTANCES:,} heartbeats, so instances may be missing here; some may be planted"
 NOTHING_LOST = "A process that ends still sends what it has counted, to the former place"
 
 
@@ -75,6 +76,7 @@ class Status:
         self.override_count = len(context.overrides)
         self.facts = context.stores.documents.facts() if context.is_shared else None
         self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s) if self.facts else []
+        self.is_complete = not context.is_shared or context.stores.heartbeats.is_complete
 
     @property
     def rejecting(self) -> list[Heartbeat]:

@@ -1,9 +1,10 @@
 """Stores of a configuration: the one place that knows which kinds exist."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import final
 
 from oauth_ratelimit.config import StoreSettings
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo.client import FAILURES, Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
@@ -53,21 +54,25 @@ class Stores:
         """Let all operations of this thread in a ``with`` block end within some seconds together."""
         return self._connection.time_limit(seconds)
 
-    def reconnect(self, settings: StoreSettings) -> Connection:
+    def reconnect(self, settings: StoreSettings) -> tuple[Connection, bool]:
         """Use another address of the same collections, and return the former connection, which its caller closes.
 
-        Blocks until the new one has shown that it can read overrides, and read and write counters. Raises
-        ``StoreUnavailable`` or ``StoreRejected`` if it cannot: then the former one is used as before.
+        The second value is True if the address is known to lead to another database. Blocks until the new one has shown
+        that it can read overrides, and read and write counters. Raises ``StoreUnavailable`` or ``StoreRejected`` if it
+        cannot: then the former one is used as before.
         """
         other = Connection(settings.uri or "", namespace=settings.namespace, timeout_s=settings.timeout_s)
         try:
             MongoStore(other, collection=self._collection).prove(after=self.counters)
             OverrideStore(other).revision()
+            is_elsewhere = False
+            with suppress(StoreRejected):  # by a role that may not read heartbeats
+                is_elsewhere = self.heartbeats.is_elsewhere(HeartbeatStore(other))
         except BaseException:
             other.close()
             raise
         self._connection.swap(other)
-        return other
+        return other, is_elsewhere
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

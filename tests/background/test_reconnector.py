@@ -13,11 +13,13 @@ from unittest.mock import Mock
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background import reconnector
 from oauth_ratelimit.background.reconnector import FORMER_KEPT_S, NOT_TRIED, RETRY_S, Reconnector
+from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -28,6 +30,7 @@ from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from testbed.clock import Clock, wait_until
+from testbed.mongod import Mongod
 from tests.support.apps import app_limiter_of, protected_app
 from tests.support.guarded_mongod import PASSWORD, GuardedMongod, guarded, guarded_server
 from tests.support.guards import guess, secret
@@ -205,6 +208,31 @@ def test_server_that_never_answers_delays_neither_mode_off_nor_the_end(guarded: 
     assert time.monotonic() - began_s < 7
 
 
+def test_other_database_of_the_same_name_is_named_before_and_when_it_is_taken_over(path: Path) -> None:
+    with Mongod() as one, Mongod() as two:
+        here, elsewhere = (f"mongodb://{each.address}/oauth?directConnection=true" for each in (one, two))
+        write(path, here)
+        new = path.with_name("later.yaml")
+
+        def compared(uri: str) -> str:
+            write(new, uri)
+            result = CliRunner().invoke(command, ["--config", str(path), "check-config", str(new), "--running"])
+            return result.stdout
+
+        with capture_logs() as logs, running(path) as app:
+            assert app_limiter_of(app).limiter.check("app").allowed
+            with one.client() as client:
+                beats = client["oauth"]["ratelimit_stats"]
+                wait_until(lambda: beats.find_one({"_id.instance": {"$exists": True}}), "a heartbeat")
+            assert compared(f"{here}&appname=other").endswith("no restart needed by 1 instance\n")
+            assert "leads to another database" in compared(elsewhere)
+            assert "its store.uri cannot be used" in compared("mongodb://127.0.0.1:1/oauth")
+            for count, uri in enumerate((f"{here}&appname=other", elsewhere), 1):
+                write(path, uri)
+                wait_until(lambda count=count: changed_count(logs) == count, "it is used")  # type: ignore[misc]
+        assert 1 == [entry["event"] for entry in logs].count("database_changed")
+
+
 def test_new_connection_sees_all_that_the_former_one_has_written(replica_set_uri: str) -> None:
     """Else a former primary may answer, and a write that was applied would be taken for one that was not."""
     settings = StoreSettings(uri=replica_set_uri)
@@ -213,7 +241,7 @@ def test_new_connection_sees_all_that_the_former_one_has_written(replica_set_uri
     with closing(stores):
         stores.counters.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
         former = stores.counters._open()[1]
-        stores.reconnect(replace(settings, uri=f"{replica_set_uri}&appname=other")).close()
+        stores.reconnect(replace(settings, uri=f"{replica_set_uri}&appname=other"))[0].close()
         latter = stores.counters._open()[1]
 
         assert former.client is not latter.client
@@ -241,10 +269,10 @@ def test_address_is_tried_at_once_and_then_seldom(clock: Clock) -> None:
         assert "no" == follower.problem
         assert [3, 3] == [tries("three/oauth"), tries("one/oauth")]
         assert follower.problem is None
-        stores.reconnect.side_effect = None
+        former_connection = Mock()
+        stores.reconnect.side_effect, stores.reconnect.return_value = None, (former_connection, False)
         follower.follow(StoreSettings(uri="mongodb://two/oauth"))
         wait_until(lambda: "connection_changed" in repr(logs), "it works")
-        former_connection = stores.reconnect.return_value
         assert (None, False) == (follower.problem, former_connection.close.called)  # operations may still use it
         follower.stop(Deadline())
         assert former_connection.close.called
@@ -260,9 +288,9 @@ def test_address_that_is_named_while_another_one_is_tried_is_a_problem_until_it_
     one = replace(one, timeout_s=30.0)
     formers, waits, may_connect = [Mock(), Mock()], list[float | None](), threading.Event()
 
-    def reconnect(wanted: StoreSettings) -> Mock:
+    def reconnect(wanted: StoreSettings) -> tuple[Mock, bool]:
         assert may_connect.wait(10)
-        return formers[wanted == three]
+        return formers[wanted == three], False
 
     class Ending(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

@@ -128,6 +128,18 @@ def test_every_list_has_the_same_records_in_each_format(
     assert len(terminal.ok(*words, "--format", "table").splitlines()) > count
 
 
+def test_status_says_that_planted_heartbeats_may_hide_instances(
+    terminal: Terminal, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    assert "may be missing" not in terminal.ok("status") + terminal.ok(
+        "check-config", str(terminal.config_path), "--running"
+    )
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.heartbeats.MAX_INSTANCES", 0)
+    for words in (("status",), ("check-config", str(terminal.config_path), "--running")):
+        assert "there are more than 2,000 heartbeats, so instances may be missing here" in terminal.ok(*words)
+
+
 def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri: str) -> None:
     send_heartbeat(terminal, mongo_uri, "node-1")
     text = terminal.ok("rollout")

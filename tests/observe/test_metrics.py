@@ -1,18 +1,22 @@
 """Metrics: their names, what they count, and that the number of series is bounded."""
 
+import errno
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS
+from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS, open_metrics
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.decisions import ALLOWED, DENIED, TRUSTED, WOULD_DENY, a_denial
@@ -147,3 +151,14 @@ def test_requests_are_decided_without_any_metrics_library() -> None:
         done.returncode,
         done.stdout.strip().splitlines()[-1] if done.stdout else "",
     ), done.stderr
+
+
+def test_full_disk_costs_the_metrics_and_not_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would have the system kill it."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr("oauth_ratelimit.observe.metrics._opened", [])
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with capture_logs() as logs:
+        assert open_metrics() is None
+    assert [("metrics_off", "No space left on device")] == [(entry["event"], entry["reason"]) for entry in logs]
+    assert [] == list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
@@ -77,6 +79,9 @@ class ConfigurationChange(NamedTuple):
 class HeartbeatStore(StatisticsCollection):
     """The heartbeats of all instances."""
 
+    is_complete = True  # the last read: False if there were too many
+    _last_put = ("", -math.inf)  # instance, and time by the monotonic clock
+
     @property
     def refused(self) -> str | None:
         """What MongoDB has refused lately to this process, also in other collections; None if nothing."""
@@ -86,6 +91,14 @@ class HeartbeatStore(StatisticsCollection):
         fields = {**heartbeat._asdict(), "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S)}
         with translated_errors():
             self._collection.replace_one({"_id": {"instance": fields.pop("instance")}}, fields, upsert=True)
+        self._last_put = heartbeat.instance, time.monotonic()
+
+    def is_elsewhere(self, other: "HeartbeatStore") -> bool:
+        """Return True if another database than this one does not have the heartbeat that was written lately here."""
+        instance, at_s = self._last_put
+        with translated_errors():
+            found = other._collection.find_one({"_id": {"instance": instance}}, {"_id": True})
+        return found is None and time.monotonic() - at_s < FORGOTTEN_AFTER_S / 2
 
     def remove(self, instance: str) -> None:
         """Have an instance's heartbeat forgotten, because it ends normally. MongoDB removes it: no instance may."""
@@ -147,7 +160,8 @@ class HeartbeatStore(StatisticsCollection):
         selected: Document = {"_id": ids, **is_own, "expire": {"$gte": date_of(now_s)}, **fits(MAX_BYTES)}
         with translated_errors():
             found = list(self._collection.find(selected).sort("_id").limit(MAX_INSTANCES + 1))
-        if len(found) > MAX_INSTANCES:
+        self.is_complete = len(found) <= MAX_INSTANCES
+        if not self.is_complete:
             log.error("heartbeat_ignored", id=None, reason=f"there are more than {MAX_INSTANCES:,}")
         return list(well_formed(parse, found[:MAX_INSTANCES], event="heartbeat_ignored"))
 

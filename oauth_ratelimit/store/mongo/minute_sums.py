@@ -12,7 +12,8 @@ KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
 MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_NAME_BYTES = 2**12  # of a client's id with what is around it, or of a policy
-MAX_PARTS = 2000  # processes or policies in a document: the server joins what they hold in quadratic time
+MAX_PARTS = 2000  # processes or policies in a document
+CHUNK = 45  # of them: the server joins lists in quadratic time, so they are joined in two steps
 
 
 def selected_minutes(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
@@ -82,8 +83,13 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
 
 def _flat(entries: Document, parts: Document) -> Document:
     """Return the expression for the parts of all entries in one list; ``$$this`` is the entry."""
-    first = {"$slice": [entries, MAX_PARTS]}
-    return {"$reduce": {"input": first, "initialValue": [], "in": {"$concatArrays": ["$$value", parts]}}}
+    chunk = _joined({"$slice": ["$$entries", "$$this", CHUNK]}, parts)
+    chunks = _joined({"$range": [0, {"$size": "$$entries"}, CHUNK]}, chunk)
+    return {"$let": {"vars": {"entries": {"$slice": [entries, MAX_PARTS]}}, "in": chunks}}
+
+
+def _joined(lists: Document, each: Document) -> Document:
+    return {"$reduce": {"input": lists, "initialValue": [], "in": {"$concatArrays": ["$$value", each]}}}
 
 
 def _begins(prefix: str) -> Document:
