@@ -125,6 +125,10 @@ class HostFile:
         """Let other processes remove the file, if no configuration names it."""
         self._membership.leave()
 
+    def stay(self) -> None:
+        """Show that the file is in use. Called with each cycle."""
+        self._membership.stay()
+
     def is_last(self) -> bool:
         """Return True if no other process uses the file. Of processes that end, exactly one is told so."""
         return self._membership.is_last()

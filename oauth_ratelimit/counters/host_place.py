@@ -19,7 +19,7 @@ from typing import NamedTuple
 LAYOUT = 2  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
-KEPT_S = 600.0  # time for which a file waits for workers: a reload may end all before others have had a request
+KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request
 JOINING_S = 0.5  # longest wait for a process that removes the file
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_MEMORY = "/dev/shm"
@@ -152,8 +152,13 @@ class Membership:
             return False
         self.forget()
         self._descriptor = self._locked()
-        os.utime(self._descriptor, (0.0, 0.0))
         return True
+
+    def stay(self) -> None:
+        """Show that the file is in use, for as long as others wait before they remove it. Called with each cycle."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.utime(self._descriptor)
 
     def _locked(self) -> int:
         deadline_s = time.monotonic() + JOINING_S
@@ -176,10 +181,8 @@ class Membership:
 
     def leave(self) -> None:
         """Release the lock. The file waits for other processes for a while."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                os.utime(self._descriptor)
-            self.forget()
+        self.stay()
+        self.forget()
 
     def forget(self) -> None:
         """Close what is open. In a forked child this leaves the lock to its parent."""
@@ -189,7 +192,7 @@ class Membership:
 
 
 def _remove_if_unused(members: str) -> None:
-    """Remove a file that no process uses: at once if all were killed, else when it has waited for long enough."""
+    """Remove a file that no process has used for long enough."""
     descriptor = os.open(members, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if lock(descriptor) and time.time() - os.fstat(descriptor).st_mtime >= KEPT_S:

@@ -293,6 +293,7 @@ class HostTable:
         """Return whether the file can still be used."""
         if not file.is_file_of(connected):
             return False
+        file.stay()
         try:
             connected.execute("BEGIN IMMEDIATE")
             connected.execute("COMMIT")
