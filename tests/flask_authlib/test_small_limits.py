@@ -1,7 +1,8 @@
 """Small limits on real workers: one request after another, each to a random worker."""
 
 import statistics
-from pathlib import Path
+
+import pytest
 
 from testbed.sequence import running_sequence
 
@@ -18,7 +19,8 @@ def test_workers_together_admit_a_small_limit_and_little_more(mongo_uri: str) ->
     assert statistics.median(counts) <= 8 * 3
 
 
-def test_workers_with_one_file_admit_exactly_a_small_limit_without_a_database(tmp_path: Path) -> None:
-    with running_sequence(None, 4, host=str(tmp_path / "ratelimit.db")) as sequence:
+@pytest.mark.parametrize("is_shared", [False, True], ids=["without a database", "with MongoDB"])
+def test_workers_of_a_host_admit_exactly_a_small_limit(is_shared: bool, mongo_uri: str) -> None:
+    with running_sequence(mongo_uri if is_shared else None, 4, host="auto") as sequence:
         found = {limit: [sequence.admitted(limit, number) for number in range(5)] for limit in (3, 10)}
     assert {3: [3] * 5, 10: [10] * 5} == found
