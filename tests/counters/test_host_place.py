@@ -218,14 +218,16 @@ def test_workers_meet_again_after_a_logout_has_emptied_the_directory(place: Host
 
 
 def test_forked_child_does_not_hold_its_parents_file(place: HostPlace, memory: Path) -> None:
-    waiting, ending = os.pipe()
+    (waiting, ending), (started, starting) = os.pipe(), os.pipe()
     with closing(a_limiter(place)) as limiter:
         limiter.check("app")
         child = os.fork()
         if not child:
             os.close(ending)
+            os.write(starting, b".")
             os.read(waiting, 1)
             os._exit(0)
+        os.read(started, 1)
         assert 9 == admitted(limiter)
     _age(memory)
     with closing(a_limiter(place_of(["another"], parent=1))) as other:

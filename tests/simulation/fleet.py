@@ -102,7 +102,7 @@ class Fleet:
         """Return a path for the file of a host."""
         if self._directory is None:
             self._directory = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-            weakref.finalize(self, shutil.rmtree, self._directory)
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         return f"{self._directory}/{self.started_count}"
 
     def start(self, config: Config, *, max_keys: int = MANY_KEYS, worker_count: int = 1) -> Instance:

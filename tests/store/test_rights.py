@@ -42,6 +42,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 COUNTERS = {"db": "oauth", "collection": "ratelimits"}
 SETTINGS = {
     "mode": "enforce",
+    "host": "off",  # the tests have different databases
     "sync": {"interval": "100ms"},
     # Tokens are kept, so notices of revocations are read.
     "limits": {"client": ["2/hour"], "client_total": [{"limit": 1000, "window": "1h", "on_limit": "reuse"}]},
