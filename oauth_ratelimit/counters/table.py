@@ -248,8 +248,8 @@ class HostTable:
         return self._connected is None or self._file is None or self._file.is_last()
 
     def resign(self) -> None:
-        """Leave the rows to another process. Takes the lock."""
-        with self.transaction():
+        """Leave the rows to another process, unless the file cannot be written. Takes the lock."""
+        with suppress(sqlite3.Error), self.transaction():
             self._term.resign(self._connection)
 
     def next_write_number(self) -> int:
