@@ -276,7 +276,7 @@ class Limiter:
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        next_s = self._table.next_urgent_s()
+        next_s = self._table.next_urgent_s() if self._table.is_led else None
         self._table.wait(None if next_s is None else max(0.0, next_s - self._monotonic()))
 
     def wake(self) -> None:

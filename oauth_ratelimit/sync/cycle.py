@@ -94,6 +94,7 @@ class SyncCycle:
                 report.synced_ago_s = None if synced_s is None else now_s - synced_s
                 with self._table.locked():
                     report.key_count = self._table.key_count()
+                    self._table.count_waiting(until_s, until_s + self._max_interval_s)
                 return report
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
