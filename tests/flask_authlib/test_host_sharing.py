@@ -1,11 +1,10 @@
 """Workers of one server count together on their host, without a database and without being told to."""
 
 import base64
-import ctypes
 import http.client
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -103,11 +102,10 @@ def test_worker_that_is_started_before_its_first_request_shares(shared: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
-@pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["fork", "fork below Python"])
-def test_child_process_shares_with_nobody_and_does_not_disturb_its_parent(fork: Callable[[], int], shared: Any) -> None:
+def test_child_process_shares_with_nobody_and_does_not_disturb_its_parent(shared: Any) -> None:
     app = shared()
     assert 1 == served(app, 1)
-    child = fork()
+    child = os.fork()
     if not child:
         os._exit(served(app, is_multiprocess=False))
     _, status = os.waitpid(child, 0)
