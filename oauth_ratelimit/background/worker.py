@@ -128,6 +128,7 @@ class Worker:
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
         self._is_held = False  # whether limits deny nobody because overrides are not known yet
+        self._knows_overrides = threading.Event()
         self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
         self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
@@ -144,6 +145,10 @@ class Worker:
         self._loop.start()
         with self._settings_lock:
             self._start_failure_loop()
+
+    def wait_for_overrides(self, timeout_s: float) -> None:
+        """Wait until overrides are known or nothing tells them, so that the first request is decided as all others."""
+        self._knows_overrides.wait(timeout_s)
 
     def _start_watch(self) -> None:
         """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
@@ -294,6 +299,8 @@ class Worker:
                 if settings is not self._settings:
                     self.tokens.note_change()  # before the cache goes by the new limits
                 self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
+            if not self._is_held:
+                self._knows_overrides.set()
         self._live.log_changes()
 
     def _attempt(self, work: Callable[[], object]) -> None:

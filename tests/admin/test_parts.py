@@ -71,7 +71,6 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
 
 def test_overview_after_a_recovery_names_who_was_denied_and_until_when(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(3, "app", denied=9)])
-    app_limiter_of(page.app).start()
     for _ in range(6):
         app_limiter_of(page.app).limiter.check("app", "alice")
     app_limiter_of(page.app).close()  # writes the record of the denial
@@ -209,7 +208,6 @@ def test_username_is_read_from_the_header_and_not_from_the_url(page: Page) -> No
 
 
 def test_denial_is_found_by_its_decision_id(page: Page) -> None:
-    app_limiter_of(page.app).start()
     decisions = [app_limiter_of(page.app).limiter.check("app", "alice") for _ in range(6)]
     app_limiter_of(page.app).close()  # writes the record
 

@@ -437,7 +437,6 @@ def test_a_forked_process_has_no_tokens_of_its_parent(site: ReuseSite) -> None:
 def test_end_in_an_outage_is_reported_as_no_bug() -> None:
     store = {"uri": "mongodb://127.0.0.1:1/nowhere", "timeout": "10ms"}
     with capture_logs() as logs, reuse_site(reuse_config(store=store)) as site:
-        app_limiter_of(site.app).start()
         assert site.use_up() == site.token()
     events = {line["event"] for line in logs}
     assert "hits_undelivered" in events
@@ -447,7 +446,6 @@ def test_end_in_an_outage_is_reported_as_no_bug() -> None:
 def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> None:
     """A dry run issues new tokens, and records which of them would have been reused; it keeps none."""
     with reuse_site(reuse_config(store={"uri": mongo_uri}, sync={"interval": "100ms"})) as site:
-        app_limiter_of(site.app).start()
         token = site.use_up()
         assert site.token() == token
         target = Target(OverrideKind.MODE, "a")

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.flask_authlib.tracing import trace_id_of, trace_of_request
-from tests.support.apps import app_limiter_of
 from tests.support.guarded import guard, guarded
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -85,7 +84,6 @@ def test_event_and_record_of_a_denial_have_the_trace(database: Path, mongo_uri: 
     limits = {"client": ["1/hour"]}
     settings = {**guard(limits={"passed_on": ["1/hour"]}), "limits": limits, "store": {"uri": mongo_uri}}
     with capture_logs() as logs, guarded(database, settings) as server:
-        app_limiter_of(server.app).start()
         jobs = [server.job(headers=HEADERS) for _ in range(3)]
         logins = [server.login(headers=HEADERS) for _ in range(3)]
 

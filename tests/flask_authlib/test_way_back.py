@@ -118,6 +118,13 @@ def test_worker_that_starts_denies_nobody_before_it_knows_the_overrides(
     assert (override is not None) == ("mode_changed" in [event["event"] for event in events])
 
 
+def test_first_requests_of_a_worker_wait_for_the_overrides(tmp_path: Path, mongo_uri: str) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(ENFORCED.format(uri=mongo_uri))
+    with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
+        assert [200, 429] == [token_status(app) for _ in range(2)]
+
+
 def _change_database(uri: str, state: str, override: Mode | None) -> None:
     connection = Connection(uri)
     overrides: Any = connection.database["ratelimit_overrides"]

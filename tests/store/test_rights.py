@@ -81,7 +81,6 @@ def test_documented_role_of_instances_is_enough(
     uri = guarded.grant(f"instance{is_prepared}", *privileges)
     with capture_logs() as logs:
         app = create_app(database, SETTINGS, mongo_uri=uri)
-        app_limiter_of(app).start()
         try:
             assert [200, 200, 429] == [a_token(app) for _ in range(3)]
             assert 401 == a_token(app, secret="wrong")
@@ -123,7 +122,6 @@ def test_each_documented_right_of_instances_is_needed(
 
     with capture_logs() as logs:
         app = create_app(database, SETTINGS, mongo_uri=uri)
-        app_limiter_of(app).start()
         try:
             assert [200, 200, 429] == [a_token(app) for _ in range(3)]
             assert 401 == a_token(app, secret="wrong")
