@@ -1,6 +1,7 @@
 """Decisions about requests."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import ceil, inf
@@ -54,13 +55,29 @@ class Decision:
     client_mode: Mode  #: holds where no policy applies
     now_s: float = 0.0  #: time of the request, seconds since the epoch
     tiers: tuple[Tier, ...] = ()  #: the policies that were checked, with their modes
-    counted: tuple[Content, ...] = ()  #: content of the window of each, this request included if it was counted
+    contents: Sequence[Content] = ()  #: content of the window of each, before the request
     denial: LimitDenial | None = None  #: None if the request is within all limits
+    counts: Sequence[bool] = ()  #: whether the request counts in each; nowhere if there are none
+    cost: int = 1  #: hits that the request consumes
     is_repeat: bool = False  #: True if denials of the same key are counted and not logged now
     trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say
-    _tightest: int | None = field(default=None, init=False)  # once it was looked at
+    _counted: Sequence[Content] | None = field(default=None, init=False)  # once it was looked at
+    _tightest: int | None = field(default=None, init=False)  # likewise
+
+    @property
+    def counted(self) -> Sequence[Content]:
+        """Content of the window of each policy, this request included if it was counted."""
+        if self._counted is None:
+            self._counted = self.contents
+            if self.counts:
+                checked = zip(self.tiers, self.contents, self.counts, strict=True)
+                self._counted = [
+                    tier.after_hits(content, self.cost) if is_counted else content
+                    for tier, content, is_counted in checked
+                ]
+        return self._counted
 
     @property
     def allowed(self) -> bool:
@@ -100,15 +117,15 @@ class Decision:
 
         Computed at the first look: many decisions are never looked at.
         """
-        place = self._tightest
+        place, counted = self._tightest, self.counted
         if place is None:
             place = 0
             for index in range(1, len(self.tiers)):
-                left = self.tiers[index].limit - self.counted[index].estimate
-                if left < self.tiers[place].limit - self.counted[place].estimate:
+                left = self.tiers[index].limit - counted[index].estimate
+                if left < self.tiers[place].limit - counted[place].estimate:
                     place = index
             self._tightest = place
-        return self.tiers[place], self.counted[place]
+        return self.tiers[place], counted[place]
 
     @property
     def mode(self) -> Mode:

@@ -17,32 +17,33 @@ def check_limits(
     *,
     can_reuse: bool = False,
     is_counted: bool = True,
-) -> tuple[Decision, Sequence[bool]]:
-    """Decide about a request by the content of the window of each tier, and return in which tiers it counts.
+) -> Decision:
+    """Decide about a request by the content of the window of each tier.
 
     It counts in all tiers if all admit it. A dry run beside enforced policies denies nothing, so a request that only a
     dry run denies counts in the enforced ones. One that is denied counts where denied ones do. Reuse counts nowhere,
     nor does anything without ``is_counted``.
     """
-    over, counted = [], []
+    over = []
     for tier, content in zip(tiers, contents, strict=True):
         if content.estimate > tier.limit - cost:
             over.append(tier)
-        counted.append(tier.after_hits(content, cost) if is_counted else content)
     if not over:
-        return Decision(mode, now_s, tiers, tuple(counted), can_reuse=can_reuse), (is_counted,) * len(tiers)
-    is_enforced = any(tier.is_enforced for tier in over)
-    admits = [tier.is_enforced and not is_enforced and is_counted for tier in tiers]
-    counts_nowhere = not is_counted or (can_reuse and _reuses(over))
-    counts_denied = [
-        tier.count_denied and not (is_admitted or counts_nowhere)
-        for tier, is_admitted in zip(tiers, admits, strict=True)
-    ]
-    contents = _after_hits(tiers, contents, counts_denied, cost)
-    denial = _describe(list(zip(tiers, contents, strict=True)), over, cost=cost)
-    contents = _after_hits(tiers, contents, admits, cost)  # afterwards, or it would describe that of the next request
-    decision = Decision(mode, now_s, tiers, contents, denial, can_reuse=can_reuse)
-    return decision, [a or b for a, b in zip(admits, counts_denied, strict=True)]
+        counts = (is_counted,) * len(tiers)
+        return Decision(mode, now_s, tiers, contents, None, counts, cost, can_reuse=can_reuse)
+    enforced = [tier for tier in over if tier.is_enforced]
+    is_enforced, reuses = bool(enforced), all(tier.reuses for tier in enforced or over)
+    counts_denied = is_counted and not (can_reuse and reuses)
+    described, counted_in = [], []
+    for tier, content in zip(tiers, contents, strict=True):
+        is_admitted = tier.is_enforced and not is_enforced and is_counted
+        is_denied = counts_denied and tier.count_denied and not is_admitted
+        counted_in.append(is_admitted or is_denied)
+        if tier.is_enforced or not is_enforced:
+            # Without the hit of an admitted one, or it would describe that of the next request.
+            described.append((tier, tier.after_hits(content, cost) if is_denied else content))
+    denial = _describe(described, cost=cost, is_enforced=is_enforced, reuses=reuses)
+    return Decision(mode, now_s, tiers, contents, denial, counted_in, cost, can_reuse=can_reuse)
 
 
 def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Sequence[bool]:
@@ -55,38 +56,24 @@ def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Se
     return [not is_over or tier.is_enforced or tier.count_denied for tier in tiers]
 
 
-def _after_hits(
-    tiers: Sequence[Tier], contents: Sequence[Content], counts: Sequence[bool], cost: int
-) -> tuple[Content, ...]:
-    counted = zip(tiers, contents, counts, strict=True)
-    return tuple([tier.after_hits(content, cost) if is_counted else content for tier, content, is_counted in counted])
-
-
-def _reuses(over: Sequence[Tier]) -> bool:
-    """Return True if all tiers that deny a request have ``on_limit: reuse``; of enforced ones, if there are any."""
-    return all(tier.reuses for tier in [tier for tier in over if tier.is_enforced] or over)
-
-
-def _describe(checked: Sequence[tuple[Tier, Content]], over: Sequence[Tier], *, cost: int) -> LimitDenial:
-    """Describe a denial by the limit that admits the request last. If an enforced one denies, only those matter."""
-    is_enforced = any(tier.is_enforced for tier in over)
-    concerned = [(tier, content) for tier, content in checked if tier.is_enforced or not is_enforced]
-    retry_after_s, last = 0.0, concerned[0]
+def _describe(checked: Sequence[tuple[Tier, Content]], *, cost: int, is_enforced: bool, reuses: bool) -> LimitDenial:
+    """Describe a denial by the limit that admits the request last, of those that matter."""
+    retry_after_s, last = 0.0, checked[0]
     is_final = False
     while not is_final:  # until all of them admit the request at the same moment
         later_s, is_final = retry_after_s, True
-        for each in concerned:
+        for each in checked:
             admitted_s = each[0].retry_after_s(each[1], cost=cost, later_s=retry_after_s)
             if admitted_s > later_s:
-                later_s, last, is_final = admitted_s, each, len(concerned) == 1 or math.isinf(admitted_s)
+                later_s, last, is_final = admitted_s, each, len(checked) == 1 or math.isinf(admitted_s)
         retry_after_s = later_s
     tier, content = last
     return LimitDenial(
         policy=tier.policy,
         mode=tier.mode,
         is_enforced=is_enforced,
-        remaining=max(0, math.floor(min(tier.limit - content.estimate for tier, content in concerned))),
+        remaining=max(0, math.floor(min([tier.limit - content.estimate for tier, content in checked]))),
         retry_after_s=retry_after_s,
         reset_after_s=tier.reset_after_s(content),
-        reuses=_reuses(over),
+        reuses=reuses,
     )

@@ -80,9 +80,22 @@ class Tier:
                 past.pop()
             if max(frames) > start_s:
                 current += sum(hits for at_s, hits in frames.items() if at_s > start_s)
-        return self.content_of(current, past, start_s + frame_s - now_s)
+        return self._content(current, past, start_s + frame_s - now_s)
 
-    def content_of(self, current: int, past: Sequence[int], left_s: float) -> Content:
+    def content_of(self, newest_s: int, counts: Sequence[int], now_s: float) -> Content:
+        """Return the same from the counts of consecutive frames, newest first."""
+        frame_s, frame_count = self.frame_s, self.frame_count
+        start_s = int(now_s // frame_s) * frame_s
+        later = (newest_s - start_s) // frame_s  # frames
+        if later >= 0:
+            current, past = sum(counts[: later + 1]), counts[later + 1 : later + 1 + frame_count]
+        else:
+            current, past = 0, (*(0,) * min(-later - 1, frame_count), *counts)[:frame_count]
+        while past and not past[-1]:
+            past = past[:-1]
+        return self._content(current, past, start_s + frame_s - now_s)
+
+    def _content(self, current: int, past: Sequence[int], left_s: float) -> Content:
         """Return the content of a window with these hits."""
         full, edge = self._weigh(current, past, self.frame_count)
         return Content(estimate_hits(full, edge, left_s, self.frame_s) if edge else full, current, past, left_s)
@@ -92,7 +105,7 @@ class Tier:
         estimate, current, past, left_s = content
         if not self.edge_per_hit:
             return Content(estimate + count, current + count, past, left_s)
-        return self.content_of(current + count, past, left_s)
+        return self._content(current + count, past, left_s)
 
     def retry_after_s(self, content: Content, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""

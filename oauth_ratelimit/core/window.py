@@ -24,36 +24,37 @@ MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and make documents l
 
 
 class Estimator(enum.StrEnum):
-    """Formula that weighs the frames of a window."""
+    """Formula that weighs the frames of a window.
 
-    SLIDING = "sliding"
+    Attributes:
+        fades: True if the oldest frame fades out.
+        edge_per_hit: Number that a hit in the current frame adds to ``edge``. To ``full`` it adds 1.
+    """
+
+    fades: bool
+    edge_per_hit: int
+
+    def __new__(cls, name: str, fades: bool, edge_per_hit: int) -> "Estimator":
+        estimator = str.__new__(cls, name)
+        estimator._value_, estimator.fades, estimator.edge_per_hit = name, fades, edge_per_hit
+        return estimator
+
+    SLIDING = "sliding", True, 0
     """Frames wholly inside the window count in full, the oldest by the share of it still inside (Criteo)."""
 
-    PROPORTIONAL = "proportional"
+    PROPORTIONAL = "proportional", True, -1
     """Every frame counts by its share of the window, the current one by the part that has passed (Allegro)."""
 
-    STRICT = "strict"
+    STRICT = "strict", False, 0
     """The oldest frame counts in full until it has left the window. Never admits more than the limit in any window."""
-
-    @property
-    def edge_per_hit(self) -> int:
-        """Number that a hit in the current frame adds to ``edge``. To ``full`` it adds 1."""
-        return self.weigh(1, (), 1)[1]
 
     def weigh(self, current: int, past: Sequence[int], frame_count: int) -> tuple[int, int]:
         """Return ``(full, edge)``.
 
         ``past`` has at most ``frame_count`` frames before the current one, newest first. Missing ones count as zero.
         """
-        oldest = past[frame_count - 1] if len(past) >= frame_count else 0
-        between = sum(past) - oldest
-        match self:
-            case Estimator.SLIDING:
-                return current + between, oldest
-            case Estimator.PROPORTIONAL:
-                return current + between, oldest - current
-            case Estimator.STRICT:
-                return current + between + oldest, 0
+        fading = past[frame_count - 1] if self.fades and len(past) >= frame_count else 0
+        return current + sum(past) - fading, fading + self.edge_per_hit * current
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,13 @@ def retry_after_s(
     """
     if room < 0:
         return math.inf
-    kept = window.frame_count - 1  # frames of the past that count in full, whatever the estimator
-    least = current + sum(past[:kept])
-    for frames in range(window.frame_count + 2):
-        if frames:
-            kept -= 1
-            least -= current if kept == -1 else past[kept] if 0 <= kept < len(past) else 0
-            if least > room:
-                continue
+    first, least = 1, 0
+    for place, hits in enumerate((current, *past[: window.frame_count - 1])):
+        least += hits
+        if least > room:  # too many until these are of the oldest frame: before, they count in full
+            first = window.frame_count - place
+            break
+    for frames in (0, *range(first, window.frame_count + 2)):
         full, edge = estimator.weigh(*age(current, past, frames, window.frame_count), window.frame_count)
         longest_s = left_s if frames == 0 else float(window.frame_s)
         if estimate_hits(full, edge, longest_s, window.frame_s) <= room:

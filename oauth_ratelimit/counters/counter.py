@@ -1,22 +1,15 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted
-from oauth_ratelimit.core.tier import Content, Series, Tier, number_of, series_of
+from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import (
-    Frames,
-    Totals,
-    add_hits,
-    drop_over,
-    pack_hits,
-    remove_hit,
-    unpack_hits,
-)
+from oauth_ratelimit.counters.hits import Cells, Totals
 from oauth_ratelimit.counters.rules import ClientRules, Part
 from oauth_ratelimit.counters.table import (
     MAX_WAITING,
@@ -25,7 +18,6 @@ from oauth_ratelimit.counters.table import (
     READ_SHARED,
     HostLocked,
     HostTable,
-    Row,
     Written,
 )
 from oauth_ratelimit.process.log import get_logger
@@ -39,35 +31,35 @@ POSTPONED_STEP = 10  # rows that are written at once
 STOPPED_S = 1.0  # a request that has taken longer goes by a later time: its process may have been stopped meanwhile
 POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
 
-Cells = Mapping[int, int]
+Starts = dict[int, int]
 """Frames that a request counts in: the start of one for each series, by its number."""
 
 
-class Opened(NamedTuple):
-    """Row of a request, with the limits that count in it."""
+@dataclass(slots=True, eq=False)
+class Opened:
+    """Row of a request, with the limits that count in it. The last fields are read if there is a store."""
 
     name: str
     part: Part
-    row: tuple[Any, ...]  # fields of ``Row``, the first two without a store
     totals: Totals
-
-
-class HeldRow(NamedTuple):
-    """Row that a request counts in."""
-
-    name: str
-    part: Part
-    cells: Cells
+    starts: Starts  # where the request counts in it
+    change: int
+    unsent: bytes | None = None
+    held: bytes | None = None
+    writer_count: int = 0
+    is_asked: int = 0
+    due_s: float = 0.0
+    urgent_s: float | None = None
 
 
 class Postponed(NamedTuple):
     """Hits of a row that could not be written."""
 
     part: Part
-    hits: dict[Series, Frames]
+    hits: Cells
 
 
-Held = tuple[HeldRow, ...]
+Held = tuple[Opened, ...]
 """Request that counts in the totals here, and is not to be sent before its response is known."""
 
 
@@ -130,41 +122,40 @@ class RequestCounter:
             while True:
                 opened = self._open(rows, now_s)
                 tiers, contents = _checked(opened, now_s)
-                decision, counts = check_limits(
+                decision = check_limits(
                     rules.mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted
                 )
                 is_held = holds and decision.denial is None
                 if self._clock() - now_s > STOPPED_S:
                     now_s = self._clock()
-                elif self._count(opened, counts, now_s, cost, is_held=is_held, is_counted=is_counted):
+                elif self._count(opened, decision.counts, now_s, cost, is_held=is_held, is_counted=is_counted):
                     break
         if self._is_exhausted or self._has_postponed:
             self._log_noted()
-        return decision, tuple([_held(each, now_s) for each in opened]) if is_held else ()
+        return decision, tuple(opened) if is_held else ()
 
     def confirm(self, held: Held, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if not self._is_shared or not held:
             return
+        opened: Sequence[Opened] = held  # as the request has left them; most are still so
         with self._table.locked():
-            while True:
+            while not self._table.write(
+                [self._confirmed(row, each.starts, now_s) for row, each in zip(opened, held, strict=True)]
+            ):
                 opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
-                if self._table.write(
-                    [self._confirmed(row, each.cells, now_s) for row, each in zip(opened, held, strict=True)]
-                ):
-                    return
 
-    def _confirmed(self, each: Opened, cells: Cells, now_s: float) -> Written:
-        held = unpack_hits(Row(*each.row).held)
-        lost = {number: at_s for number, at_s in cells.items() if not remove_hit(held, series_of(number), at_s)}
-        drop_over(held, each.part.horizons, now_s)
+    def _confirmed(self, each: Opened, starts: Starts, now_s: float) -> Written:
+        held = Cells(each.held)
+        lost = {number: at_s for number, at_s in starts.items() if not held.remove_hit(number, at_s)}
+        held.drop_over(each.part.horizon_by_number, now_s)
         for number, start_s in lost.items():
             each.totals.add(number, start_s, 1, each.part.horizon_by_number[number])
-        values = {"held": pack_hits(held), **self._sent(each, cells, now_s)}
+        values = {"held": held.packed(), **self._sent(each, starts, now_s)}
         if lost or each.totals.is_moved:
             each.totals.drop_over(each.part.horizon_by_number, now_s)
             values["hits"] = each.totals.packed()
-        return each.name, each.row[1], values
+        return each.name, each.change, values
 
     def take_back(self, held: Held, *, now_s: float) -> bool:
         """Take a request that was held out of the totals again, and return whether it was.
@@ -189,17 +180,17 @@ class RequestCounter:
                 except HostLocked:
                     return False
 
-    def _without(self, each: HeldRow, found: tuple[Any, ...], taken: Totals, now_s: float) -> Written:
+    def _without(self, each: Opened, found: tuple[Any, ...], taken: Totals, now_s: float) -> Written:
         """Return a row after a request was taken back."""
         hits, change, packed_held, _ = found
-        totals, held = Totals(hits, math.inf), unpack_hits(packed_held)
-        for number, start_s in each.cells.items():
+        totals, held = Totals(hits, math.inf), Cells(packed_held)
+        for number, start_s in each.starts.items():
             taken.add(number, start_s, 1, each.part.horizon_by_number[number])
-            is_here = remove_hit(held, series_of(number), start_s) or not self._is_shared
+            is_here = held.remove_hit(number, start_s) or not self._is_shared
             if is_here:  # else the row was forgotten meanwhile
                 totals.remove_hit(number, start_s)
         taken.drop_over(each.part.horizon_by_number, now_s)
-        values = {"hits": totals.packed(), "taken": taken.packed(), "held": pack_hits(held)}
+        values = {"hits": totals.packed(), "taken": taken.packed(), "held": held.packed()}
         return each.name, change, values
 
     def count_postponed(self, *, now_s: float) -> None:
@@ -227,19 +218,20 @@ class RequestCounter:
 
     def _open(self, rows: Iterable[tuple[str, Part]], now_s: float, *, is_counted: bool = False) -> list[Opened]:
         """Return the rows of a request, after adding those of new keys if there is room."""
-        opened = []
+        found = []
         for name, part in rows:
             row = self._table.read(self._read, name) or self._add_row(name, part, now_s, is_counted=is_counted)
             if row is None:
                 self._is_exhausted = True
             else:
-                # Others may have counted in later frames since the time was read.
-                opened.append(Opened(name, part, row, Totals(row[0], max(now_s, self._clock()))))
+                found.append((name, part, row))
+        latest_s = max(now_s, self._clock())  # others may have counted in later frames since the time was read
+        opened = [Opened(name, part, Totals(row[0], latest_s), {}, *row[1:]) for name, part, row in found]
         for each in opened if self._postponed else ():
-            part, hits = self._postponed.get(each.name, Postponed(each.part, {}))
-            for series, frames in hits.items():
-                for start_s, count in frames.items():
-                    each.totals.add(number_of(series), start_s, count, part.horizons[series])
+            if each.name in self._postponed:
+                part, hits = self._postponed[each.name]
+                for number, start_s, count in hits:
+                    each.totals.add(number, start_s, count, part.horizon_by_number[number])
         return opened
 
     def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool) -> Any:
@@ -253,7 +245,7 @@ class RequestCounter:
         try:
             self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
         except HostLocked:  # as it would be
-            return self._table.read(self._read, name) or Row(b"", 0, due=due_s, urgent=urgent_s)
+            return self._table.read(self._read, name) or (b"", 0, None, None, 0, 0, due_s, urgent_s)
         return self._table.read(self._read, name)
 
     def _log_noted(self) -> None:
@@ -277,16 +269,15 @@ class RequestCounter:
         is_counted: bool = True,
     ) -> bool:
         """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        written, counted, place = [], [], 0
+        written, place = [], 0
         for each in opened:
-            cells = {}
+            each.starts = {}
             for tier in each.part.tiers:
                 if counts[place]:
-                    cells[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
+                    each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
                 place += 1
-            if is_counted and (cells or each.totals.is_moved or each.name in self._postponed):
-                written.append(self._written(each, cells, now_s, cost, is_held=is_held))
-                counted.append((each, cells))
+            if is_counted and (each.starts or each.totals.is_moved or each.name in self._postponed):
+                written.append(self._written(each, now_s, cost, is_held=is_held))
             else:
                 self._ask(each)
         try:
@@ -296,69 +287,75 @@ class RequestCounter:
             if not self._has_waited:
                 self._has_waited = True
                 return False  # decide on what the rows hold after the wait
-            self._postpone(counted, cost)
+            self._postpone(opened, cost)
         else:
+            for each, (_, change, values) in zip(opened, written, strict=True) if is_held else ():
+                each.change, each.held = change + 1, values.get("held")  # for ``confirm``
             if written and self._postponed:
                 self._forget_postponed(written)
                 self._count_postponed(now_s)
         return True
 
-    def _written(self, each: Opened, cells: Cells, now_s: float, cost: int = 1, *, is_held: bool = False) -> Written:
+    def _written(self, each: Opened, now_s: float, cost: int = 1, *, is_held: bool = False) -> Written:
         """Return a row after a request that counts in it."""
-        name, part, row, totals = each
-        for number, start_s in cells.items():
+        part, totals = each.part, each.totals
+        for number, start_s in each.starts.items():
             totals.add(number, start_s, cost, part.horizon_by_number[number])
-        totals.drop_over(part.horizon_by_number, now_s)
+        totals.drop_over(part.horizon_by_number, now_s, counted=each.starts)
         values: dict[str, Any] = {"hits": totals.packed()}
         if self._is_shared:
-            packed_held = Row(*row).held
-            if is_held or packed_held:
-                values["held"] = _held_after(packed_held, part, cells if is_held else {}, cost, now_s)
-            if cells and not is_held:
-                values.update(self._sent(each, cells, now_s, cost))
+            if is_held or each.held:
+                held = Cells(each.held)
+                for number, start_s in each.starts.items() if is_held else ():
+                    held.add(number, start_s, cost)
+                held.drop_over(part.horizon_by_number, now_s)
+                values["held"] = held.packed()
+            if each.starts and not is_held:
+                values.update(self._sent(each, each.starts, now_s, cost))
         elif totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
             values["due"] = self._monotonic() + part.horizon_s + self._interval_s
-        return name, row[1], values
+        return each.name, each.change, values
 
-    def _sent(self, each: Opened, cells: Cells, now_s: float, cost: int = 1) -> dict[str, Any]:
+    def _sent(self, each: Opened, starts: Starts, now_s: float, cost: int = 1) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
-        part, row, monotonic_s = each.part, Row(*each.row), self._monotonic()
-        unsent = unpack_hits(row.unsent)
-        for number, start_s in cells.items():
-            add_hits(unsent, series_of(number), start_s, cost)
-        values: dict[str, Any] = {"unsent": pack_hits(unsent)}
+        part, monotonic_s = each.part, self._monotonic()
+        unsent = Cells(each.unsent)
+        for number, start_s in starts.items():
+            unsent.add(number, start_s, cost)
+        values: dict[str, Any] = {"unsent": unsent.packed()}
         contents = each.totals.contents(part.tiers, now_s)
-        writer_count, is_read = max(row.writer_count, self._table.max_writer_count), row.writer_count > 0
-        if row.urgent is None or row.urgent > monotonic_s:
+        writer_count, is_read = max(each.writer_count, self._table.max_writer_count), each.writer_count > 0
+        if each.urgent_s is None or each.urgent_s > monotonic_s:
             for tier, content in zip(part.tiers, contents, strict=True):
-                fresh = sum(unsent.get(tier.series, {}).values())
+                fresh = unsent.count_of(tier.series_number)
                 known = content.estimate - fresh
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
                     values["urgent"] = monotonic_s
         due_s = monotonic_s
-        may_wait = is_read and row.due > due_s and self._table.waiting_count < MAX_WAITING
+        may_wait = is_read and each.due_s > due_s and self._table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
-            due_s += max(0.0, min(urgency.longest_wait_s(part.tiers), self._max_interval_s) - self._interval_s)
-            self._table.waiting_count += row.unsent is None
-        if due_s < row.due:
+            due_s += max(0.0, min(part.wait_s, self._max_interval_s) - self._interval_s)
+            self._table.waiting_count += each.unsent is None
+        if due_s < each.due_s:
             values["due"] = due_s
         return values
 
-    def _postpone(self, counted: Sequence[tuple[Opened, Cells]], cost: int) -> None:
-        if any(cells for _, cells in counted):
+    def _postpone(self, opened: Sequence[Opened], cost: int) -> None:
+        if any(each.starts for each in opened):
             self._table.lock_timeout_count += 1
             self._has_postponed = True
-        for each, cells in counted:
-            if len(self._postponed) < MAX_POSTPONED or each.name in self._postponed:
-                postponed = self._postponed.setdefault(each.name, Postponed(each.part, {}))
-                for number, start_s in cells.items():
-                    add_hits(postponed.hits, series_of(number), start_s, cost)
+        for each in opened:
+            if each.starts and (len(self._postponed) < MAX_POSTPONED or each.name in self._postponed):
+                postponed = self._postponed.setdefault(each.name, Postponed(each.part, Cells(None)))
+                for number, start_s in each.starts.items():
+                    postponed.hits.add(number, start_s, cost)
 
     def _count_postponed(self, now_s: float) -> None:
         """Write what was postponed, as long as the lock can be taken."""
         while self._postponed:
             rows = [(name, self._postponed[name].part) for name in list(self._postponed)[:POSTPONED_STEP]]
-            written = [self._written(each, {}, now_s) for each in self._open(rows, now_s, is_counted=True)]
+            opened = self._open(rows, now_s, is_counted=True)
+            written = [self._written(each, now_s) for each in opened]
             try:
                 if self._table.write(written):
                     self._forget_postponed(written)
@@ -371,7 +368,7 @@ class RequestCounter:
 
     def _ask(self, each: Opened) -> None:
         """Have the next cycle look at a document, because of a request that counts nowhere."""
-        if self._is_shared and not Row(*each.row).is_asked:
+        if self._is_shared and not each.is_asked:
             self._table.ask(each.name, self._monotonic())
 
 
@@ -382,18 +379,3 @@ def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], 
         tiers += each.part.tiers
         contents += each.totals.contents(each.part.tiers, now_s)
     return tiers, contents
-
-
-def _held_after(packed: bytes | None, part: Part, cells: Cells, cost: int, now_s: float) -> bytes | None:
-    """Return held hits after further ones."""
-    held = unpack_hits(packed)
-    for number, start_s in cells.items():
-        add_hits(held, series_of(number), start_s, cost)
-    drop_over(held, part.horizons, now_s)
-    return pack_hits(held)
-
-
-def _held(each: Opened, now_s: float) -> HeldRow:
-    """Return a row that a request counts in with all of its limits."""
-    starts = {tier.series_number: int(now_s // tier.frame_s) * tier.frame_s for tier in each.part.tiers}
-    return HeldRow(each.name, each.part, starts)

@@ -5,9 +5,10 @@ an outage they may be far apart.
 """
 
 import math
-import struct
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from oauth_ratelimit.core.tier import FLAG_BITS, Content, Series, Tier, number_of, series_of
@@ -21,7 +22,8 @@ Frames = dict[int, int]
 """Hits by frame start in seconds since the epoch."""
 
 _HORIZON, _NEWEST, _COUNT, _COUNTS = 1, 2, 3, 4  # places of what belongs to a series, after its number
-_CELL = struct.Struct("=3q")  # number of the series, start of the frame, hits
+_CELL = 3  # numbers of a cell: that of the series, the start of the frame, and the hits
+_NO_HITS = array("q", [0])
 
 
 class Counted(NamedTuple):
@@ -44,7 +46,7 @@ class Totals:
         self.has_new_frame = False  # a frame began with a hit since
         self.is_moved = False  # hits of frames that are far ahead were brought back
         self._now_s = now_s
-        self._numbers = numbers = list(struct.unpack(f"={len(packed) // 8}q", packed))
+        self._numbers = numbers = array("q", packed)
         places: dict[int, int] = {}  # where each series begins, by its number
         self._places = places
         place, end, soon_s = 0, len(numbers), now_s + AHEAD_S
@@ -60,28 +62,16 @@ class Totals:
             self.is_moved = is_moved
 
     def contents(self, tiers: Iterable[Tier], now_s: float) -> list[Content]:
-        """Return the content of the window of each tier.
-
-        Hits of later frames count now: they come from an instance whose clock is ahead, or this one's was set back.
-        """
-        contents, numbers = [], self._numbers
+        """Return the content of the window of each tier."""
+        contents, numbers, places = [], self._numbers, self._places
         for tier in tiers:
-            frame_s, frame_count = tier.frame_s, tier.frame_count
-            start_s = int(now_s // frame_s) * frame_s
-            current, past = 0, numbers[:0]
-            place = self._places.get(tier.series_number)
-            if place is not None:
+            place = places.get(tier.series_number)
+            if place is None:
+                contents.append(tier.content_of(0, (), now_s))
+            else:
                 first = place + _COUNTS
-                end = first + numbers[place + _COUNT]
-                later = (numbers[place + _NEWEST] - start_s) // frame_s  # frames
-                if later >= 0:
-                    rest = min(first + later + 1, end)
-                    current, past = sum(numbers[first:rest]), numbers[rest : min(rest + frame_count, end)]
-                elif later >= -frame_count:
-                    past = ([0] * (-later - 1) + numbers[first:end])[:frame_count]
-                while past and not past[-1]:
-                    past.pop()
-            contents.append(tier.content_of(current, past, start_s + frame_s - now_s))
+                counts = numbers[first : first + numbers[place + _COUNT]]
+                contents.append(tier.content_of(numbers[place + _NEWEST], counts, now_s))
         return contents
 
     def add(self, series_number: int, start_s: int, count: int, horizon_s: int) -> None:
@@ -89,7 +79,7 @@ class Totals:
         numbers, place = self._numbers, self._places.get(series_number)
         if place is None:
             place = self._places[series_number] = len(numbers)
-            numbers += (series_number, horizon_s, start_s, 1, 0)
+            numbers.extend((series_number, horizon_s, start_s, 1, 0))
             self.has_new_frame = True
         if numbers[place + _HORIZON] < horizon_s:
             numbers[place + _HORIZON] = horizon_s
@@ -102,19 +92,19 @@ class Totals:
             later = (numbers[place + _NEWEST] - start_s) // frame_s
             if later < 0:
                 self.has_new_frame = True
-                counts = ([0] * min(-later, MAX_COUNTS) + counts)[:MAX_COUNTS]
+                counts = (_NO_HITS * min(-later, MAX_COUNTS) + counts)[:MAX_COUNTS]
                 while len(counts) > 1 and not counts[-1]:
                     counts.pop()
                 numbers[place + _NEWEST] = start_s
             elif later < MAX_COUNTS:
-                counts += [0] * (later + 1 - len(counts))
+                counts += _NO_HITS * (later + 1 - len(counts))
                 at += later
             else:
                 return  # no window reaches it
             self._replace(place, counts)
         numbers[at] = min(numbers[at] + count, MAX_HITS)
 
-    def _replace(self, place: int, counts: list[int]) -> None:
+    def _replace(self, place: int, counts: "array[int]") -> None:
         """Replace the counts of the series that begins at a place."""
         numbers, first = self._numbers, place + _COUNTS
         more = len(counts) - numbers[place + _COUNT]
@@ -132,27 +122,83 @@ class Totals:
             if 0 <= later < self._numbers[place + _COUNT] and self._numbers[place + _COUNTS + later]:
                 self._numbers[place + _COUNTS + later] -= 1
 
-    def drop_over(self, horizons: Mapping[int, int], now_s: float) -> None:
+    def drop_over(self, horizons: Mapping[int, int], now_s: float, *, counted: Collection[int] = ()) -> None:
         """Drop the frames that no window reaches any more, by the longest horizon of each series that was ever named.
 
-        ``horizons`` are those of the present limits, by number of the series.
+        ``horizons`` are those of the present limits, by number of the series, and ``counted`` the series that a hit of
+        now was added to.
         """
-        if len(self._places) == 1 and not self.has_new_frame and not self.is_moved:
-            return  # nothing else is over while its newest frame lasts
+        if len(counted) == len(self._places) and not self.has_new_frame and not self.is_moved:
+            return  # nothing else is over while their newest frames last
         numbers = self._numbers
         for number, place in self._places.items():
             numbers[place + _HORIZON] = horizon_s = max(numbers[place + _HORIZON], horizons.get(number, 0))
             kept = max(0, -int((now_s - horizon_s - numbers[place + _NEWEST]) // (number >> FLAG_BITS)))
             if kept < numbers[place + _COUNT]:
-                self._replace(place, numbers[place + _COUNTS : place + _COUNTS + kept] or [0])
+                self._replace(place, numbers[place + _COUNTS : place + _COUNTS + kept] or _NO_HITS)
 
     def packed(self) -> bytes:
-        return struct.pack(f"={len(self._numbers)}q", *self._numbers)
+        return self._numbers.tobytes()
+
+
+class Cells:
+    """Hits of single frames, as they are packed: those of a row that are to be sent, or whose response is not known."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, packed: bytes | None) -> None:
+        self._numbers = array("q", packed or b"")
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the number of the series, the start of the frame, and the hits, of each frame."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+    def _find(self, series_number: int, start_s: int) -> int | None:
+        """Return the place of a frame, None if it has no hits. The newest ones are looked at first."""
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] == start_s and numbers[place] == series_number:
+                return place
+        return None
+
+    def add(self, series_number: int, start_s: int, count: int) -> None:
+        """Add hits to a frame."""
+        place = self._find(series_number, start_s)
+        if place is None:
+            self._numbers.extend((series_number, start_s, count))
+        else:
+            self._numbers[place + 2] = min(self._numbers[place + 2] + count, MAX_HITS)
+
+    def remove_hit(self, series_number: int, start_s: int) -> bool:
+        """Remove a hit of a frame, and return whether there was one."""
+        place = self._find(series_number, start_s)
+        if place is None:
+            return False
+        self._numbers[place + 2] -= 1
+        if not self._numbers[place + 2]:
+            del self._numbers[place : place + _CELL]
+        return True
+
+    def drop_over(self, horizons: Mapping[int, int], now_s: float) -> None:
+        """Drop the frames that no window reaches any more."""
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] <= now_s - horizons.get(numbers[place], MAX_HORIZON_S):
+                del numbers[place : place + _CELL]
+
+    def count_of(self, series_number: int) -> int:
+        """Return the hits of a series."""
+        return sum([count for number, _, count in self if number == series_number])
+
+    def packed(self) -> bytes | None:
+        """Return the packed hits, None if there are none."""
+        return self._numbers.tobytes() or None
 
 
 def unpack(packed: bytes) -> Counted:
     """Return the hits and horizons of packed totals."""
-    numbers = struct.unpack(f"={len(packed) // 8}q", packed)
+    numbers = array("q", packed)
     found = Counted({}, {})
     place = 0
     while place < len(numbers):
@@ -178,13 +224,13 @@ def pack(hits: Hits, horizons: Mapping[Series, int]) -> bytes:
                 counts[index] = min(counts[index] + count, MAX_HITS)
         horizon_s = horizons.get(series, MAX_HORIZON_S)
         numbers += (number_of(series), horizon_s, newest * series.frame_s, len(counts), *counts)
-    return struct.pack(f"={len(numbers)}q", *numbers)
+    return array("q", numbers).tobytes()
 
 
 def unpack_hits(packed: bytes | None) -> dict[Series, Frames]:
     """Return hits that are to be sent; none for None."""
     hits: dict[Series, Frames] = {}
-    for number, start_s, count in _CELL.iter_unpack(packed or b""):
+    for number, start_s, count in Cells(packed):
         hits.setdefault(series_of(number), {})[start_s] = count
     return hits
 
@@ -192,7 +238,7 @@ def unpack_hits(packed: bytes | None) -> dict[Series, Frames]:
 def pack_hits(hits: Hits) -> bytes | None:
     """Return packed hits, None if there are none."""
     cells = [(number_of(series), *frame) for series, frames in hits.items() for frame in frames.items()]
-    return b"".join([_CELL.pack(*cell) for cell in cells]) or None
+    return array("q", chain.from_iterable(cells)).tobytes() or None
 
 
 @lru_cache(maxsize=1000)
@@ -208,17 +254,6 @@ def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
 def add_hits(hits: dict[Series, Frames], series: Series, start_s: int, count: int) -> None:
     frames = hits.setdefault(series, {})
     frames[start_s] = min(frames.get(start_s, 0) + count, MAX_HITS)
-
-
-def remove_hit(hits: dict[Series, Frames], series: Series, start_s: int) -> bool:
-    """Remove a hit of a frame, and return whether there was one."""
-    frames = hits.get(series, {})
-    count = frames.get(start_s, 0)
-    if count > 1:
-        frames[start_s] = count - 1
-    elif count:
-        del frames[start_s]
-    return count > 0
 
 
 def merged(*sources: Hits) -> dict[Series, Frames]:

@@ -15,6 +15,7 @@ from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 CLIENT_TOTAL = "client_total"
 MAX_CONFIGURED_LENGTH = 1024  # characters of a name in the configuration
+WAITS_PER_WINDOW = 10  # of hits far from a limit, so that they are sent while they matter
 SPARE_CLIENTS = 1000  # whose rules are kept, beyond one for each key allowed; all are found anew after so many
 
 
@@ -25,6 +26,7 @@ class Part(NamedTuple):
     horizons: Mapping[Series, int]  # seconds for which a frame of each series can matter
     horizon_s: int  # the longest of them
     horizon_by_number: Mapping[int, int]  # all of them by number of the series
+    wait_s: float  # seconds for which hits of a key that is far from these limits may wait
 
     @classmethod
     def of(cls, tiers: tuple[Tier, ...]) -> "Part | None":
@@ -33,7 +35,10 @@ class Part(NamedTuple):
         for tier in tiers:
             horizons = extend_horizons(horizons, {tier.series: min(tier.horizon_s, MAX_HORIZON_S)})
         by_number = {number_of(series): horizon_s for series, horizon_s in horizons.items()}
-        return cls(tiers, horizons, max(horizons.values()), by_number) if tiers else None
+        if not tiers:
+            return None
+        wait_s = min(tier.window_s for tier in tiers) / WAITS_PER_WINDOW
+        return cls(tiers, horizons, max(horizons.values()), by_number, wait_s)
 
 
 Rows = tuple[tuple[str, Part], ...]

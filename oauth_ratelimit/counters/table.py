@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
@@ -73,21 +73,8 @@ CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = k
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
 
 
-class Row(NamedTuple):
-    """Row as a request reads it, the last fields only if there is a store."""
-
-    hits: bytes
-    change: int
-    unsent: bytes | None = None
-    held: bytes | None = None
-    writer_count: int = 0
-    is_asked: int = 0
-    due: float = 0.0
-    urgent: float | None = None
-
-
 READ_LOCAL = "SELECT hits, change FROM rows WHERE name = ?"
-READ_SHARED = f"SELECT {', '.join(Row._fields)} FROM rows WHERE name = ?"
+READ_SHARED = "SELECT hits, change, unsent, held, writer_count, is_asked, due, urgent FROM rows WHERE name = ?"
 READ_HELD = "SELECT hits, change, held, taken FROM rows WHERE name = ?"
 
 

@@ -9,7 +9,6 @@ FAR_RATIO = 1 / 8  # of a limit: a key is far while this is not used up, if othe
 FEWEST_UNSENT = 3  # hits of each instance; a limit that allows fewer is never far, so small limits are kept closely
 UNSENT_RATIO = 1 / 20  # of a limit: unsent hits of all known instances together on a key that is far from it, or unread
 FEW_HITS = 10  # a new key that may have fewer unsent hits is synchronised at once, any other with the next cycle
-WAITS_PER_WINDOW = 10  # so that hits are sent while they matter
 
 
 def must_send(tier: Tier, known: float, unsent: int, *, writer_count: int, is_read: bool) -> bool:
@@ -49,8 +48,3 @@ def is_far(tiers: Sequence[Tier], contents: Iterable[Content], *, writer_count: 
         and tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count
         for tier, content in zip(tiers, contents, strict=True)
     )
-
-
-def longest_wait_s(tiers: Iterable[Tier]) -> float:
-    """Return the seconds for which hits of a key that is far from its limits may wait."""
-    return min((tier.window_s for tier in tiers), default=0) / WAITS_PER_WINDOW

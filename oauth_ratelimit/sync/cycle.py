@@ -14,7 +14,6 @@ from math import inf
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Content, Tier
-from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
@@ -245,7 +244,7 @@ class SyncCycle:
             self._found_rates[replica.name] = reading.found_rate(remote.hits, remote.passed_s)
         gap_s = self._read_gap_s(replica, now_s)
         if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
-            wait_s = urgency.longest_wait_s(replica.tiers) if replica.is_far(now_s) else 0.0
+            wait_s = replica.part.wait_s if replica.part and replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
             if replica.must_send(now_s):
                 replica.urgent_s = monotonic_s

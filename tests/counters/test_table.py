@@ -5,14 +5,27 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from oauth_ratelimit.counters.table import READ_LOCAL, READ_SHARED, HostTable, Row, Written
+from oauth_ratelimit.counters.table import READ_LOCAL, READ_SHARED, HostTable, Written
 
 DUE_S = 100.0
 NAMES = ("ann", "bob", "total")
+
+
+class Row(NamedTuple):
+    """Columns of ``READ_SHARED``."""
+
+    hits: bytes
+    change: int
+    unsent: bytes | None
+    held: bytes | None
+    writer_count: int
+    is_asked: int
+    due: float
+    urgent: float | None
 
 
 def a_table(*names: str, max_keys: int = 100) -> HostTable:
