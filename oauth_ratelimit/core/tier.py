@@ -87,13 +87,14 @@ class Tier:
         frame_s, frame_count = self.frame_s, self.frame_count
         start_s = int(now_s // frame_s) * frame_s
         later = (newest_s - start_s) // frame_s  # frames
-        if later >= 0:
-            current, past = sum(counts[: later + 1]), counts[later + 1 : later + 1 + frame_count]
-        else:
-            current, past = 0, (*(0,) * min(-later - 1, frame_count), *counts)[:frame_count]
+        if later > 0:
+            counts = (sum(counts[: later + 1]), *counts[later + 1 :])
+        elif later < 0:
+            counts = (*(0,) * -later, *counts) if -later <= frame_count else (0,)
+        past = counts[1 : frame_count + 1]
         while past and not past[-1]:
             past = past[:-1]
-        return self._content(current, past, start_s + frame_s - now_s)
+        return self._content(counts[0], past, start_s + frame_s - now_s)
 
     def _content(self, current: int, past: Sequence[int], left_s: float) -> Content:
         """Return the content of a window with these hits."""

@@ -218,15 +218,15 @@ class RequestCounter:
 
     def _open(self, rows: Iterable[tuple[str, Part]], now_s: float, *, is_counted: bool = False) -> list[Opened]:
         """Return the rows of a request, after adding those of new keys if there is room."""
-        found = []
+        opened = []
         for name, part in rows:
             row = self._table.read(self._read, name) or self._add_row(name, part, now_s, is_counted=is_counted)
             if row is None:
                 self._is_exhausted = True
             else:
-                found.append((name, part, row))
-        latest_s = max(now_s, self._clock())  # others may have counted in later frames since the time was read
-        opened = [Opened(name, part, Totals(row[0], latest_s), {}, *row[1:]) for name, part, row in found]
+                # Others may have counted in later frames since the time was read.
+                totals = Totals(row[0], max(now_s, self._clock()))
+                opened.append(Opened(name, part, totals, {}, *row[1:]))
         for each in opened if self._postponed else ():
             if each.name in self._postponed:
                 part, hits = self._postponed[each.name]

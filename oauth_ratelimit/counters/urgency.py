@@ -43,8 +43,8 @@ def alert_unread(tier: Tier, *, writer_count: int) -> int:
 
 def is_far(tiers: Sequence[Tier], contents: Iterable[Content], *, writer_count: int) -> bool:
     """Return whether only ``FAR_RATIO`` of each limit would be used up if every instance counted as much as this."""
-    return all(
-        content.estimate * writer_count < FAR_RATIO * tier.limit
-        and tier.limit * UNSENT_RATIO >= FEWEST_UNSENT * writer_count
-        for tier, content in zip(tiers, contents, strict=True)
-    )
+    for tier, content in zip(tiers, contents, strict=True):
+        is_near = content.estimate * writer_count >= FAR_RATIO * tier.limit
+        if is_near or tier.limit * UNSENT_RATIO < FEWEST_UNSENT * writer_count:
+            return False
+    return True
