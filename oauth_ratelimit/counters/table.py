@@ -532,7 +532,7 @@ def _update(columns: tuple[tuple[str, ...], ...]) -> str:
     names, unchanged, place = [], [], 1
     for of_row in columns:
         names.append(f"?{place}")
-        unchanged.append(f"EXISTS (SELECT 1 FROM rows WHERE name = ?{place} AND change = ?{place + 1})")
+        unchanged.append(f"(SELECT change FROM rows WHERE name = ?{place}) = ?{place + 1}")
         for value_place, column in enumerate(of_row, start=place + 2):
             cases[column] = cases.get(column, "") + f" WHEN ?{place} THEN ?{value_place}"
         place += 2 + len(of_row)
