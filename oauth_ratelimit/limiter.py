@@ -106,7 +106,7 @@ class Limiter:
         return SyncCycle(
             self._store,
             table,
-            lambda key: self._rules.part_of(key),
+            lambda: self._rules,
             interval_s=self.settings.sync.interval_s,
             max_interval_s=self.settings.sync.max_interval_s,
             clock=self.now_s,

@@ -61,6 +61,10 @@ class Totals:
             Totals.__init__(self, pack(hits, horizons), math.inf)
             self.is_moved = is_moved
 
+    def horizons(self) -> dict[Series, int]:
+        """Return the longest horizon of each series that was ever named."""
+        return {series_of(number): self._numbers[place + _HORIZON] for number, place in self._places.items()}
+
     def contents(self, tiers: Iterable[Tier], now_s: float) -> list[Content]:
         """Return the content of the window of each tier."""
         contents, numbers, places = [], self._numbers, self._places
@@ -241,14 +245,19 @@ def pack_hits(hits: Hits) -> bytes | None:
     return array("q", chain.from_iterable(cells)).tobytes() or None
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=1000)  # most rows have the same ones, so they share the result
 def unpack_horizons(packed: bytes) -> Mapping[Series, int]:
-    """Return horizons that were packed without hits. Most rows have the same ones, so they share the result."""
+    """Return horizons that were packed without hits."""
     return unpack(packed).horizons
 
 
 def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
-    return pack({series: {} for series in horizons}, horizons)
+    return _pack_horizons(tuple(horizons.items()))
+
+
+@lru_cache(maxsize=1000)
+def _pack_horizons(horizons: tuple[tuple[Series, int], ...]) -> bytes:
+    return pack({series: {} for series, _ in horizons}, dict(horizons))
 
 
 def add_hits(hits: dict[Series, Frames], series: Series, start_s: int, count: int) -> None:

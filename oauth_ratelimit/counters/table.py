@@ -383,8 +383,9 @@ class HostTable:
 
     def ask(self, name: str, due_s: float) -> None:
         """Note a request that is counted nowhere, so that the next cycle looks at the document; unless it is locked."""
+        asked = "UPDATE rows SET is_asked = 1, due = min(due, ?), change = change + 1 WHERE name = ?"
         with suppress(sqlite3.Error):
-            self._connection.execute("UPDATE rows SET is_asked = 1, due = min(due, ?) WHERE name = ?", (due_s, name))
+            self._connection.execute(asked, (due_s, name))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -427,15 +428,20 @@ class HostTable:
         return True
 
     def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
+        """Return ``change`` and ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
         marks = ", ".join("?" * len(names))
-        found = self._connection.execute(f"SELECT {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})", names)
-        rows = {row[0]: row for row in found}
+        selected = f"SELECT change, {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})"
+        rows = {row[1]: row for row in self._connection.execute(selected, names)}
         return [rows[name] for name in names if name in rows]
 
-    def store(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Write ``SYNC_COLUMNS`` of rows that exist."""
-        assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(SYNC_COLUMNS[1:], start=2))
+    def changes(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Return the rows that exist, each with the number of its last change."""
+        marks = ", ".join("?" * len(names))
+        return self._connection.execute(f"SELECT name, change FROM rows WHERE name IN ({marks})", names).fetchall()
+
+    def store(self, columns: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write some columns of rows that exist: the name of each, and its values."""
+        assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(columns, start=2))
         self._connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -506,7 +512,7 @@ class HostTable:
 
     def end_waiting(self, now_s: float, until_s: float) -> None:
         """Have the next cycle take the rows whose hits wait. Takes the lock."""
-        ended = "UPDATE rows SET due = ? WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
+        ended = "UPDATE rows SET due = ?, change = change + 1 WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
         with self.transaction():
             self._connection.execute(ended, (now_s, now_s, until_s))
 

@@ -14,7 +14,7 @@ from math import inf
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Content, Tier
-from oauth_ratelimit.counters.rules import Part, is_total_scope, key_of, row_name
+from oauth_ratelimit.counters.rules import RuleBook, is_total_scope, key_of, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
@@ -39,14 +39,14 @@ LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for 
 class SyncCycle:
     """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
 
-    ``part_of`` returns the limits that count in a row. Of the processes that count in one file, one at a time works.
+    ``rules`` returns the limits that apply now. Of the processes that count in one file, one at a time works.
     """
 
     def __init__(
         self,
         store: CounterStore | None,
         table: HostTable,
-        part_of: Callable[[Key], Part | None],
+        rules: Callable[[], RuleBook],
         *,
         interval_s: float,
         max_interval_s: float,
@@ -55,7 +55,7 @@ class SyncCycle:
         server_clock: ServerClock | None,
     ) -> None:
         self._table = table
-        self._rows = ReplicaTable(table, part_of, store.progress if store else lambda: None)
+        self._rows = ReplicaTable(table, rules, store.progress if store else lambda: None)
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._clock = clock
@@ -186,6 +186,7 @@ class SyncCycle:
                 self._leave(part, report, is_failed=True)
             else:
                 self._leave(rest, report, is_failed=report.is_cut_short)
+            self._rows.release()
 
     def _exchange(
         self, names: Sequence[str], report: CycleReport, *, is_urgent: bool, reads_all: bool
@@ -193,7 +194,7 @@ class SyncCycle:
         """Flush rows, pull those whose write did not show the total, and return those that needed neither."""
         if self._flusher is None or report.is_cut_short:
             return names
-        replicas = self._rows.load(names)
+        replicas = self._rows.take(names)
         current = self._flusher.flush(replicas, report, is_urgent=is_urgent)
         to_pull = [
             replica.name

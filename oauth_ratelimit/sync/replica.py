@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from oauth_ratelimit.core.key import Key
@@ -19,13 +19,14 @@ from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import (
     AHEAD_S,
-    Counted,
     Frames,
+    Totals,
     bring_back,
     drop_over,
     merged,
+    pack,
+    pack_hits,
     pack_horizons,
-    unpack,
     unpack_hits,
     unpack_horizons,
 )
@@ -76,7 +77,10 @@ class Replica:
     """Row of the host table during one step of the sync cycle. What few steps need is unpacked at the first look."""
 
     name: str
-    packed: tuple[bytes, bytes | None]  # the hits that decisions use, and of them those that are in no write
+    change: int  # number of the row's last change
+    columns: Sequence[Any]  # of the row, as it was loaded or stored
+    hits: bytes  # packed hits that decisions use
+    packed_unsent: bytes | None  # of them, those that are in no write
     writer_count: int  # instances that have written the document lately, this one included; 0 if it was never read
     is_asked: bool  # a request came since the last cycle that took the row
     due_s: float
@@ -89,31 +93,30 @@ class Replica:
     key: Key
     part: Part | None  # the limits that count in it, None without any
     is_forgotten: bool = False  # the row is removed at the end of the step
-    changed_hits: Counted | None = None  # after a read
-    _counted: Counted | None = None
+    _totals: Totals | None = None
+    _horizons: Mapping[Series, int] | None = None
     _unsent: dict[Series, Frames] | None = None
 
     @property
-    def hits(self) -> dict[Series, Frames]:
-        """Hits that decisions use."""
-        return self._unpacked().hits
+    def totals(self) -> Totals:
+        """Hits that decisions use, to look at."""
+        if self._totals is None:
+            self._totals = Totals(self.hits, inf)
+        return self._totals
 
     @property
     def horizons(self) -> Mapping[Series, int]:
         """Seconds for which a frame of each series can matter."""
-        return self._unpacked().horizons
-
-    def _unpacked(self) -> Counted:
-        if self._counted is None:
-            hits, horizons = unpack(self.packed[0])  # of series with hits
-            self._counted = Counted(hits, extend_horizons(horizons, self.part.horizons) if self.part else horizons)
-        return self._counted
+        if self._horizons is None:
+            horizons = self.totals.horizons()  # of series with hits
+            self._horizons = extend_horizons(horizons, self.part.horizons) if self.part else horizons
+        return self._horizons
 
     @property
     def unsent(self) -> dict[Series, Frames]:
         """Hits that are in no write. Not to be changed in place: an attempt may hold them."""
         if self._unsent is None:
-            self._unsent = unpack_hits(self.packed[1])
+            self._unsent = unpack_hits(self.packed_unsent)
         return self._unsent
 
     @unsent.setter
@@ -122,7 +125,7 @@ class Replica:
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self.packed[1]) if self._unsent is None else bool(self._unsent)
+        return bool(self.packed_unsent) if self._unsent is None else bool(self._unsent)
 
     @property
     def is_total(self) -> bool:
@@ -153,9 +156,27 @@ class Replica:
         """Hits that were counted here and that no document is known to hold."""
         return merged(self.unsent, self.attempt.hits if self.attempt else {})
 
-    def contents(self, now_s: float) -> tuple[Content, ...]:
+    def contents(self, now_s: float) -> Sequence[Content]:
         """Return the content of the window of each tier."""
-        return tuple([tier.content(self.hits.get(tier.series, {}), now_s) for tier in self.tiers])
+        return self.totals.contents(self.tiers, now_s)
+
+    def new_columns(self) -> Sequence[Any]:
+        """Return the columns of the row as it is to be stored."""
+        attempt = self.attempt
+        return (
+            self.name,
+            self.hits,
+            self.packed_unsent if self._unsent is None else pack_hits(self._unsent),
+            self.writer_count,
+            self.is_asked,
+            self.due_s,
+            self.urgent_s,
+            self.requested_s,
+            self.held,
+            None if attempt is None else pack_hits(attempt.hits),
+            None if attempt is None else attempt.dump(),
+            *self.document.columns(),
+        )
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether all hits counted here have left every window."""
@@ -304,7 +325,7 @@ class Replica:
         hits = merged(_useful(known, now_s), self.in_flight, unpack_hits(self.held))
         bring_back(hits, now_s)
         drop_over(hits, horizons, now_s)
-        self._counted = self.changed_hits = Counted(hits, horizons)
+        self.hits, self._totals, self._horizons = pack(hits, horizons), None, horizons
         after = [content.current + sum(content.past) for content in self.contents(now_s)]
         return max((new - old for new, old in zip(after, before, strict=True)), default=0)
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.counters.hits import pack, pack_hits, unpack_hits
-from oauth_ratelimit.counters.rules import Part, key_of
-from oauth_ratelimit.counters.table import HostTable
+from oauth_ratelimit.counters.hits import unpack_hits
+from oauth_ratelimit.counters.rules import RuleBook, key_of
+from oauth_ratelimit.counters.table import SYNC_COLUMNS, HostTable
 from oauth_ratelimit.process.yielding import pause
 from oauth_ratelimit.sync.attempt import Attempt
 from oauth_ratelimit.sync.replica import Document, Replica
@@ -18,12 +17,12 @@ STEP = 50  # rows of one transaction: requests wait for its end; more would make
 class ReplicaTable:
     """Rows of the host table as replicas. ``progress`` returns how far the state of the store has come."""
 
-    def __init__(
-        self, table: HostTable, part_of: Callable[[Key], Part | None], progress: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, table: HostTable, rules: Callable[[], RuleBook], progress: Callable[[], int | None]) -> None:
         self.table = table
-        self._part_of = part_of
+        self._rules = rules
         self._progress = progress
+        self._kept: dict[str, Replica | None] = {}  # by name; None while a step changes it, and if the step has failed
+        self._kept_rules = rules()
 
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
@@ -34,9 +33,23 @@ class ReplicaTable:
             found += [self._replica(row) for row in rows]
         return found
 
+    def take(self, names: Sequence[str]) -> list[Replica]:
+        """Load replicas for the steps that follow. Until ``release``, rows are loaded again only if they have changed.
+
+        A request or another process raises the number of a row's change. New limits have all loaded again.
+        """
+        self._kept_rules = self._rules()
+        replicas = self.load(names)
+        self._kept = {replica.name: replica for replica in replicas}
+        return replicas
+
+    def release(self) -> None:
+        """Keep no replicas for further steps."""
+        self._kept = {}
+
     def is_limited(self, name: str) -> bool:
         """Return True if limits count in a row."""
-        return self._part_of(key_of(name)) is not None
+        return self._rules().part_of(key_of(name)) is not None
 
     def unsent_names(self) -> list[str]:
         """Return the rows with hits that no document is known to hold."""
@@ -62,21 +75,59 @@ class ReplicaTable:
         Raises ``TermOver`` if another process synchronises them by now.
         """
         with self.table.change(self._progress()):
-            replicas = list(map(self._replica, self.table.load(names)))
-            urgent = {replica.name: replica.urgent_s for replica in replicas}
+            replicas = self._current(names)
             yield replicas
-            self.table.store([_columns_of(replica) for replica in replicas if not replica.is_forgotten])
-            self.table.delete([replica.name for replica in replicas if replica.is_forgotten])
-        if any(replica.urgent_s not in (None, urgent[replica.name]) for replica in replicas):
+            is_urgent = self._store([replica for replica in replicas if not replica.is_forgotten])
+            if forgotten := [replica.name for replica in replicas if replica.is_forgotten]:
+                self.table.delete(forgotten)
+        if is_urgent:
             self.table.wake()
+        self._kept.update((replica.name, replica) for replica in replicas if replica.name in self._kept)
+
+    def _current(self, names: Sequence[str]) -> list[Replica]:
+        """Return the replicas of rows as they are now. None is kept any more, until what follows is stored."""
+        kept = {name: replica for name in names if (replica := self._kept.get(name)) is not None}
+        self._kept.update(dict.fromkeys(kept))
+        if self._rules() is not self._kept_rules:
+            kept = {}
+        current = dict.fromkeys(names)
+        for name, change in self.table.changes(list(kept)):
+            replica = kept[name]
+            if replica.change == change:
+                replica.known_writer_count = self.table.max_writer_count
+                current[name] = replica
+        for row in self.table.load([name for name, replica in current.items() if replica is None]):
+            replica = self._replica(row)
+            current[replica.name] = replica
+        return [replica for replica in current.values() if replica is not None]
+
+    def _store(self, replicas: Sequence[Replica]) -> bool:
+        """Store what has changed, and return whether a row became urgent."""
+        is_urgent = False
+        rows: dict[tuple[str, ...], list[Sequence[Any]]] = {}  # by columns that have changed
+        for replica in replicas:
+            columns = replica.new_columns()
+            compared = zip(SYNC_COLUMNS, columns, replica.columns, strict=True)
+            changed = {column: new for column, new, old in compared if new != old}
+            if changed:
+                rows.setdefault(tuple(changed), []).append((replica.name, *changed.values()))
+                replica.change, replica.columns = replica.change + 1, columns
+                is_urgent = is_urgent or changed.get("urgent") is not None
+        for columns, values in rows.items():
+            self.table.store(columns, values)
+        return is_urgent
 
     def _replica(self, row: Sequence[Any]) -> Replica:
-        name, hits, unsent, *plain, attempted, attempt = row[:11]
+        change, *columns = row
+        name, hits, unsent, *plain, attempted, attempt = columns[:11]
         key = key_of(name)
         writer_count, is_asked, due_s, urgent_s, requested_s, held = plain
         return Replica(
             name,
-            (hits, unsent),
+            change,
+            columns,
+            hits,
+            unsent,
             writer_count,
             bool(is_asked),
             due_s,
@@ -84,26 +135,8 @@ class ReplicaTable:
             requested_s,
             held,
             None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
-            Document.of(row[11:]),
+            Document.of(columns[11:]),
             self.table.max_writer_count,
             key,
-            self._part_of(key),
+            self._rules().part_of(key),
         )
-
-
-def _columns_of(replica: Replica) -> Sequence[Any]:
-    attempt, counted = replica.attempt, replica.changed_hits
-    return (
-        replica.name,
-        replica.packed[0] if counted is None else pack(*counted),
-        pack_hits(replica.unsent) if replica.has_unsent else None,
-        replica.writer_count,
-        replica.is_asked,
-        replica.due_s,
-        replica.urgent_s,
-        replica.requested_s,
-        replica.held,
-        None if attempt is None else pack_hits(attempt.hits),
-        None if attempt is None else attempt.dump(),
-        *replica.document.columns(),
-    )
