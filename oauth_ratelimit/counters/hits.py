@@ -247,8 +247,8 @@ def pack_hits(hits: Hits) -> bytes | None:
 
 @lru_cache(maxsize=1000)  # most rows have the same ones, so they share the result
 def unpack_horizons(packed: bytes) -> Mapping[Series, int]:
-    """Return horizons that were packed without hits."""
-    return unpack(packed).horizons
+    numbers = array("q", packed)
+    return dict(zip(map(series_of, numbers[::2]), numbers[1::2], strict=True))
 
 
 def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
@@ -257,7 +257,8 @@ def pack_horizons(horizons: Mapping[Series, int]) -> bytes:
 
 @lru_cache(maxsize=1000)
 def _pack_horizons(horizons: tuple[tuple[Series, int], ...]) -> bytes:
-    return pack({series: {} for series, _ in horizons}, dict(horizons))
+    """Return the numbers of series, each followed by its horizon."""
+    return array("q", [number for series, horizon_s in horizons for number in (number_of(series), horizon_s)]).tobytes()
 
 
 def add_hits(hits: dict[Series, Frames], series: Series, start_s: int, count: int) -> None:

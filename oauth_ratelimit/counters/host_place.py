@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-LAYOUT = 2  # of the tables; raised with every change of them
+LAYOUT = 3  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
 KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request

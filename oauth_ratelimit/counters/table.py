@@ -53,9 +53,9 @@ CREATE TABLE rows (
     read REAL,                                -- time of the last read; NULL if it was never read, or must be
     known REAL,                               -- time at which the last read or write has shown the hits of others
     newest INTEGER NOT NULL DEFAULT 0,        -- start of the newest frame in it, that of a write under way included
-    horizons BLOB NOT NULL DEFAULT x'',       -- of its series, packed as hits
+    horizons BLOB NOT NULL DEFAULT x'',       -- of its series
     prunable TEXT                             -- parts of it that the next writes remove, as JSON
-) WITHOUT ROWID;
+);
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
 CREATE TABLE host (
@@ -484,15 +484,18 @@ class HostTable:
         With ``only_clean``, those without hits to send.
         """
         clean = " AND unsent IS NULL AND attempt IS NULL" if only_clean else ""
-        part = f"SELECT due, name FROM rows WHERE (due, name) > (?, ?) AND due <= ?{clean} ORDER BY due, name LIMIT ?"
-        last: tuple[float, str] = (after_s, "")
+        part = (
+            "SELECT due, rowid, name FROM rows"
+            f" WHERE (due, rowid) > (?, ?) AND due <= ?{clean} ORDER BY due, rowid LIMIT ?"
+        )
+        last: tuple[float, int] = (after_s, 0)
         while True:
             with self.locked():
                 found = self._connection.execute(part, (*last, until_s, LISTED)).fetchall()
             if not found:
                 return
-            last = found[-1]
-            yield [name for _, name in found]
+            last = found[-1][:2]
+            yield [name for *_, name in found]
 
     def key_count(self) -> int:
         count: int = self._connection.execute("SELECT key_count FROM host").fetchone()[0]
