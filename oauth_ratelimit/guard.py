@@ -1,7 +1,7 @@
 """Guard against guessed passwords and secrets: limits on failed authentications.
 
-A guess is reserved before it is checked, and counted or released afterwards. So guesses that are checked at the same
-time cannot pass a limit together, and only failures are kept, sent and stored.
+A guess is counted before it is checked, in the rows that all processes of a host share, and taken back if it was right.
+So guesses that are checked at the same time cannot pass a limit together, and only failures are kept, sent and stored.
 
 Failures are counted by a limiter of their own, in documents of their own. So nobody who fails uses up a quota of
 tokens, and a flood of failures takes no memory from the keys of tokens.
@@ -27,6 +27,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
+from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
@@ -38,8 +39,9 @@ from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
+POLL_S = 0.05  # after which it looks again: other processes tell nobody of theirs
 RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repeated
-CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
+CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is released after it
 
 
 class Lockout(NamedTuple):
@@ -47,16 +49,19 @@ class Lockout(NamedTuple):
 
     key: FailureKey
     decision: Decision
+    is_busy: bool = False  # True if only guesses that are being checked stand in the way
 
 
 @dataclass(eq=False, slots=True)
 class Guess:
     """A password, or a secret of a client, that is being checked.
 
-    It counts against ``keys`` if it is wrong: none after too many failures, in a dry run.
+    It counts against ``keys`` unless it turns out to be right: none after too many failures, in a dry run.
     """
 
-    keys: Sequence[FailureKey]
+    keys: Sequence[FailureKey] = ()
+    held: Held = ()
+    reported: Lockout | None = None  # that a dry run would deny it with
     begun_s: float = field(default_factory=time.monotonic)
 
 
@@ -87,8 +92,8 @@ class Guard:
         self._statistics = statistics
         self._events = events
         self.limiter: Limiter | None = None
-        self._guesses: dict[FailureKey, set[Guess]] = {}
-        self._settled = Waiters()  # guards the guesses; held while one is reserved or counted
+        self._guesses: set[Guess] = set()  # that are being checked
+        self._settled = Waiters()  # guards the guesses; held while one is reserved or settled
         self.reconfigure(settings)
 
     def is_watching(self, remote_addr: str) -> bool:
@@ -104,32 +109,30 @@ class Guard:
 
         A denial of an exempt attempt, of a trusted client that has proven itself, is reported as a dry run does.
         """
+        wait_s = WAIT_S if waits and not is_exempt else 0.0
         with self._settled:
             self._settled.note_thread()
-            lockout = self._look(keys)
-            if not is_exempt:
-                lockout = self._wait_for_room(keys, lockout, wait_s=WAIT_S if waits else 0.0)
-            if lockout is None:
-                return self._register(keys)
-            if lockout.decision.allowed and any(key.scope in self._enforced for key in keys):
-                guess = self._register(keys)
-            else:
-                guess = Guess(())  # as if it were denied, so it does not count
-        if is_exempt:
-            lockout = lockout._replace(decision=lockout.decision.as_dry_run())
-        self._report(lockout)
-        return guess if lockout.decision.allowed else lockout
+            found = self._wait_for_room(keys, is_exempt=is_exempt, wait_s=wait_s)
+            if isinstance(found, Guess):
+                self._guesses.add(found)
+        lockout = found.reported if isinstance(found, Guess) else found
+        if lockout is not None:
+            self._report(lockout)
+        return found
 
     def settle(self, guess: Guess, *, is_wrong: bool = False) -> None:
-        """Release a guess, and count it if it was wrong. Only the first call has an effect."""
+        """Release a guess, or count it if it was wrong. Only the first call has an effect."""
         with self._settled:
+            if guess not in self._guesses:
+                return
+            self._guesses.remove(guess)
+            if self.limiter is not None:
+                settle = self.limiter.confirm if is_wrong else self.limiter.release
+                settle(guess.held)
+            self._settled.notify_all()
+        if is_wrong and self.is_on and self._metrics is not None:
             for key in guess.keys:
-                self._release(key, guess)
-                if is_wrong:
-                    self._count(key)
-            if guess.keys:
-                guess.keys = ()
-                self._settled.notify_all()
+                self._metrics.record_failure(key.kind.value)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits and modes; counts stay."""
@@ -154,6 +157,7 @@ class Guard:
                 clock=self._clock,
                 denial_events=self._events,
                 place=self._place,
+                keeps_held=True,
             )
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
@@ -164,89 +168,78 @@ class Guard:
 
     def run(self, *, error: StoreError | None = None) -> None:
         if self.limiter is not None:
+            for guess in self._lost():
+                self.settle(guess)
             self.limiter.sync(error=error, is_scheduled=True)
+
+    def _lost(self) -> list[Guess]:
+        expired_s = time.monotonic() - CHECK_S
+        with self._settled:
+            return [guess for guess in self._guesses if guess.begun_s < expired_s]
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything."""
         if self.limiter is not None:
             self.limiter.close(deadline)
 
-    def _look(self, keys: Sequence[FailureKey]) -> Lockout | None:
-        """Return a lockout if an attempt comes after too many failures. Counts nothing."""
-        decisions = [(key, self._peek(key, 1)) for key in keys]
-        lockouts = [Lockout(key, decision) for key, decision in decisions if decision and decision.would_deny]
-        return max(
-            lockouts, key=lambda lockout: (not lockout.decision.allowed, lockout.decision.retry_after_s), default=None
-        )
-
-    def _wait_for_room(self, keys: Sequence[FailureKey], lockout: Lockout | None, *, wait_s: float) -> Lockout | None:
-        """Return the lockout once guesses that are being checked do not matter any more. The condition is held.
-
-        Passwords of one user wait for each other, so that all processes know of a wrong one before the next is checked.
-        """
+    def _wait_for_room(self, keys: Sequence[FailureKey], *, is_exempt: bool, wait_s: float) -> Guess | Lockout:
+        """Hold a guess as soon as those that are being checked leave room for it. The condition is held."""
         deadline_s = time.monotonic() + wait_s
         has_waited = False
-        while lockout is None or lockout.decision.allowed:
+        while True:
             left_s = deadline_s - time.monotonic()
-            crowded = self._crowded(keys, one_at_a_time=left_s > 0, has_waited=has_waited)
-            if crowded is None or left_s <= 0:
-                return crowded or lockout
-            if not has_waited and not self._settled.has_place_for(crowded.key):
-                return crowded
-            self._settled.wait_for_key(crowded.key, left_s)
+            earlier = self._earlier(keys, has_waited=has_waited) if left_s > 0 else None
+            found = earlier or self._hold(keys, is_exempt=is_exempt)
+            if isinstance(found, Guess) or not found.is_busy or left_s <= 0:
+                return found
+            if not has_waited and not self._settled.has_place_for(found.key):
+                return found
+            self._settled.wait_for_key(found.key, min(left_s, POLL_S))
             has_waited = True
-            lockout = self._look(keys)
-        return lockout
 
-    def _crowded(self, keys: Sequence[FailureKey], *, one_at_a_time: bool, has_waited: bool) -> Lockout | None:
-        """Return a lockout if a key would be over its limit if all guesses that are being checked were wrong.
+    def _earlier(self, keys: Sequence[FailureKey], *, has_waited: bool) -> Lockout | None:
+        """Return a lockout if a password of the same user is being checked, or is to be before this one.
 
-        ``one_at_a_time`` returns one also if a password of the same user is being checked, or is to be before this one.
+        They wait for each other, so that other hosts know of a wrong one before the next is checked.
         """
         for key in keys:
-            policy, guesses = self._enforced.get(key.scope), self._guesses.get(key, set())
-            is_alone = one_at_a_time and key.scope in NAMING_SCOPES
-            if policy is not None and is_alone and not has_waited and self._settled.waiting[key]:
-                return _busy(key, policy)
-            if policy is None or not guesses or self._forget_lost(key, guesses):
-                continue
-            total = 1 + len(guesses)
-            if total > policy.limit or is_alone:
-                return _busy(key, policy)
-            decision = self._peek(key, total)
-            if decision is not None and not decision.allowed:
-                return _busy(key, policy)
+            policy = self._enforced.get(key.scope) if key.scope in NAMING_SCOPES else None
+            if policy is not None:
+                is_next = has_waited or not self._settled.waiting[key]
+                if not is_next or any(key in guess.keys for guess in self._guesses):
+                    return _busy(key, policy)
         return None
 
-    def _peek(self, key: FailureKey, cost: int) -> Decision | None:
-        if self.limiter is None or not self.is_on:
+    def _hold(self, keys: Sequence[FailureKey], *, is_exempt: bool) -> Guess | Lockout:
+        """Count a guess from now on, or return what stands in its way."""
+        if self.limiter is None:
+            return Guess()
+        lockout = self._look(keys)
+        known = None if lockout is None else self._look(keys, ignores_held=True)
+        if is_exempt and known is not None:
+            known = known._replace(decision=known.decision.as_dry_run())
+        denial = None if lockout is None else lockout.decision.denial
+        if lockout is not None and denial is not None and denial.is_enforced:
+            if is_exempt:
+                return Guess(reported=known)  # as if it were denied, so it does not count
+            return _busy(lockout.key, denial.policy) if known is None or known.decision.allowed else known
+        decision, held = self.limiter.hold_guess([key.counted for key in keys])
+        if decision.denial is None:
+            return Guess(keys, held)
+        if decision.denial.is_enforced:  # another process was quicker
+            return _busy(keys[0], decision.denial.policy)
+        return Guess(keys if held else (), held, known)
+
+    def _look(self, keys: Sequence[FailureKey], *, ignores_held: bool = False) -> Lockout | None:
+        """Return a lockout if an attempt comes after too many failures; those being checked are taken for some."""
+        if self.limiter is None:
             return None
-        return self.limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
-
-    def _forget_lost(self, key: FailureKey, guesses: set[Guess]) -> bool:
-        expired_s = time.monotonic() - CHECK_S
-        for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
-            self._release(key, lost)
-        return not guesses
-
-    def _register(self, keys: Sequence[FailureKey]) -> Guess:
-        guess = Guess(tuple(keys))
-        for key in keys:
-            self._guesses.setdefault(key, set()).add(guess)
-        return guess
-
-    def _release(self, key: FailureKey, guess: Guess) -> None:
-        guesses = self._guesses.get(key, set())
-        guesses.discard(guess)
-        if not guesses:
-            self._guesses.pop(key, None)
-
-    def _count(self, key: FailureKey) -> None:
-        if self.limiter is None or not self.is_on:
-            return
-        self.limiter.count(key.client_id, key.name, endpoint=key.scope)
-        if self._metrics is not None:
-            self._metrics.record_failure(key.kind.value)
+        found = [Lockout(key, self.limiter.peek_known(key.counted, ignores_held=ignores_held)) for key in keys]
+        return max(
+            [lockout for lockout in found if lockout.decision.would_deny],
+            key=lambda lockout: (not lockout.decision.allowed, lockout.decision.retry_after_s),
+            default=None,
+        )
 
     def _report(self, lockout: Lockout) -> None:
         if self.limiter is not None:
@@ -269,7 +262,7 @@ class Guard:
 
 
 def _busy(key: FailureKey, policy: Policy) -> Lockout:
-    """Return the denial of an attempt that waited too long for others."""
+    """Return the denial of an attempt that would have to wait for others."""
     denial = LimitDenial(
         policy=policy,
         mode=Mode.ENFORCE,
@@ -278,7 +271,7 @@ def _busy(key: FailureKey, policy: Policy) -> Lockout:
         retry_after_s=RETRY_S,
         reset_after_s=RETRY_S,
     )
-    return Lockout(key, Decision(Mode.ENFORCE, denial=denial))
+    return Lockout(key, Decision(Mode.ENFORCE, denial=denial), is_busy=True)
 
 
 def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 
 from oauth_ratelimit.config import Settings
@@ -12,7 +12,7 @@ from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held, RequestCounter
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
-from oauth_ratelimit.counters.rules import ClientRules, RuleBook, key_of
+from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
@@ -42,6 +42,7 @@ class Limiter:
         monotonic: Returns the time of a clock that is never set, in seconds.
         place: The file that it counts in together with other processes; None goes by ``settings.host``, where ``auto``
             means none.
+        keeps_held: Tell held requests from others without a store, too, as ``hold_guess`` needs it.
 
     Attributes:
         settings: The settings that apply now.
@@ -59,8 +60,10 @@ class Limiter:
         follows_store_clock: bool = False,
         monotonic: Callable[[], float] = uptime_s,
         place: HostPlace | None = None,
+        keeps_held: bool = False,
     ) -> None:
         self.settings = settings
+        self._keeps_held = keeps_held
         self._given_clock = clock
         self._follows_store_clock = follows_store_clock
         self._monotonic = monotonic
@@ -86,6 +89,7 @@ class Limiter:
         self._counter = RequestCounter(
             self._table,
             is_shared=is_shared,
+            keeps_held=self._keeps_held,
             interval_s=settings.sync.interval_s,
             max_interval_s=settings.sync.max_interval_s,
             clock=self.now_s,
@@ -150,7 +154,8 @@ class Limiter:
         if rules.exempt is not None:
             return rules.exempt
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        decision, _ = self._counter.decide(rules, pseudonym, now_s=self._clock(), cost=cost, can_reuse=can_reuse)
+        rows, now_s = rules.rows_of(pseudonym), self._clock()
+        decision, _ = self._counter.decide(rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse)
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision
@@ -172,8 +177,8 @@ class Limiter:
             return rules.exempt, ()
         pseudonym = username if self._names is None else self._names(username)
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        now_s = self._clock()
-        decision, held = self._counter.decide(rules, pseudonym, now_s=now_s, can_reuse=can_reuse, holds=True)
+        rows, now_s = rules.rows_of(pseudonym), self._clock()
+        decision, held = self._counter.decide(rules.mode, rows, now_s=now_s, can_reuse=can_reuse, holds=True)
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held
@@ -188,6 +193,30 @@ class Limiter:
         At most ``limit`` requests of a window are taken back; any further one is to be confirmed.
         """
         return self._counter.take_back(held, now_s=self._clock())
+
+    def hold_guess(self, keys: Sequence[Key]) -> tuple[Decision, Held]:
+        """Decide about a guess that counts against several keys if it is wrong, and count it in all of them or in none.
+
+        Pass what it returns to ``confirm`` if it was wrong, also where only a dry run denies it, else to ``release``.
+        """
+        rows = tuple(chain.from_iterable(map(self._rows_of, keys)))
+        return self._counter.decide(self.settings.policies.mode, rows, now_s=self._clock(), holds=True, is_guess=True)
+
+    def release(self, held: Held) -> None:
+        """Take a guess that was right out of the counters. There is no bound, as ``take_back`` has one."""
+        self._counter.release(held, now_s=self._clock())
+
+    def peek_known(self, key: Key, *, ignores_held: bool = False) -> Decision:
+        """Decide as ``peek`` does, by what is known of a key here, and keep no memory of it.
+
+        With ``ignores_held`` as if all guesses that are held were right.
+        """
+        mode, rows = self.settings.policies.mode, self._rows_of(key)
+        return self._counter.peek_known(mode, rows, now_s=self._clock(), ignores_held=ignores_held)
+
+    def _rows_of(self, key: Key) -> Rows:
+        rules = self._rules.find(key.client_id, key.scope or TOKEN_ENDPOINT)
+        return () if rules.exempt is not None else rules.rows_of(self.pseudonym_of(key.username))
 
     def report_denial(self, decision: Decision, client_id: str, *, grant_type: str | None = None) -> None:
         """Log a decision of ``check`` with the action ``reuse`` that was answered with a denial after all."""
@@ -219,27 +248,11 @@ class Limiter:
         if rules.exempt is not None:
             return rules.exempt
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        pseudonym = self.pseudonym_of(username)
-        now_s = self._clock()
+        rows, now_s = rules.rows_of(self.pseudonym_of(username)), self._clock()
         decision, _ = self._counter.decide(
-            rules, pseudonym, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False
+            rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False
         )
         return decision
-
-    def peek_if_known(
-        self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT, cost: int = 1
-    ) -> Decision | None:
-        """Decide as ``peek`` does, but return None if this instance does not know the key, and keep no memory of it."""
-        rules = self._rules.find(client_id, endpoint)
-        if rules.exempt is not None or not self._counter.knows(rules, self.pseudonym_of(username)):
-            return None
-        return self.peek(client_id, username, endpoint=endpoint, cost=cost)
-
-    def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
-        """Count a request that was admitted before: in the key's limits but dry runs that deny it."""
-        rules = self._rules.find(client_id, endpoint)
-        if rules.exempt is None:
-            self._counter.count(rules, self.pseudonym_of(username), now_s=self._clock())
 
     def known_keys(self) -> Iterator[Key]:
         """Yield the keys that this instance holds counts of."""

@@ -23,7 +23,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from math import ceil
 from typing import NamedTuple
 
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, OwnLimits, Policy, PolicySet, Rules
 
@@ -68,6 +68,11 @@ class FailureKey(NamedTuple):
         """Return the key of failures from a network, see ``networks_of``."""
         scope = kind.wide_scope if network.endswith(_WIDE_ENDING) else kind.scope
         return cls(scope, client_id, network if username is None else f"{network} {username}")
+
+    @property
+    def counted(self) -> Key:
+        """Key of the limiter that counts it."""
+        return Key(self.client_id, self.name, self.scope)
 
     @property
     def kind(self) -> FailureKind:

@@ -46,16 +46,6 @@ def check_limits(
     return Decision(mode, now_s, tiers, contents, denial, counted_in, cost, can_reuse=can_reuse)
 
 
-def counts_of_admitted(tiers: Sequence[Tier], contents: Sequence[Content]) -> Sequence[bool]:
-    """Return for each tier whether a request counts in it that was admitted before.
-
-    If a dry run denies it, other dry runs do not count it, either.
-    """
-    checked = zip(tiers, contents, strict=True)
-    is_over = any(content.estimate > tier.limit - 1 for tier, content in checked if not tier.is_enforced)
-    return [not is_over or tier.is_enforced or tier.count_denied for tier in tiers]
-
-
 def _describe(checked: Sequence[tuple[Tier, Content]], *, cost: int, is_enforced: bool, reuses: bool) -> LimitDenial:
     """Describe a denial by the limit that admits the request last, of those that matter."""
     retry_after_s, last = 0.0, checked[0]

@@ -1,16 +1,19 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.limit_check import check_limits, counts_of_admitted
+from oauth_ratelimit.core.limit_check import check_limits
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import Cells, Totals
-from oauth_ratelimit.counters.rules import ClientRules, Part
+from oauth_ratelimit.counters.hits import Cells, Totals, unpack
+from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.table import (
     MAX_WAITING,
     READ_HELD,
@@ -69,6 +72,7 @@ class RequestCounter:
     Args:
         table: The rows.
         is_shared: True if there is a store, to which the hits are sent.
+        keeps_held: True if held requests are told from others; with a store they are in any case.
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
         clock: Returns the time that requests come with, read again before they are counted.
@@ -80,6 +84,7 @@ class RequestCounter:
         table: HostTable,
         *,
         is_shared: bool,
+        keeps_held: bool = False,
         interval_s: float,
         max_interval_s: float,
         clock: Callable[[], float],
@@ -87,8 +92,9 @@ class RequestCounter:
     ) -> None:
         self._table = table
         self._clock = clock
-        self._read = READ_SHARED if is_shared else READ_LOCAL
         self._is_shared = is_shared
+        self._keeps_held = is_shared or keeps_held
+        self._read = READ_SHARED if self._keeps_held else READ_LOCAL
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._monotonic = monotonic
@@ -97,53 +103,68 @@ class RequestCounter:
         self._has_waited = False  # the request has waited for the lock for as long as it may
         self._has_postponed = False  # a request did not get the lock
         self._postponed: dict[str, Postponed] = {}  # by row; the lock of the table guards it
+        self._unsettled: deque[tuple[Held, bool]] = deque(maxlen=MAX_POSTPONED)  # and whether to confirm it
 
     def decide(
         self,
-        rules: ClientRules,
-        username: str | None,
+        mode: Mode,
+        rows: Rows,
         *,
         now_s: float,
         cost: int = 1,
         can_reuse: bool = False,
         holds: bool = False,
+        is_guess: bool = False,
         is_counted: bool = True,
     ) -> tuple[Decision, Held]:
         """Decide about a request and count it where it counts: in all of its rows, or in none.
 
-        With ``holds``, a request within its limits is then to be confirmed or taken back. Raises ``TypeError`` if the
-        username is neither text nor None.
+        With ``holds``, a request within its limits is then to be confirmed or taken back. ``is_guess`` holds one that
+        only a dry run denies, too; its new rows ask for no document before it is confirmed.
         """
-        rows = rules.rows_of(username)
         begun_s = self._table.wait_for_turn()
         with self._table.lock:
             self._table.begin(begun_s)
             self._has_waited = False
             while True:
-                opened = self._open(rows, now_s)
+                opened = self._open(rows, now_s, is_guess=is_guess)
                 tiers, contents = _checked(opened, now_s)
-                decision = check_limits(
-                    rules.mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted
-                )
-                is_held = holds and decision.denial is None
+                decision = check_limits(mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted)
+                is_held = holds and (decision.denial is None or (is_guess and decision.allowed))
                 if self._clock() - now_s > STOPPED_S:
                     now_s = self._clock()
                 elif self._count(opened, decision.counts, now_s, cost, is_held=is_held, is_counted=is_counted):
                     break
         if self._is_exhausted or self._has_postponed:
             self._log_noted()
-        return decision, tuple(opened) if is_held else ()
+        return decision, tuple([each for each in opened if each.starts]) if is_held else ()
+
+    def peek_known(self, mode: Mode, rows: Rows, *, now_s: float, ignores_held: bool = False) -> Decision:
+        """Decide by the rows that there are, and change nothing; with ``ignores_held`` as if none were held."""
+        with self._table.locked():
+            opened = self._open(rows, now_s, adds=False)
+            for each in opened if ignores_held else ():
+                for number, start_s, count in Cells(each.held):
+                    each.totals.remove(number, start_s, count)
+            tiers, contents = _checked(opened, now_s)
+            decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
+            for each in opened if decision.would_deny else ():
+                self._ask(each)
+        return decision
 
     def confirm(self, held: Held, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
-        if not self._is_shared or not held:
+        if not self._keeps_held or not held:
             return
         opened: Sequence[Opened] = held  # as the request has left them; most are still so
         with self._table.locked():
-            while not self._table.write(
-                [self._confirmed(row, each.starts, now_s) for row, each in zip(opened, held, strict=True)]
-            ):
-                opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
+            try:
+                while not self._table.write(
+                    [self._confirmed(row, each.starts, now_s) for row, each in zip(opened, held, strict=True)]
+                ):
+                    opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
+            except HostLocked:
+                self._unsettled.append((held, True))
 
     def _confirmed(self, each: Opened, starts: Starts, now_s: float) -> Written:
         held = Cells(each.held)
@@ -151,7 +172,9 @@ class RequestCounter:
         held.drop_over(each.part.horizon_by_number, now_s)
         for number, start_s in lost.items():
             each.totals.add(number, start_s, 1, each.part.horizon_by_number[number])
-        values = {"held": held.packed(), **self._sent(each, starts, now_s)}
+        values: dict[str, Any] = {"held": held.packed()}
+        if self._is_shared:
+            values.update(self._sent(each, starts, now_s))
         if lost or each.totals.is_moved:
             each.totals.drop_over(each.part.horizon_by_number, now_s)
             values["hits"] = each.totals.packed()
@@ -163,67 +186,83 @@ class RequestCounter:
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
         errors.
         """
+        return self._take_back(held, now_s, is_bounded=True)
+
+    def release(self, held: Held, *, now_s: float) -> None:
+        """Take a guess that was right out of the totals again, always, and forget rows that hold nothing else."""
+        if not self._take_back(held, now_s, is_bounded=False):
+            self._unsettled.append((held, False))
+
+    def _take_back(self, held: Held, now_s: float, *, is_bounded: bool) -> bool:
         with self._table.locked():
             while True:
                 written = []
                 for each in held:
                     found = self._table.read(READ_HELD, each.name)
-                    if found is not None:
-                        taken = Totals(found[-1] or b"", now_s)
+                    if found is None:
+                        continue
+                    taken = Totals(found[-1] or b"", now_s)
+                    if is_bounded:
                         for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
                             if content.estimate > tier.limit - 1:
                                 return False
-                        written.append(self._without(each, found, taken, now_s))
+                    written.append(self._without(each, found, taken if is_bounded else None, now_s))
                 try:
-                    if not written or self._table.write(written):
+                    rest = written if is_bounded else [row for row in written if not self._is_deleted(row)]
+                    if not rest or self._table.write(rest):
                         return True
                 except HostLocked:
                     return False
 
-    def _without(self, each: Opened, found: tuple[Any, ...], taken: Totals, now_s: float) -> Written:
-        """Return a row after a request was taken back."""
+    def _is_deleted(self, row: Written) -> bool:
+        """Delete a row in which nothing counts any more, if nothing else needs it, and return whether it was."""
+        name, change, values = row
+        is_empty = values["held"] is None and not any(unpack(values["hits"]).hits.values())
+        return is_empty and self._table.delete_unused(name, change)
+
+    def _without(self, each: Opened, found: tuple[Any, ...], taken: Totals | None, now_s: float) -> Written:
+        """Return a row after a request was taken back; ``taken`` are those that were, if they are bounded."""
         hits, change, packed_held, _ = found
         totals, held = Totals(hits, math.inf), Cells(packed_held)
         for number, start_s in each.starts.items():
-            taken.add(number, start_s, 1, each.part.horizon_by_number[number])
-            is_here = held.remove_hit(number, start_s) or not self._is_shared
+            is_here = held.remove_hit(number, start_s) or not self._keeps_held
             if is_here:  # else the row was forgotten meanwhile
-                totals.remove_hit(number, start_s)
-        taken.drop_over(each.part.horizon_by_number, now_s)
-        values = {"hits": totals.packed(), "taken": taken.packed(), "held": held.packed()}
+                totals.remove(number, start_s, 1)
+        values = {"hits": totals.packed(), "held": held.packed()}
+        if taken is not None:
+            for number, start_s in each.starts.items():
+                taken.add(number, start_s, 1, each.part.horizon_by_number[number])
+            taken.drop_over(each.part.horizon_by_number, now_s)
+            values["taken"] = taken.packed()
         return each.name, change, values
 
     def count_postponed(self, *, now_s: float) -> None:
-        """Count requests that could not be counted when they came."""
+        """Count requests that could not be counted when they came, and settle those that could not be settled."""
         if self._postponed:
             with self._table.locked():
                 self._count_postponed(now_s)
+        for _ in range(len(self._unsettled)):
+            with suppress(IndexError):  # another thread was quicker
+                held, is_confirmed = self._unsettled.popleft()
+                (self.confirm if is_confirmed else self.release)(held, now_s=now_s)
 
-    def count(self, rules: ClientRules, username: str | None, *, now_s: float) -> None:
-        """Count a request of a key that was admitted before."""
-        rows = rules.rows_of(username)
-        with self._table.locked():
-            self._has_waited = False
-            while True:
-                opened = self._open(rows, now_s)
-                tiers, contents = _checked(opened, now_s)
-                if self._count(opened, counts_of_admitted(tiers, contents), now_s):
-                    break
-        self._log_noted()
-
-    def knows(self, rules: ClientRules, username: str | None) -> bool:
-        """Return whether a key has a row."""
-        with self._table.locked():
-            return self._table.read(self._read, rules.name_of(username)) is not None
-
-    def _open(self, rows: Iterable[tuple[str, Part]], now_s: float, *, is_counted: bool = False) -> list[Opened]:
-        """Return the rows of a request, after adding those of new keys if there is room."""
+    def _open(
+        self,
+        rows: Iterable[tuple[str, Part]],
+        now_s: float,
+        *,
+        adds: bool = True,
+        is_counted: bool = False,
+        is_guess: bool = False,
+    ) -> list[Opened]:
+        """Return the rows of a request, with ``adds`` after adding those of new keys if there is room."""
         opened = []
         for name, part in rows:
-            row = self._table.read(self._read, name) or self._add_row(name, part, now_s, is_counted=is_counted)
-            if row is None:
-                self._is_exhausted = True
-            else:
+            row = self._table.read(self._read, name)
+            if row is None and adds:
+                row = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
+                self._is_exhausted = self._is_exhausted or row is None
+            if row is not None:
                 # Others may have counted in later frames since the time was read.
                 totals = Totals(row[0], max(now_s, self._clock()))
                 opened.append(Opened(name, part, totals, {}, *row[1:]))
@@ -234,13 +273,17 @@ class RequestCounter:
                     each.totals.add(number, start_s, count, part.horizon_by_number[number])
         return opened
 
-    def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool) -> Any:
+    def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
         """Add a row if there is room, and return it.
 
         A request that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
         due_s, writer_count = self._monotonic(), self._table.max_writer_count
-        is_urgent = self._is_shared and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+        if is_guess:
+            due_s += part.horizon_s + self._interval_s
+        is_urgent = (
+            self._is_shared and not is_guess and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+        )
         urgent_s = due_s if is_urgent else None
         try:
             self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
@@ -263,13 +306,13 @@ class RequestCounter:
         opened: Sequence[Opened],
         counts: Sequence[bool],
         now_s: float,
-        cost: int = 1,
+        cost: int,
         *,
-        is_held: bool = False,
-        is_counted: bool = True,
+        is_held: bool,
+        is_counted: bool,
     ) -> bool:
         """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        written, place = [], 0
+        changed, written, place = [], [], 0
         for each in opened:
             each.starts = {}
             for tier in each.part.tiers:
@@ -277,6 +320,7 @@ class RequestCounter:
                     each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
                 place += 1
             if is_counted and (each.starts or each.totals.is_moved or each.name in self._postponed):
+                changed.append(each)
                 written.append(self._written(each, now_s, cost, is_held=is_held))
             else:
                 self._ask(each)
@@ -289,7 +333,7 @@ class RequestCounter:
                 return False  # decide on what the rows hold after the wait
             self._postpone(opened, cost)
         else:
-            for each, (_, change, values) in zip(opened, written, strict=True) if is_held else ():
+            for each, (_, change, values) in zip(changed, written, strict=True) if is_held else ():
                 each.change, each.held = change + 1, values.get("held")  # for ``confirm``
             if written and self._postponed:
                 self._forget_postponed(written)
@@ -303,13 +347,13 @@ class RequestCounter:
             totals.add(number, start_s, cost, part.horizon_by_number[number])
         totals.drop_over(part.horizon_by_number, now_s, counted=each.starts)
         values: dict[str, Any] = {"hits": totals.packed()}
+        if self._keeps_held and (is_held or each.held):
+            held = Cells(each.held)
+            for number, start_s in each.starts.items() if is_held else ():
+                held.add(number, start_s, cost)
+            held.drop_over(part.horizon_by_number, now_s)
+            values["held"] = held.packed()
         if self._is_shared:
-            if is_held or each.held:
-                held = Cells(each.held)
-                for number, start_s in each.starts.items() if is_held else ():
-                    held.add(number, start_s, cost)
-                held.drop_over(part.horizon_by_number, now_s)
-                values["held"] = held.packed()
             if each.starts and not is_held:
                 values.update(self._sent(each, each.starts, now_s, cost))
         elif totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest

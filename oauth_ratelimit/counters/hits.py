@@ -118,13 +118,14 @@ class Totals:
             if other > place:
                 self._places[number] = other + more
 
-    def remove_hit(self, series_number: int, start_s: int) -> None:
-        """Remove a hit of a frame, if there is one."""
+    def remove(self, series_number: int, start_s: int, count: int) -> None:
+        """Remove hits of a frame, as many as there are."""
         place = self._places.get(series_number)
         if place is not None:
             later = (self._numbers[place + _NEWEST] - start_s) // (series_number >> FLAG_BITS)
-            if 0 <= later < self._numbers[place + _COUNT] and self._numbers[place + _COUNTS + later]:
-                self._numbers[place + _COUNTS + later] -= 1
+            if 0 <= later < self._numbers[place + _COUNT]:
+                at = place + _COUNTS + later
+                self._numbers[at] = max(0, self._numbers[at] - count)
 
     def drop_over(self, horizons: Mapping[int, int], now_s: float, *, counted: Collection[int] = ()) -> None:
         """Drop the frames that no window reaches any more, by the longest horizon of each series that was ever named.

@@ -381,6 +381,17 @@ class HostTable:
             self.wake()
         return is_written
 
+    def delete_unused(self, name: str, change: int) -> bool:
+        """Delete a row that has not changed since it was read, unless more of it is needed than its hits.
+
+        Returns whether it was deleted.
+        """
+        unused = (
+            "DELETE FROM rows WHERE name = ? AND change = ? AND writer_count = 0 AND unsent IS NULL AND taken IS NULL "
+            "AND attempt IS NULL"
+        )
+        return self._run(unused, (name, change)).rowcount == 1
+
     def ask(self, name: str, due_s: float) -> None:
         """Note a request that is counted nowhere, so that the next cycle looks at the document; unless it is locked."""
         asked = "UPDATE rows SET is_asked = 1, due = min(due, ?), change = change + 1 WHERE name = ?"

@@ -129,7 +129,7 @@ def test_totals_are_those_of_single_frames(frame_s: int, frame_count: int, steps
             totals.add(each.series_number, start_s, count, horizons[each.series])
             add_hits(expected, each.series, start_s, count)
             if is_removed:
-                totals.remove_hit(each.series_number, start_s)
+                totals.remove(each.series_number, start_s, 1)
                 expected[each.series][start_s] -= 1
         drop_over(expected, horizons, now_s)
         totals.drop_over({number_of(each): horizon_s for each, horizon_s in horizons.items()}, now_s)

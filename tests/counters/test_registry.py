@@ -13,7 +13,7 @@ from oauth_ratelimit.core.policy import OwnLimits, Policy, Rules
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.limiters import CLIENT, a_policy, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_policy, some_settings, stored_hits
 
 PASSWORD, REFRESH = "password", "refresh_token"
 OWN = Rules(limits=OwnLimits(user=(a_policy(name="own"),)))
@@ -95,13 +95,13 @@ def test_counts_of_a_grant_type_are_found_again_when_it_is_named_again(clock: Cl
     assert [3, 4] == [stored_hits(store, Key(CLIENT, "kim", scope)) for scope in (None, "grant:password")]
 
 
-def test_request_that_was_admitted_before_counts_in_all_dry_runs_or_in_none(clock: Clock) -> None:
-    """They share a series, and one of them sends its hits. The guard counts this way."""
+def test_guess_counts_in_all_dry_runs_or_in_none(clock: Clock) -> None:
+    """They share a series, and one of them sends its hits."""
     enforced, wide, narrow = a_policy(), a_policy(50, name="wide"), a_policy(10, name="narrow")
     wide, narrow = (policy._replace(mode=Mode.DRY_RUN) for policy in (wide, narrow))
-    limiter = Limiter(some_settings(enforced, wide, narrow), None, clock=clock, monotonic=clock)
+    limiter = Limiter(some_settings(enforced, wide, narrow), None, clock=clock, monotonic=clock, keeps_held=True)
     for _ in range(60):
-        limiter.count(CLIENT)
+        limiter.confirm(limiter.hold_guess([KEY])[1])
     limiter.reconfigure(some_settings(enforced, wide))
     assert 40 == limiter.peek(CLIENT).remaining
 

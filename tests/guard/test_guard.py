@@ -98,6 +98,19 @@ def test_exempt_client_is_reported_and_never_denied(own: Guard, keys: Keys) -> N
     assert {("request_would_be_denied", "dry-run")} == {(line["event"], line["mode"]) for line in logs}
 
 
+def test_right_guesses_and_denied_ones_leave_no_memory(own: Guard) -> None:
+    """Only failures take room."""
+    assert own.limiter is not None
+    for number in range(20):
+        assert guess(own, password(f"user-{number}"), is_right=True)
+    assert [] == list(own.limiter.known_keys())
+    for number in range(ADDRESS_LIMIT):
+        fail(own, password(f"victim-{number}"), 1)
+    found = set(own.limiter.known_keys())
+    assert [False] * 20 == [guess(own, password(f"user-{number}")) for number in range(20)]
+    assert found == set(own.limiter.known_keys())
+
+
 # Modes.
 
 
@@ -241,10 +254,13 @@ def test_passwords_of_one_user_are_checked_one_at_a_time_and_secrets_are_not(
 
 
 def test_password_does_not_wait_for_another_one_for_ever(own: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check that takes long denies nobody up to the limit. One that was lost takes no room for ever."""
+    """A check that takes long denies nobody up to the limit. One that was lost is released by a later cycle."""
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.01)
     found = [own.reserve(password()) for _ in range(USER_LIMIT + 1)]
     assert [Guess] * USER_LIMIT + [Lockout] == [type(each) for each in found]
 
+    own.run()
+    assert lockout_of(own, password()) is not None
     monkeypatch.setattr("oauth_ratelimit.guard.CHECK_S", 0.0)
+    own.run()
     assert lockout_of(own, password()) is None

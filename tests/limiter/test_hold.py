@@ -1,13 +1,16 @@
 """Requests that are held until their response is known: confirmed or taken back."""
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.counter import Held
@@ -160,6 +163,79 @@ def test_request_that_began_before_the_clock_was_set_back_is_sent_once(clock: Cl
     assert not limiter.check(CLIENT, cost=3).allowed
     limiter.sync()
     assert 1 == stored_hits(store)
+
+
+# Guesses, which count against several keys.
+
+ALICE = Key(CLIENT, "alice")
+
+
+def a_guarding_limiter(store: MemoryStore | None, clock: Clock, limit: int = 3) -> Limiter:
+    settings = some_settings(a_policy(limit))
+    return Limiter(settings, store, clock=clock, monotonic=clock, keeps_held=True)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_right_guesses_are_all_taken_back_and_leave_nothing_behind(clock: Clock, is_shared: bool) -> None:
+    limiter = a_guarding_limiter(MemoryStore(clock) if is_shared else None, clock)
+    for _ in range(10):
+        guesses = [limiter.hold_guess([KEY, ALICE]) for _ in range(4)]
+        assert [True] * 3 + [False] == [decision.allowed for decision, _ in guesses]
+        for _, held in guesses[:3]:
+            limiter.release(held)
+    assert [] == list(limiter.known_keys())
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_wrong_guess_counts_once_against_each_key_or_against_none(clock: Clock, is_shared: bool) -> None:
+    store = MemoryStore(clock) if is_shared else None
+    limiter = a_guarding_limiter(store, clock)
+    for keys in ([KEY, ALICE], [KEY, ALICE], [KEY]):
+        limiter.confirm(limiter.hold_guess(keys)[1])
+    decision, held = limiter.hold_guess([ALICE, KEY])
+    assert (False, ()) == (decision.allowed, held)
+    limiter.sync()
+    assert [3, 2] == [used_hits(limiter), used_hits(limiter, username="alice")]
+    assert store is None or [3, 2] == [stored_hits(store, key) for key in (KEY, ALICE)]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_guesses_that_are_held_are_told_from_those_that_were_wrong(clock: Clock, is_shared: bool) -> None:
+    limiter = a_guarding_limiter(MemoryStore(clock) if is_shared else None, clock)
+    guesses = [limiter.hold_guess([KEY])[1] for _ in range(3)]
+    assert [False, True] == [limiter.peek_known(KEY, ignores_held=ignored).allowed for ignored in (False, True)]
+    for held in guesses:
+        limiter.confirm(held)
+    assert [False, False] == [limiter.peek_known(KEY, ignores_held=ignored).allowed for ignored in (False, True)]
+
+
+def test_guess_asks_for_no_document_before_it_was_wrong(clock: Clock) -> None:
+    """Those who log in rightly cost the database nothing."""
+    store = MemoryStore(clock)
+    limiter = a_guarding_limiter(store, clock)
+    _, held = limiter.hold_guess([KEY])
+    assert (0, None) == (limiter.sync().pulled_count, limiter.sync_urgent())
+    limiter.confirm(held)
+    assert limiter.sync_urgent() is not None
+    assert 1 == stored_hits(store)
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_guess_is_settled_by_a_cycle_if_another_process_holds_the_lock(
+    tmp_path: Path, clock: Clock, is_wrong: bool
+) -> None:
+    settings = load_config(
+        {"mode": "enforce", "limits": {"client": ["3 per 10 minute"]}, "host": str(tmp_path / "ratelimit.db")}
+    )
+    store = MemoryStore(clock)
+    with closing(Limiter(settings, store, clock=clock, monotonic=clock)) as limiter:
+        _, held = limiter.hold_guess([KEY])
+        with closing(sqlite3.connect(tmp_path / "ratelimit.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            (limiter.confirm if is_wrong else limiter.release)(held)
+        assert (1, 0) == (used_hits(limiter), in_flight_hits(limiter))
+        limiter.sync()
+        assert int(is_wrong) == used_hits(limiter) == stored_hits(store)
 
 
 ACTIONS = st.tuples(
