@@ -8,7 +8,7 @@ tokens, and a flood of failures takes no memory from the keys of tokens.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -147,7 +147,7 @@ class Guard:
             max_keys=settings.guard.max_keys,
             host=OFF,
         )
-        self._enforced = _lowest_enforced(own.policies)
+        self._ordered = _enforced(own.policies, NAMING_SCOPES)
         if self.limiter is not None:
             self.limiter.reconfigure(own)
         elif mode is not Mode.OFF:
@@ -168,14 +168,12 @@ class Guard:
 
     def run(self, *, error: StoreError | None = None) -> None:
         if self.limiter is not None:
-            for guess in self._lost():
+            expired_s = time.monotonic() - CHECK_S
+            with self._settled:
+                lost = [guess for guess in self._guesses if guess.begun_s < expired_s]
+            for guess in lost:
                 self.settle(guess)
             self.limiter.sync(error=error, is_scheduled=True)
-
-    def _lost(self) -> list[Guess]:
-        expired_s = time.monotonic() - CHECK_S
-        with self._settled:
-            return [guess for guess in self._guesses if guess.begun_s < expired_s]
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything."""
@@ -203,32 +201,27 @@ class Guard:
         They wait for each other, so that other hosts know of a wrong one before the next is checked.
         """
         for key in keys:
-            policy = self._enforced.get(key.scope) if key.scope in NAMING_SCOPES else None
-            if policy is not None:
-                is_next = has_waited or not self._settled.waiting[key]
-                if not is_next or any(key in guess.keys for guess in self._guesses):
-                    return _busy(key, policy)
+            is_next = has_waited or not self._settled.waiting[key]
+            if key.scope in self._ordered and (not is_next or any(key in guess.keys for guess in self._guesses)):
+                return _busy(key, self._ordered[key.scope])
         return None
 
     def _hold(self, keys: Sequence[FailureKey], *, is_exempt: bool) -> Guess | Lockout:
         """Count a guess from now on, or return what stands in its way."""
         if self.limiter is None:
             return Guess()
-        lockout = self._look(keys)
-        known = None if lockout is None else self._look(keys, ignores_held=True)
-        if is_exempt and known is not None:
-            known = known._replace(decision=known.decision.as_dry_run())
-        denial = None if lockout is None else lockout.decision.denial
-        if lockout is not None and denial is not None and denial.is_enforced:
-            if is_exempt:
-                return Guess(reported=known)  # as if it were denied, so it does not count
-            return _busy(lockout.key, denial.policy) if known is None or known.decision.allowed else known
         decision, held = self.limiter.hold_guess([key.counted for key in keys])
-        if decision.denial is None:
+        denial = decision.denial
+        if denial is None:
             return Guess(keys, held)
-        if decision.denial.is_enforced:  # another process was quicker
-            return _busy(keys[0], decision.denial.policy)
-        return Guess(keys if held else (), held, known)
+        lockout = self._look(keys, ignores_held=True)
+        if is_exempt or not denial.is_enforced:
+            reported = lockout and lockout._replace(decision=lockout.decision.as_dry_run())
+            return Guess(keys if held else (), held, reported)
+        if lockout is None or lockout.decision.allowed:
+            crowded = self._look(keys)
+            return _busy(crowded.key if crowded else keys[0], denial.policy)
+        return lockout
 
     def _look(self, keys: Sequence[FailureKey], *, ignores_held: bool = False) -> Lockout | None:
         """Return a lockout if an attempt comes after too many failures; those being checked are taken for some."""
@@ -274,11 +267,12 @@ def _busy(key: FailureKey, policy: Policy) -> Lockout:
     return Lockout(key, Decision(Mode.ENFORCE, denial=denial), is_busy=True)
 
 
-def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:
-    lowest = {}
-    for scope in FAILURE_SCOPES:
-        found = policies.matching(ANYONE, endpoint=scope)
-        enforced = [tier.policy for tier in tiers_of(found.limits.user, found.mode) if tier.is_enforced]
-        if enforced:
-            lowest[scope] = min(enforced, key=lambda policy: policy.limit)
-    return lowest
+def _enforced(policies: PolicySet, scopes: Iterable[str]) -> dict[str, Policy]:
+    """Return an enforced policy of each scope that has one."""
+    found: dict[str, Policy] = {}
+    for scope in scopes:
+        rules = policies.matching(ANYONE, endpoint=scope)
+        for tier in tiers_of(rules.limits.user, rules.mode):
+            if tier.is_enforced:
+                found[scope] = tier.policy
+    return found
