@@ -146,6 +146,18 @@ def test_request_over_its_limit_is_not_held(clock: Clock, mode: Mode) -> None:
     assert (True, mode is Mode.DRY_RUN, ()) == (decision.would_deny, decision.allowed, held)
 
 
+def test_request_that_only_a_dry_run_denies_is_not_held_but_a_guess_is(clock: Clock) -> None:
+    """It counts in the enforced limit for good, as the server's errors take nothing back of it."""
+    on_trial = a_policy(1, name="on trial")._replace(mode=Mode.DRY_RUN)
+    limiter = a_limiter(None, clock, TRIPLE, on_trial)
+    held_by(limiter)
+    decision, held = limiter.hold(CLIENT)
+    assert (True, True, ()) == (decision.allowed, decision.would_deny, held)
+    decision, held = limiter.hold_guess([KEY])
+    assert (True, True, 1) == (decision.allowed, decision.would_deny, len(held))
+    assert not limiter.hold(CLIENT)[0].allowed
+
+
 def test_request_of_a_trusted_client_is_not_held(clock: Clock) -> None:
     limiter = Limiter(some_settings(TRIPLE, trusted=(CLIENT,)), clock=clock, monotonic=clock)
     decision, held = limiter.hold(CLIENT)
