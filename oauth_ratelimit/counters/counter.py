@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.table import (
+    DAMAGES,
     MAX_WAITING,
     READ_HELD,
     READ_LOCAL,
@@ -248,7 +249,7 @@ class RequestCounter:
 
     def _open(
         self,
-        rows: Iterable[tuple[str, Part]],
+        rows: Sequence[tuple[str, Part]],
         now_s: float,
         *,
         adds: bool = True,
@@ -264,7 +265,11 @@ class RequestCounter:
                 self._is_exhausted = self._is_exhausted or row is None
             if row is not None:
                 # Others may have counted in later frames since the time was read.
-                totals = Totals(row[0], max(now_s, self._clock()))
+                try:
+                    totals = Totals(row[0], max(now_s, self._clock()))
+                except DAMAGES as exc:
+                    self._table.drop_damaged(name, exc)
+                    return self._open(rows, now_s, adds=adds, is_counted=is_counted, is_guess=is_guess)
                 opened.append(Opened(name, part, totals, {}, *row[1:]))
         for each in opened if self._postponed else ():
             if each.name in self._postponed:

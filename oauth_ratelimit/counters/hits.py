@@ -52,6 +52,8 @@ class Totals:
         place, end, soon_s = 0, len(numbers), now_s + AHEAD_S
         while place < end:
             places[numbers[place]] = place
+            if numbers[place + _COUNT] < 1:
+                raise ValueError("series without counts")
             if numbers[place + _NEWEST] > soon_s:
                 self.is_moved = True
             place += _COUNTS + numbers[place + _COUNT]

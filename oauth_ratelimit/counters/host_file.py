@@ -53,6 +53,7 @@ FileId = tuple[int, int]
 class FileConnection(sqlite3.Connection):
     """Connection to a file."""
 
+    path: str
     file_id: FileId
     process_id: int  # that has opened it
     bell: Bell
@@ -182,7 +183,8 @@ class HostFile:
         if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
             raise UnusableFile("the process that this one was forked from had it open")
         connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
-        connection.file_id, connection.process_id, connection.bell = file_id, os.getpid(), Bell()
+        connection.path, connection.file_id, connection.process_id = self.path, file_id, os.getpid()
+        connection.bell = Bell()
         try:
             connection.bell = Bell(self.path)
             self._prepare(connection)

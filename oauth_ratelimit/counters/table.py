@@ -17,12 +17,16 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.fork import hold_over_fork
+from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.uptime import uptime_s
+
+log = get_logger(__name__)
 
 MAX_WAITING = 20_000  # rows whose hits wait for a later cycle: an end has seconds to flush them
 FEWEST_FREE = 0.95  # of the rows allowed: from here on the sync cycle makes room
@@ -31,6 +35,7 @@ LISTED = 1000  # rows at once: requests wait for the end
 LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, that for other threads included
 CYCLE_WAIT_S = 1.0  # longest wait of the sync cycle
 STUCK_S = 10.0  # after which a file whose lock each cycle has found taken is not used any more
+LOST = "hits in it that were not sent are lost"
 
 _SCHEMA = f"""
 CREATE TABLE rows (
@@ -70,6 +75,9 @@ INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
+DAMAGES = ValueError, TypeError, LookupError, OverflowError
+"""Exceptions that unpacking a damaged row may raise."""
+
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
 
 
@@ -217,14 +225,10 @@ class HostTable:
             if self._term.is_held and self._connected is not None:
                 with self.lock:
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error as exc:
-            if self._connected is None:
-                raise
+        except sqlite3.OperationalError as exc:
             if is_busy(exc):
                 return False
-            with self.lock:
-                self._count_alone(exc)
-            return self.lead()
+            raise
         self.max_writer_count = self._term.writer_count
         if self._term.is_held is not was_held:
             self.wake()  # the thread that waits listens to others now, or not any more
@@ -297,7 +301,20 @@ class HostTable:
     def _count_alone(self, exc: Exception) -> None:
         if self._file is not None:
             self._file.note_problem(exc, self._connected)
+        elif self._connected is not None:
+            log.error("host_file_unusable", path=self._connected.path, reason=f"{exc}", effect=LOST)
         self._take(None)
+
+    def note_error(self, exc: sqlite3.Error) -> None:
+        """Count alone after an error of the file other than its lock, until a cycle can open it. Takes the lock."""
+        if self._connected is not None and not is_busy(exc):
+            with self.lock:
+                self._count_alone(exc)
+
+    def drop_damaged(self, name: str, exc: Exception) -> None:
+        """Delete a row that cannot be unpacked, and log it. Raises ``HostLocked``: who finds it next tries again."""
+        self._run("DELETE FROM rows WHERE name = ?", (name,))
+        log.error("host_row_damaged", key=logged_name(name), reason=f"{type(exc).__name__}: {exc}", effect=LOST)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

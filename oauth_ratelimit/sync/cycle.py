@@ -5,10 +5,11 @@ written since this one last read or wrote the document; or it went by the mark, 
 may wait. A row is forgotten when its last frame has left every window.
 """
 
+import sqlite3
 import threading
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from math import inf
 
@@ -73,14 +74,14 @@ class SyncCycle:
         self._quarantined: set[str] = set()  # rows whose document is damaged
 
     def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
-        """Run one full cycle. Errors of the store are not raised but reported.
+        """Run one full cycle. Errors of the store and of the host's file are not raised but reported.
 
         With an ``error`` the store is not called, and memory is bounded all the same. ``is_scheduled`` is for the
         scheduler, whose cycles follow each other at once after a late one. Anybody else wants all hits sent, and who
         asks between two cycles the totals of now: every key is read.
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
-        with self._lock:
+        with self._lock, self._reporting(report):
             self._left, self._quarantined = {}, set()
             now_s = self._monotonic()
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
@@ -89,8 +90,6 @@ class SyncCycle:
             report.is_elsewhere = not self._lead()
             report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
             if report.is_elsewhere:
-                synced_s = self._table.synced_s
-                report.synced_ago_s = None if synced_s is None else now_s - synced_s
                 with self._table.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
@@ -102,12 +101,8 @@ class SyncCycle:
                 )
             if reads_all:
                 names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
-            try:
-                self._synchronise_taken(urgent, names, report, reads_all=reads_all)
-                self._make_room()
-            except TermOver:
-                report.is_elsewhere = True
-                return report
+            self._synchronise_taken(urgent, names, report, reads_all=reads_all)
+            self._make_room()
             # A request is in the hits of its key and in those of the total.
             report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
             report.quarantined_count = len(self._quarantined)
@@ -119,6 +114,23 @@ class SyncCycle:
                 self._table.note_synced()
         return report
 
+    @contextmanager
+    def _reporting(self, report: CycleReport) -> Iterator[None]:
+        """Report what ends a cycle: another process has taken over, or the rows cannot be read or written."""
+        try:
+            yield
+        except TermOver:
+            report.is_elsewhere = True
+        except Exception as exc:  # noqa: BLE001  # neither a bug nor a damaged file ends what runs after a cycle
+            report.error = self._failure = _reported(exc)
+            report.is_cut_short = True
+            self._log.note(report)
+            if isinstance(exc, sqlite3.Error):
+                self._table.note_error(exc)
+        if report.is_elsewhere:
+            synced_s = self._table.synced_s
+            report.synced_ago_s = None if synced_s is None else self._monotonic() - synced_s
+
     def _lead(self, *, is_alone: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         is_led = self._table.lead(is_alone=is_alone)
@@ -129,7 +141,7 @@ class SyncCycle:
     def run_urgent(self) -> CycleReport | None:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
-        with self._lock:
+        with self._lock, self._reporting(report):
             if not self._table.is_led and not self._lead():
                 return None
             if self._failure is not None:
@@ -138,8 +150,7 @@ class SyncCycle:
                 urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None
-            with suppress(TermOver):
-                self._synchronise_taken(urgent, [], report)
+            self._synchronise_taken(urgent, [], report)
             self._log.note(report)
         return report
 
@@ -178,7 +189,7 @@ class SyncCycle:
             part = [name for name in names[start : start + MAX_BATCH] if name not in overtaken]
             try:
                 rest = self._exchange(part, report, is_urgent=is_urgent, reads_all=reads_all)
-            except TermOver:
+            except (TermOver, sqlite3.Error):
                 raise
             except Exception as exc:  # noqa: BLE001  # a bug must not keep rows from being scheduled
                 report.error = _reported(exc)
@@ -342,13 +353,17 @@ class SyncCycle:
                             excess -= 1
 
     def finish(self) -> bool:
-        """Synchronise rows that nothing counts in any more, and return whether all hits are sent."""
+        """Synchronise rows that nothing counts in any more, and return whether all hits are sent or cannot be read."""
+        was_file, is_sent = self._table.is_file, False
         report = self.run()
-        is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
-        if is_sent:
-            self._table.resign()
+        with self._reporting(report):
+            is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
+            if is_sent:
+                self._table.resign()
+        is_over = is_sent or self._table.is_file is not was_file
+        if is_over:
             self._table.close()
-        return is_sent
+        return is_over
 
     def end(self, deadline: Deadline) -> None:
         """Leave the rows to another process, if there is one, and release the store. No cycle may follow.
@@ -361,16 +376,17 @@ class SyncCycle:
             self._table.resign()
             return
         is_last, is_idle = self._table.is_last(), False
-        try:
-            is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
-            if is_idle and is_last:
-                self._flush_last(flusher, deadline)
-            self._table.resign()
-        finally:
-            if is_idle:
-                self._lock.release()
-        if is_last:
-            self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
+        with self._reporting(CycleReport()):
+            try:
+                is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store has it
+                if is_idle and is_last:
+                    self._flush_last(flusher, deadline)
+                self._table.resign()
+            finally:
+                if is_idle:
+                    self._lock.release()
+            if is_last:
+                self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
         with flusher.store.time_limit(deadline.remaining_s):
             flusher.store.close()
 
@@ -388,6 +404,8 @@ class SyncCycle:
                         flusher.server_clock.begin_cycle()
                     for start in range(0, len(names), MAX_BATCH):
                         flusher.flush(self._rows.load(names[start : start + MAX_BATCH]), report)
+                except (TermOver, sqlite3.Error):
+                    raise
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
             self._log.note(report)
@@ -420,5 +438,7 @@ def _reported(exc: Exception) -> StoreError:
     """Return the error to report for an exception. One that no store raises is a bug, and is logged."""
     if isinstance(exc, StoreError):
         return exc
+    if isinstance(exc, sqlite3.Error):
+        return StoreUnavailable(f"the file of the host: {type(exc).__name__}: {exc}")
     log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
     return StoreUnavailable(f"the cycle failed: {type(exc).__name__}")

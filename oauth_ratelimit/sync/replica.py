@@ -6,6 +6,7 @@ hits are in one place at any time, and a step that is interrupted has changed no
 
 import json
 import secrets
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,18 @@ class Replica:
     @property
     def has_unsent(self) -> bool:
         return bool(self.packed_unsent) if self._unsent is None else bool(self._unsent)
+
+    def check(self) -> None:
+        """Raise an exception of ``DAMAGES`` if the row is none that was written by this package."""
+        document = self.document
+        numbers = self.due_s, self.urgent_s, self.requested_s, document.version, document.mark, document.newest_s
+        sum(number or 0 for number in (*numbers, self.writer_count, document.read_s, document.known_s))
+        for packed in (self.hits, self.packed_unsent, self.held):
+            if packed and min(array("q", packed)) < 0:
+                raise ValueError("negative number")
+        for hits in (self.totals.horizons(), self.unsent, unpack_hits(self.held), self.attempt and self.attempt.hits):
+            if any(not series.frame_s for series in hits or ()):
+                raise ValueError("no frame")
 
     @property
     def is_total(self) -> bool:

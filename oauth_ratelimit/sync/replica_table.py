@@ -1,12 +1,12 @@
 """Loads replicas from the host table, and stores them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from oauth_ratelimit.counters.hits import unpack_hits
 from oauth_ratelimit.counters.rules import RuleBook, key_of
-from oauth_ratelimit.counters.table import SYNC_COLUMNS, HostTable
+from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostLocked, HostTable
 from oauth_ratelimit.process.yielding import pause
 from oauth_ratelimit.sync.attempt import Attempt
 from oauth_ratelimit.sync.replica import Document, Replica
@@ -26,11 +26,11 @@ class ReplicaTable:
 
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
-        found = []
+        found: list[Replica] = []
         for step in self.steps(names):
             with self.table.locked():
                 rows = self.table.load(step)
-            found += [self._replica(row) for row in rows]
+                found += filter(None, map(self._replica, rows))
         return found
 
     def take(self, names: Sequence[str]) -> list[Replica]:
@@ -98,7 +98,8 @@ class ReplicaTable:
                 current[name] = replica
         for row in self.table.load([name for name, replica in current.items() if replica is None]):
             replica = self._replica(row)
-            current[replica.name] = replica
+            if replica is not None:
+                current[replica.name] = replica
         return [replica for replica in current.values() if replica is not None]
 
     def _store(self, replicas: Sequence[Replica]) -> bool:
@@ -117,7 +118,18 @@ class ReplicaTable:
             self.table.store(columns, values)
         return is_urgent
 
-    def _replica(self, row: Sequence[Any]) -> Replica:
+    def _replica(self, row: Sequence[Any]) -> Replica | None:
+        """Return a row, None if it cannot be unpacked: then it is deleted, because each cycle would fail at it."""
+        try:
+            replica = self._unpacked(row)
+            replica.check()
+        except DAMAGES as exc:
+            with suppress(HostLocked):
+                self.table.drop_damaged(row[1], exc)
+            return None
+        return replica
+
+    def _unpacked(self, row: Sequence[Any]) -> Replica:
         change, *columns = row
         name, hits, unsent, *plain, attempted, attempt = columns[:11]
         key = key_of(name)

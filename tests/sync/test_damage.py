@@ -1,0 +1,138 @@
+"""Rows and files of a host that cannot be read any more: they cost their own hits, and no other work of the process."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.key import Key
+from testbed.clock import Clock
+from tests.support.faulty_store import FaultyStore
+from tests.support.limiters import limiter_of, stored_hits
+
+PAGE_SIZE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ratelimit.db"
+
+
+@pytest.fixture
+def limiter(faulty: FaultyStore, clock: Clock, path: Path) -> Iterator[Limiter]:
+    """A limiter that has stored a hit of each of two clients."""
+    limits = {"client": [{"limit": 10, "window": "600s"}]}
+    with closing(limiter_of({"host": str(path), "limits": limits}, faulty, clock=clock)) as limiter:
+        limiter.check("bad")
+        limiter.check("good")
+        limiter.sync()
+        yield limiter
+
+
+def stored(faulty: FaultyStore, client_id: str) -> int:
+    return stored_hits(faulty.inner, Key(client_id, None))
+
+
+def damage(path: Path, column: str, value: object) -> None:
+    """Change a row as a page does that is overwritten."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE rows SET {column} = ? WHERE name LIKE '%bad%'", (value,))
+
+
+DAMAGES = [
+    ("hits", b"\1" * 13),
+    ("hits", b"\xff" * 80),
+    ("hits", b"\0" * 80),
+    ("hits", "text"),
+    ("unsent", b"\1" * 13),
+    ("unsent", b"\xff" * 72),
+    ("unsent", b"\0" * 72),
+    ("held", b"\1" * 13),
+    ("attempt", "{"),
+    ("attempt", "[1, 2]"),
+    ("horizons", b"\1" * 13),
+    ("prunable", "[1]"),
+    ("requested", b"\1"),
+    ("version", b"\1"),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGES, ids=[f"{column} {value!r}"[:20] for column, value in DAMAGES])
+def test_row_that_cannot_be_unpacked_is_deleted_and_keeps_no_other_from_being_sent(
+    limiter: Limiter, faulty: FaultyStore, path: Path, column: str, value: object
+) -> None:
+    limiter.check("bad")
+    limiter.check("good")
+    damage(path, column, value)
+    with capture_logs() as logs:
+        assert limiter.sync().error is None
+        assert limiter.sync().error is None
+    assert (1, 2) == (stored(faulty, "bad"), stored(faulty, "good"))
+    assert ["host_row_damaged"] == [entry["event"] for entry in logs]
+
+    assert limiter.check("bad").allowed
+    limiter.sync()
+    assert 2 == stored(faulty, "bad")
+
+
+@pytest.mark.parametrize("value", [b"\1" * 13, b"\0" * 80, (b"\1" + b"\0" * 7) * 3 + b"\xfc" + b"\xff" * 7 + b"\0" * 8])
+def test_request_of_a_damaged_row_begins_a_new_one(limiter: Limiter, path: Path, value: bytes) -> None:
+    damage(path, "hits", value)
+    with capture_logs() as logs:
+        assert 9 == limiter.check("bad").remaining
+        assert 8 == limiter.check("bad").remaining
+    assert ["host_row_damaged"] == [entry["event"] for entry in logs]
+
+
+def test_last_flush_sends_all_but_what_is_damaged(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
+    limiter.check("bad")
+    limiter.check("good")
+    damage(path, "unsent", b"\1")
+    limiter.close()
+    assert (1, 2) == (stored(faulty, "bad"), stored(faulty, "good"))
+
+
+def overwrite(path: Path) -> None:
+    """Overwrite all pages but the first one, after a change that has others read them again."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE host SET term = term")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(PAGE_SIZE)
+        file.write(b"\xff" * (size - PAGE_SIZE))
+
+
+def test_cycle_reports_a_damaged_file_and_the_next_one_works_with_another(
+    limiter: Limiter, faulty: FaultyStore, path: Path
+) -> None:
+    overwrite(path)
+    assert "file of the host" in str(limiter.sync().error)
+    assert limiter.sync().error is None
+    limiter.check("good")
+    limiter.sync()
+    assert 2 == stored(faulty, "good")
+    assert Path(f"{path}.damaged").exists()
+
+
+def test_damaged_file_that_was_replaced_is_given_up(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
+    overwrite(path)
+    path.unlink()
+    with capture_logs() as logs:
+        assert limiter.sync().error is None
+        limiter.check("good")
+        assert limiter.sync().error is None
+    assert 2 == stored(faulty, "good")
+    assert 1 == [entry["event"] for entry in logs].count("host_file_unusable")
+
+
+def test_damaged_file_does_not_keep_a_process_from_ending(limiter: Limiter, path: Path) -> None:
+    overwrite(path)
+    with capture_logs() as logs:
+        limiter.close()
+    assert ["flush_failed", "host_file_unusable"] == sorted(entry["event"] for entry in logs)
