@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from oauth_ratelimit.process.identity import identity_of
+
 LAYOUT = 3  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
@@ -48,7 +50,7 @@ def named_place(path: str, service: Sequence[str]) -> HostPlace:
 
 def place_of(service: Sequence[str], *, parent: int) -> HostPlace:
     """Return the place for the processes of a service that have this one's user and namespace, and the same parent."""
-    found = [LAYOUT, boot_id(), _pid_namespace(), parent, _start_of(parent), os.geteuid(), *service]
+    found = [LAYOUT, boot_id(), identity_of(parent), os.geteuid(), *service]
     identity = json.dumps(found)
     name = hashlib.sha256(identity.encode()).hexdigest()[:32]
     directories = list(_directories())
@@ -59,19 +61,6 @@ def place_of(service: Sequence[str], *, parent: int) -> HostPlace:
 def boot_id() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
-def _pid_namespace() -> str:
-    with suppress(OSError):
-        return str(Path("/proc/self/ns/pid").readlink())
-    return ""
-
-
-def _start_of(process_id: int) -> str:
-    """Return when a process has started, in the kernel's own unit; empty if that is not known."""
-    with suppress(OSError):
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 

@@ -212,16 +212,17 @@ class HostTable:
         """True if this process synchronises the rows, as far as it knows."""
         return self._term.is_held
 
-    def lead(self, *, is_alone: bool = False) -> bool:
+    def lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does.
 
-        With ``is_alone`` no other process is there. Who synchronises a file also checkpoints. Takes the lock.
+        With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Who synchronises a
+        file also checkpoints. Takes the lock.
         """
         was_held, patience_s = self._term.is_held, -inf if is_alone else self._patience_s
         try:
             with self.transaction():
                 now_s, seen = self._monotonic(), self.max_writer_count
-                self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen)
+                self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen, is_ending=is_ending)
             if self._term.is_held and self._connected is not None:
                 with self.lock:
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

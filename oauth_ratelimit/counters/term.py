@@ -37,22 +37,32 @@ class Term:
         self.progress: int | None = None  # how far the store's state had come that the rows went by, at the last claim
         self._number = 0
         self._write_count = 0
-        self._token = secrets.token_hex(4)  # a process may have several tables with one file
+        # A process may have several tables with one file. It may not be able to look at itself again.
+        self._own = f"{identity_of()} {secrets.token_hex(4)}"
 
-    def claim(self, connection: sqlite3.Connection, now_s: float, *, patience_s: float, writer_count: int) -> bool:
+    def claim(
+        self,
+        connection: sqlite3.Connection,
+        now_s: float,
+        *,
+        patience_s: float,
+        writer_count: int,
+        is_ending: bool = False,
+    ) -> bool:
         """Take over unless another process holds the term, and return whether this one does.
 
-        One that has not shown itself for ``patience_s`` does not hold it any more. ``writer_count`` is the most
-        instances that this process has seen on one key.
+        One that has not shown itself for ``patience_s`` does not hold it any more; with ``is_ending`` neither does one
+        that is stopped, because this one cannot wait. ``writer_count`` is the most instances that this process has seen
+        on one key.
         """
         found = connection.execute(
             "SELECT writer, writer_count, term, holder, beat, synced, progress FROM host"
         ).fetchone()
         writer, known_writer_count, number, holder, beat_s, synced_s, self.progress = found
         self.writer_count = max(writer_count, known_writer_count)
-        own = f"{identity_of()} {self._token}"
-        is_own = holder == own and number == self._number
-        is_free = holder is None or has_ended(holder.rpartition(" ")[0]) or not 0 <= now_s - beat_s <= patience_s
+        is_own = holder == self._own and number == self._number
+        is_free = holder is None or not 0 <= now_s - beat_s <= patience_s
+        is_free = is_free or has_ended(holder.rpartition(" ")[0], or_is_stopped=is_ending)
         self.is_held = is_own or is_free
         self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
         if not is_own:
@@ -61,7 +71,7 @@ class Term:
             return False
         if not is_own:
             self._number, self._write_count = number + 1, 0
-        values = self.writer, self.writer_count, self._number, own, now_s, self.synced_s
+        values = self.writer, self.writer_count, self._number, self._own, now_s, self.synced_s
         connection.execute(
             "UPDATE host SET writer = ?, writer_count = ?, term = ?, holder = ?, beat = ?, synced = ?", values
         )

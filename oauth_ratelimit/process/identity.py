@@ -16,10 +16,21 @@ def identity_of(pid: int | None = None) -> str:
     return f"{_namespace()} {pid} {_start_time(pid)}"
 
 
-def has_ended(identity: str) -> bool:
-    """Return True if a process does not run any more. One that cannot be seen from here may run."""
+def has_ended(identity: str, *, or_is_stopped: bool = False) -> bool:
+    """Return True if a process does not run any more. One that cannot be seen from here may run.
+
+    With ``or_is_stopped``, also if it was stopped by a signal.
+    """
     namespace, pid, start_time = identity.split(" ")
-    return bool(start_time) and namespace == _namespace() and _start_time(int(pid)) != start_time
+    if not start_time or namespace != _namespace():
+        return False
+    try:
+        state, found = _state_of(int(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:  # such as without a free descriptor
+        return False
+    return found != start_time or state in ("Z", "X") or (or_is_stopped and state == "T")
 
 
 def _namespace() -> str:
@@ -29,8 +40,16 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return the clock ticks from the start of the machine to that of a process, empty if there is no such process."""
     with suppress(OSError):
-        found = (_PROC / f"{pid}/stat").read_text(errors="replace")
-        return found.rpartition(")")[2].split()[19]  # the name in parentheses may hold anything
+        return _state_of(pid)[1]
     return ""
+
+
+def _state_of(pid: int) -> tuple[str, str]:
+    """Return the letter of a process's state, and the clock ticks from the start of the machine to that of the process.
+
+    Raises ``OSError``.
+    """
+    found = (_PROC / f"{pid}/stat").read_text(errors="replace")
+    fields = found.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    return fields[0], fields[19]

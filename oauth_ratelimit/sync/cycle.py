@@ -32,6 +32,7 @@ from oauth_ratelimit.sync.replica_table import ReplicaTable
 
 log = get_logger(__name__)
 
+FAILED_CYCLES = 3  # after which another process may synchronise: this one may fail for reasons of its own
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 MOST_LOOKED_AT = 10  # parts of the rows, when a cycle makes room; the next one goes on
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
@@ -70,6 +71,8 @@ class SyncCycle:
         self._began_s = 0.0  # time of the present cycle, by the limiter's clock
         self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row
         self._failure: StoreError | None = None  # of the last cycle
+        self._failed_count = 0  # scheduled cycles in a row
+        self._has_resigned = False  # because they have failed; until the next cycle
         self._left: dict[str, int] = {}  # requests that a cycle could not write, by row
         self._quarantined: set[str] = set()  # rows whose document is damaged
 
@@ -88,11 +91,16 @@ class SyncCycle:
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
             report.is_elsewhere = not self._lead()
+            if self._has_resigned:
+                report.error, self._has_resigned = self._failure, False
             report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
             if report.is_elsewhere:
                 with self._table.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
+                if report.error is None:
+                    self._failure = None
+                    self._log.forget_outage()
                 return report
             with self._table.locked():
                 urgent = self._table.urgent_names(now_s)
@@ -112,6 +120,10 @@ class SyncCycle:
             self._log.note(report)
             if report.error is None:
                 self._table.note_synced()
+            self._failed_count = self._failed_count + 1 if is_scheduled and report.error is not None else 0
+            if self._failed_count == FAILED_CYCLES and self._table.is_file:
+                self._table.resign()
+                self._failed_count, self._has_resigned = 0, True
         return report
 
     @contextmanager
@@ -131,9 +143,11 @@ class SyncCycle:
             synced_s = self._table.synced_s
             report.synced_ago_s = None if synced_s is None else self._monotonic() - synced_s
 
-    def _lead(self, *, is_alone: bool = False) -> bool:
+    def _lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
-        is_led = self._table.lead(is_alone=is_alone)
+        if self._has_resigned and not is_ending:
+            return False
+        is_led = self._table.lead(is_alone=is_alone, is_ending=is_ending)
         if self._flusher and is_led and self._table.progress is not None:
             self._flusher.store.follow(self._table.progress)
         return is_led
@@ -368,8 +382,8 @@ class SyncCycle:
     def end(self, deadline: Deadline) -> None:
         """Leave the rows to another process, if there is one, and release the store. No cycle may follow.
 
-        The last process flushes for the last time and removes this instance's marks. It logs ``hits_undelivered`` and
-        ``hits_unconfirmed`` if hits are left.
+        Who synchronises flushes for the last time. The last process also removes this instance's marks, and logs
+        ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
         """
         flusher = self._flusher
         if flusher is None:
@@ -379,8 +393,9 @@ class SyncCycle:
         with self._reporting(CycleReport()):
             try:
                 is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store has it
-                if is_idle and is_last:
-                    self._flush_last(flusher, deadline)
+                is_able = is_idle and (is_last or self._failure is None)
+                if is_able and self._lead(is_alone=is_last, is_ending=True):
+                    self._flush_last(flusher, deadline, is_last=is_last)
                 self._table.resign()
             finally:
                 if is_idle:
@@ -390,10 +405,12 @@ class SyncCycle:
         with flusher.store.time_limit(deadline.remaining_s):
             flusher.store.close()
 
-    def _flush_last(self, flusher: Flusher, deadline: Deadline) -> None:
-        """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
-        self._lead(is_alone=True)
-        for share in TRY_SHARES:
+    def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
+        """Flush, and read only what that needs. The lock is held.
+
+        The last process tries again if the store fails, and removes the marks. Others leave that to it.
+        """
+        for share in TRY_SHARES if is_last else TRY_SHARES[:1]:
             names = self._rows.unsent_names()
             if deadline.is_over or not names:
                 break
@@ -409,7 +426,7 @@ class SyncCycle:
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
             self._log.note(report)
-        if not deadline.is_over:
+        if is_last and not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks(self._table.all_names(), part)

@@ -48,6 +48,10 @@ class CycleLog:
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
 
+    def forget_outage(self) -> None:
+        """Log no recovery, because another process synchronises the rows by now."""
+        self._failing_since_s = None
+
     def note_unsent(self, replicas: Iterable[Replica], *, is_idle: bool) -> None:
         """Log the hits in flight by client, which will not be sent any more, or may be on their way."""
         found = defaultdict[tuple[str, str | None], list[Counter[bool]]](lambda: [Counter(), Counter()])

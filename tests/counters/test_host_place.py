@@ -81,14 +81,13 @@ def test_workers_of_a_service_count_in_one_file_of_their_own(place: HostPlace, m
     assert 0o700 == (memory / NAME).stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("fact", ["service", "parent", "start", "boot", "namespace", "layout"])
+@pytest.mark.parametrize("fact", ["service", "parent", "boot", "process", "layout"])
 def test_each_fact_gives_a_file_of_its_own(fact: str, place: HostPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as equal process ids in two containers that share /dev/shm."""
     service, parent = (["shop", "/etc/shop.yaml"] if fact == "service" else ["shop"]), 2 if fact == "parent" else 1
     changed = {
-        "start": ("_start_of", lambda _: "4711"),
         "boot": ("boot_id", lambda: "another"),
-        "namespace": ("_pid_namespace", lambda: "pid:[1]"),
+        "process": ("identity_of", lambda _: "4026531836 1 4711"),
         "layout": ("LAYOUT", 99),
     }
     if fact in changed:

@@ -1,9 +1,11 @@
 """Limiters that count in one file: one at a time synchronises it."""
 
 import multiprocessing
+import os
+import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.process.deadline import ENDING_S
 from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
+from tests.support.limiters import stored_hits
 
 KEY = Key("app", None)
 PATIENCE_S = 7.0  # the store's timeout and two intervals
@@ -151,11 +156,63 @@ def test_last_process_that_ends_sends_the_hits_of_all(start: Start, faulty: Faul
     here.sync()
     request(here, 2)
     request(there, 3)
+    faulty.is_down = True
     here.close()
+    faulty.is_down = False
     assert 0 == stored(faulty)
     there.close()
     assert 5 == stored(faulty)
     assert not faulty.inner.read([KEY])[KEY].writers
+
+
+def test_one_that_ends_sends_the_hits_of_all_while_another_may_be_frozen(start: Start, faulty: FaultyStore) -> None:
+    here, there = start(), start()
+    here.sync()
+    request(here, 2)
+    request(there, 3)
+    here.close()
+    assert 5 == stored(faulty)
+    assert 1 == len(faulty.inner.read([KEY])[KEY].writers)  # there may be more to send
+
+
+def test_one_that_ends_tries_a_store_that_hangs_once(start: Start, faulty: FaultyStore, clock: Clock) -> None:
+    """Who is left sends them. The last one would try again."""
+    here, there = start(), start()
+    here.sync()
+    request(there, 1)
+    faulty.delay_s = 3600.0
+    begun_s = clock()
+    here.close()
+    assert ENDING_S / 2 == pytest.approx(clock() - begun_s)
+
+
+def test_one_whose_cycles_fail_lets_another_try(path: Path, clock: Clock) -> None:
+    """Only its own connection may be broken."""
+    store = MemoryStore()
+    broken = FaultyStore(store, clock)
+    here, there = (Limiter(settings(path), each, clock=clock, monotonic=clock) for each in (broken, store))
+    here.sync()
+    request(here, 1)
+    broken.is_down = True
+    for _ in range(FAILED_CYCLES):
+        assert there.sync(is_scheduled=True).is_elsewhere
+        assert here.sync(is_scheduled=True).error is not None
+    assert here.sync_urgent() is None
+    assert not there.sync(is_scheduled=True).is_elsewhere
+    assert 1 == stored_hits(store)
+    reports = [here.sync(is_scheduled=True) for _ in range(2)]
+    assert [(True, False), (True, True)] == [(each.is_elsewhere, each.error is None) for each in reports]
+
+
+def test_one_whose_cycles_fail_goes_on_if_it_is_alone(start: Start, faulty: FaultyStore) -> None:
+    limiter = start()
+    request(limiter, 1)
+    faulty.is_down = True
+    reports = [limiter.sync(is_scheduled=True) for _ in range(FAILED_CYCLES + 1)]
+    assert None not in [report.error for report in reports]
+    faulty.is_down = False
+    assert limiter.sync(is_scheduled=True).error is None
+    assert 1 == stored(faulty)
 
 
 def test_writes_of_two_processes_are_not_taken_for_each_other(start: Start, faulty: FaultyStore, clock: Clock) -> None:
@@ -201,14 +258,33 @@ def _take_over(path: Path, has_taken_over: Any) -> None:
     threading.Event().wait()
 
 
-def test_another_takes_over_at_once_from_one_that_was_killed(path: Path) -> None:
+@pytest.fixture
+def other(path: Path) -> Iterator[Any]:
+    """A process that synchronises."""
     context = multiprocessing.get_context("spawn")
     has_taken_over = context.Event()
     process = context.Process(target=_take_over, args=(path, has_taken_over))
     process.start()
     assert has_taken_over.wait(timeout=60)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_another_takes_over_at_once_from_one_that_was_killed(path: Path, other: Any) -> None:
     with closing(Limiter(settings(path), MemoryStore())) as limiter:
         is_elsewhere = limiter.sync().is_elsewhere
-        process.kill()
-        process.join()
+        other.kill()
+        other.join()
         assert (True, False) == (is_elsewhere, limiter.sync().is_elsewhere)
+
+
+def test_one_that_ends_sends_the_hits_while_the_one_that_synchronises_is_stopped(path: Path, other: Any) -> None:
+    store = MemoryStore()
+    limiter = Limiter(settings(path), store)
+    request(limiter, 1)
+    os.kill(other.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, other.pid, os.WSTOPPED | os.WNOWAIT)
+    assert limiter.sync().is_elsewhere
+    limiter.close()
+    assert 1 == stored_hits(store)
