@@ -1,6 +1,7 @@
 """The limiter: decides about requests and shares its counters."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
@@ -77,7 +78,10 @@ class Limiter:
         call_in_child(self.forget_parent)
 
     def _start_empty(self) -> None:
+        self._clock_lock = threading.RLock()  # guards the clock
         self._clock = self._given_clock
+        if self._follows_store_clock and self.place is not None:
+            self._clock = self._first_time_s
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
         self._table = HostTable(
@@ -349,7 +353,18 @@ class Limiter:
     def _correct_clock(self, epoch_s: float) -> None:
         """Carry the store's time on with the monotonic clock."""
         monotonic = self._monotonic
-        self._clock = lambda: epoch_s + monotonic()
+        with self._clock_lock:
+            self._clock = lambda: epoch_s + monotonic()
+
+    def _first_time_s(self) -> float:
+        """Return the time by the host's measurement, so that no row is changed by a clock that is wrong."""
+        with self._clock_lock:
+            measurement = self._table.read_clock() if self._clock == self._first_time_s else None
+            if measurement is not None and self._server_clock is not None:
+                self._server_clock.adopt(measurement)
+            if self._clock == self._first_time_s:
+                self._clock = self._given_clock
+        return self._clock()
 
     def now_s(self) -> float:
         """Return the time that limits are counted by, seconds since the epoch."""

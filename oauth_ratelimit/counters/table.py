@@ -203,6 +203,17 @@ class HostTable:
         """End of the last full cycle without an error, of any process, by the clock that is never set."""
         return self._term.synced_s
 
+    @property
+    def clock(self) -> str | None:
+        """The host's last measurement of the store's clock, at the last call of ``lead`` or ``read_clock``."""
+        return None if self._file is None else self._term.clock  # that of rows that were left may be old
+
+    def read_clock(self) -> str | None:
+        """Return the host's last measurement of the store's clock, None without one. Takes the lock."""
+        with self.locked(), suppress(HostLocked):
+            self._term.clock = self._run("SELECT clock FROM host", ()).fetchone()[0]
+        return self.clock
+
     def note_synced(self) -> None:
         """Note that such a cycle of this process ends. Others know with their next cycles."""
         self._term.synced_s = self._monotonic()
@@ -433,14 +444,14 @@ class HostTable:
             nap()  # with the lock free for requests
 
     @contextmanager
-    def change(self, progress: int | None = None) -> Iterator[None]:
+    def change(self, progress: int | None, clock: str | None) -> Iterator[None]:
         """Hold the lock for the process that synchronises the rows. Raises ``TermOver`` if it is another one by now.
 
-        ``progress`` is how far the state of the store has come that the changes go by.
+        ``progress`` is how far the state of the store has come that the changes go by, and ``clock`` the measurement.
         """
         try:
             with self.transaction():
-                self._term.keep(self._connection, self._monotonic(), progress)
+                self._term.keep(self._connection, self._monotonic(), progress, clock)
                 yield
         except TermOver:
             self.wake()  # the thread that waits must not take what others ring for

@@ -17,7 +17,8 @@ TERM_SCHEMA = """
     holder TEXT,                              -- process that has the term; NULL if it has resigned
     beat REAL NOT NULL DEFAULT 0,             -- when it showed itself last, by the clock that is never set
     synced REAL,                              -- end of the last full cycle without an error, by the same clock
-    progress INTEGER                          -- how far the store's state has come that the rows go by; NULL if unknown
+    progress INTEGER,                         -- how far the store's state has come that the rows go by; NULL if unknown
+    clock TEXT                                -- last measurement of the store's clock; NULL without one
 """
 WRITES_PER_TERM = 2**32
 
@@ -35,6 +36,7 @@ class Term:
         self.writer_count = 1  # the most instances that were seen on one key by any process, at the last claim
         self.synced_s: float | None = None  # end of the last full cycle without an error, of any process
         self.progress: int | None = None  # how far the store's state had come that the rows went by, at the last claim
+        self.clock: str | None = None  # last measurement of the store's clock, at the last claim
         self._number = 0
         self._write_count = 0
         # A process may have several tables with one file. It may not be able to look at itself again.
@@ -56,9 +58,9 @@ class Term:
         on one key.
         """
         found = connection.execute(
-            "SELECT writer, writer_count, term, holder, beat, synced, progress FROM host"
+            "SELECT writer, writer_count, term, holder, beat, synced, progress, clock FROM host"
         ).fetchone()
-        writer, known_writer_count, number, holder, beat_s, synced_s, self.progress = found
+        writer, known_writer_count, number, holder, beat_s, synced_s, self.progress, self.clock = found
         self.writer_count = max(writer_count, known_writer_count)
         is_own = holder == self._own and number == self._number
         is_free = holder is None or not 0 <= now_s - beat_s <= patience_s
@@ -77,13 +79,13 @@ class Term:
         )
         return True
 
-    def keep(self, connection: sqlite3.Connection, now_s: float, progress: int | None) -> None:
-        """Show that this process is there, and how far the state has come that it has seen.
+    def keep(self, connection: sqlite3.Connection, now_s: float, progress: int | None, clock: str | None) -> None:
+        """Show that this process is there, how far the state has come that it has seen, and the store's clock.
 
         Raises ``TermOver`` if another one has taken over.
         """
-        shown = "UPDATE host SET beat = ?, progress = coalesce(?, progress) WHERE term = ?"
-        kept = connection.execute(shown, (now_s, progress, self._number))
+        shown = "UPDATE host SET beat = ?, progress = coalesce(?, progress), clock = coalesce(?, clock) WHERE term = ?"
+        kept = connection.execute(shown, (now_s, progress, clock, self._number))
         if not self.is_held or kept.rowcount != 1:
             self.is_held = False
             raise TermOver

@@ -1,5 +1,6 @@
 """Time of the store's clock, and its difference from this machine's."""
 
+import json
 from collections.abc import Callable
 
 from oauth_ratelimit.errors import StoreError
@@ -20,7 +21,8 @@ class ServerClock:
     explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.
     ``offset_s`` is how far the store's clock is ahead of the wall clock; 0.0 if they hardly differ. ``on_change`` is
     called with the server's time at monotonic zero, to go by: from then on a wall clock that is set changes nothing.
-    Where it is None, the offset is no fault, and is not logged.
+    Where it is None, the offset is no fault, and is not logged. ``measurement`` is the last one as text, which another
+    process of the machine can ``adopt``; None without one.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class ServerClock:
         on_change: Callable[[float], None] | None,
     ) -> None:
         self.offset_s = 0.0
+        self.measurement: str | None = None
         self._store = store
         self._wall = wall
         self.monotonic = monotonic
@@ -70,6 +73,21 @@ class ServerClock:
         self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
         offset_s = self._epoch_s - wall_epoch_s
         self._follow(wall_epoch_s, offset_s if abs(offset_s) >= NOTABLE_S else 0.0)
+        times = now_s, self._epoch_s, self._unconfirmed_epoch_s, wall_epoch_s, self.offset_s, self._followed_s
+        self.measurement = json.dumps(times)
+
+    def adopt(self, measurement: str) -> None:
+        """Go by the measurement of another process, so that all of a machine have the same time."""
+        if measurement == self.measurement:
+            return
+        times = json.loads(measurement)
+        self._measured_s, self._epoch_s, self._unconfirmed_epoch_s, self._wall_epoch_s, self.offset_s, followed_s = (
+            times
+        )
+        self.measurement = measurement
+        if self._on_change is not None and followed_s is not None and followed_s != self._followed_s:
+            self._followed_s = followed_s
+            self._on_change(followed_s)
 
     def _is_explained(self, epoch_s: float, wall_epoch_s: float) -> bool:
         """Return whether the store's clock has gone on as one of the two clocks of this machine has."""

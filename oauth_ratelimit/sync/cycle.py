@@ -57,7 +57,12 @@ class SyncCycle:
         server_clock: ServerClock | None,
     ) -> None:
         self._table = table
-        self._rows = ReplicaTable(table, rules, store.progress if store else lambda: None)
+        self._rows = ReplicaTable(
+            table,
+            rules,
+            store.progress if store else lambda: None,
+            lambda: server_clock.measurement if server_clock else None,
+        )
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._clock = clock
@@ -147,7 +152,9 @@ class SyncCycle:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         if self._has_resigned and not is_ending:
             return False
-        is_led = self._table.lead(is_alone=is_alone, is_ending=is_ending)
+        was_led, is_led = self._table.is_led, self._table.lead(is_alone=is_alone, is_ending=is_ending)
+        if self._flusher and not was_led and self._table.clock is not None:
+            self._flusher.server_clock.adopt(self._table.clock)
         if self._flusher and is_led and self._table.progress is not None:
             self._flusher.store.follow(self._table.progress)
         return is_led
@@ -307,10 +314,14 @@ class SyncCycle:
         return next((replica.in_flight for replica in self._rows.load([row_name(key)])), {})
 
     def measure_clock(self) -> StoreError | None:
-        """Measure the store's clock if it is time to, and return the error if there was no answer."""
+        """Measure the store's clock if it is time to, and return the error if there was no answer.
+
+        All processes of a host go by the measurement of the one that synchronises.
+        """
         report = CycleReport()
         with self._lock:
-            self._measure_clock(report)
+            if self._table.is_led or self._table.clock is None:
+                self._measure_clock(report)
         return report.error
 
     def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:

@@ -15,12 +15,22 @@ STEP = 50  # rows of one transaction: requests wait for its end; more would make
 
 
 class ReplicaTable:
-    """Rows of the host table as replicas. ``progress`` returns how far the state of the store has come."""
+    """Rows of the host table as replicas.
 
-    def __init__(self, table: HostTable, rules: Callable[[], RuleBook], progress: Callable[[], int | None]) -> None:
+    ``progress`` returns how far the state of the store has come, ``clock`` the last measurement of its clock.
+    """
+
+    def __init__(
+        self,
+        table: HostTable,
+        rules: Callable[[], RuleBook],
+        progress: Callable[[], int | None],
+        clock: Callable[[], str | None],
+    ) -> None:
         self.table = table
         self._rules = rules
         self._progress = progress
+        self._clock = clock
         self._kept: dict[str, Replica | None] = {}  # by name; None while a step changes it, and if the step has failed
         self._kept_rules = rules()
 
@@ -74,7 +84,7 @@ class ReplicaTable:
 
         Raises ``TermOver`` if another process synchronises them by now.
         """
-        with self.table.change(self._progress()):
+        with self.table.change(self._progress(), self._clock()):
             replicas = self._current(names)
             yield replicas
             is_urgent = self._store([replica for replica in replicas if not replica.is_forgotten])

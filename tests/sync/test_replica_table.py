@@ -35,7 +35,7 @@ def rows(books: list[RuleBook]) -> ReplicaTable:
     with table.locked():
         table.insert(NAME, now_s=0.0, due_s=0.0)
     table.lead()
-    rows = ReplicaTable(table, lambda: books[-1], lambda: None)
+    rows = ReplicaTable(table, lambda: books[-1], lambda: None, lambda: None)
     rows.take([NAME])
     with rows.changing([NAME]) as (replica,):
         replica.due_s = DUE_S

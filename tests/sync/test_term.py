@@ -18,6 +18,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.process.deadline import ENDING_S
 from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.clock import MEASURE_EVERY_S
 from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
@@ -213,6 +214,46 @@ def test_one_whose_cycles_fail_goes_on_if_it_is_alone(start: Start, faulty: Faul
     faulty.is_down = False
     assert limiter.sync(is_scheduled=True).error is None
     assert 1 == stored(faulty)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0, 0.49])
+def test_process_goes_by_the_clock_of_its_host_from_its_first_request_on(
+    faulty: FaultyStore, clock: Clock, path: Path, ahead_s: float
+) -> None:
+    """Another time would move the hits of all, and drop those of frames that seem to be over."""
+
+    def start(ahead_s: float) -> Limiter:
+        return Limiter(
+            settings(path), faulty, clock=lambda: clock() + ahead_s, monotonic=clock, follows_store_clock=True
+        )
+
+    here = start(ahead_s)
+    assert here.measure_clock() is None
+    request(here, 1000)
+    here.sync()
+    there = start(ahead_s + 0.02)  # corrected by itself, it would be more than half a second apart
+    assert not there.check("app").allowed
+    assert here.now_s() == there.now_s()
+    assert there.measure_clock() is None
+    there.sync()
+    assert here.now_s() == there.now_s()
+    assert not here.check("app").allowed
+
+
+def test_process_that_takes_over_goes_on_with_the_measurement_of_the_former(
+    faulty: FaultyStore, clock: Clock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server with a wrong clock counts only when it is confirmed."""
+    here, there = (
+        Limiter(settings(path), faulty, clock=clock, monotonic=clock, follows_store_clock=True) for _ in range(2)
+    )
+    request(here, 1)
+    here.sync()
+    monkeypatch.setattr(faulty, "time_s", lambda: clock() + 600)
+    clock.advance(MEASURE_EVERY_S + 1)
+    request(there, 1)
+    assert not there.sync().is_elsewhere
+    assert clock() == there.now_s()
 
 
 def test_writes_of_two_processes_are_not_taken_for_each_other(start: Start, faulty: FaultyStore, clock: Clock) -> None:
