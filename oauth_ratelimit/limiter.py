@@ -331,6 +331,14 @@ class Limiter:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""
         return self._cycle.preload(count, self._clock(), scopes=scopes)
 
+    def note_overrides(self, packed: bytes) -> bool:
+        """Keep the present overrides for processes of the host that start later, and return whether it could."""
+        return self._table.note_overrides(packed)
+
+    def known_overrides(self) -> tuple[bytes, float] | None:
+        """Return the overrides that a process of the host has read last, and the seconds since; None without any."""
+        return self._table.overrides()
+
     @property
     def host(self) -> str | None:
         """Name of the rows that it counts in together with other processes, None if it counts alone."""

@@ -24,6 +24,7 @@ REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 SLOW_S = 0.5  # a read of overrides that fails after it ...
 RETRY_INTERVAL_S = 10.0  # ... is tried again after this time, because each try delays a sync cycle
 MAX_AWAITED_S = 15.0  # for which the first read is waited for
+FRESH_S = 60.0  # since another process of the host has read overrides, by which a new one may deny
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
@@ -50,18 +51,25 @@ class OverrideCache:
         """True while overrides are not known that may say that nobody is denied, unless MongoDB takes too long."""
         return self._clock() < self._awaited_until_s
 
-    def refresh(self) -> None:
+    def adopt(self, overrides: tuple[Override, ...], *, age_s: float) -> None:
+        """Start with the overrides that another process of the host has read some time ago."""
+        self.overrides = overrides
+        if age_s <= FRESH_S:
+            self._awaited_until_s = -math.inf
+
+    def refresh(self) -> bool:
         """Read the revision, and the overrides if it has changed: those for everybody first, because they are few.
 
-        A failure keeps the overrides. Raises ``StoreUnavailable`` if MongoDB did not answer.
+        A failure keeps the overrides. Returns whether all are the present ones. Raises ``StoreUnavailable`` if MongoDB
+        did not answer.
         """
         if self._store is None:
-            return
+            return False
         everybody: tuple[Override, ...] | None = None
         try:
             revision = self._store.revision()
             if revision == self._revision and self._clock() < self._reread_at_s:
-                return
+                return True
             everybody = self._store.read_for_everybody()
             begun_s = self._clock()
             if begun_s >= self._retry_at_s:
@@ -73,7 +81,7 @@ class OverrideCache:
                     raise
                 self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
                 self._awaited_until_s = -math.inf
-                return
+                return True
         except StoreError as exc:
             if isinstance(exc, StoreUnreachable) or not isinstance(exc, StoreUnavailable):
                 self._awaited_until_s = -math.inf
@@ -84,6 +92,7 @@ class OverrideCache:
             others = (each for each in self.overrides if each.target.client_id is not None)
             found = {each.target: each for each in (*others, *everybody)}
             self.overrides = tuple((with_dry_run(found) if LEFT_OUT in self.overrides else found).values())
+        return False
 
 
 class SettingsChange(NamedTuple):

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
-from oauth_ratelimit.background.live_settings import MAX_AWAITED_S, LiveSettings, OverrideCache
+from oauth_ratelimit.background.live_settings import FRESH_S, MAX_AWAITED_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import active
+from oauth_ratelimit.core.overrides import Override, active
 from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
@@ -31,6 +31,7 @@ from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.store.factory import open_stores
+from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrides
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop, UrgentLoop
 from oauth_ratelimit.token_cache import TokenCache
@@ -60,7 +61,7 @@ class Worker:
     One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
     file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
     whatever MongoDB does. All times are the limiter's. Nobody is denied before overrides are known, for 15 seconds at
-    most: one may say so.
+    most: one may say so. A worker of a host that has others goes by what these have read.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``.
@@ -127,6 +128,8 @@ class Worker:
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
         self.is_outdated = self._is_ending = self._has_preloaded = False
+        self._shared_overrides: tuple[Override, ...] | None = None
+        self._share_again_s = 0.0  # by the monotonic clock
         self._is_held = False  # whether limits deny nobody because overrides are not known yet
         self._knows_overrides = threading.Event()
         self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
@@ -140,6 +143,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the background threads."""
+        self._attempt(self._adopt_overrides)
         self._attempt(self._apply_settings)
         self._start_watch()
         self._loop.start()
@@ -149,6 +153,20 @@ class Worker:
     def wait_for_overrides(self, timeout_s: float) -> None:
         """Wait until overrides are known or nothing tells them, so that the first request is decided as all others."""
         self._knows_overrides.wait(timeout_s)
+
+    def _adopt_overrides(self) -> None:
+        """Start with the overrides that other workers of the host have read."""
+        known = self.limiter.known_overrides()
+        if known is not None:
+            packed, age_s = known
+            self._override_cache.adopt(unpack_overrides(packed), age_s=age_s)
+
+    def _share_overrides(self) -> None:
+        """Let workers of the host that start later know the overrides."""
+        overrides, now_s = self._override_cache.overrides, time.monotonic()
+        is_due = overrides is not self._shared_overrides or now_s >= self._share_again_s
+        if is_due and self.limiter.note_overrides(pack_overrides(overrides)):
+            self._shared_overrides, self._share_again_s = overrides, now_s + FRESH_S / 4
 
     def _start_watch(self) -> None:
         """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
@@ -221,7 +239,9 @@ class Worker:
         deadline = Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
         try:
             with self._time_limit(deadline):
-                self._override_cache.refresh()
+                is_complete = self._override_cache.refresh()
+                if is_complete:
+                    self._attempt(self._share_overrides)
                 return self.limiter.measure_clock()
         except StoreUnavailable as exc:
             return exc

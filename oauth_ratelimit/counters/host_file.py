@@ -42,7 +42,7 @@ LONGEST_NAP_S = 0.001
 # a writer of its own. What was being sent when the machine went down may be lost.
 _AFTER_BOOT = (
     "UPDATE rows SET due = 0, urgent = NULL, attempted = NULL, attempt = NULL, version = NULL, mark = NULL",
-    "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL",
+    "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
 )
 ALONE = "this process counts alone: each such process admits the limits once more"
 

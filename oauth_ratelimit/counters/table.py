@@ -69,6 +69,8 @@ CREATE TABLE host (
     user_id INTEGER,
     boot_id TEXT,
     identity TEXT,
+    overrides BLOB,       -- those that a process has read last; NULL if none has
+    overrides_read REAL,  -- when they were known to be the present ones, by the clock that is never set
     {TERM_SCHEMA}
 );
 INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
@@ -213,6 +215,23 @@ class HostTable:
         with self.locked(), suppress(HostLocked):
             self._term.clock = self._run("SELECT clock FROM host", ()).fetchone()[0]
         return self.clock
+
+    def note_overrides(self, packed: bytes) -> bool:
+        """Keep the present overrides for processes that start later; return False without the file's lock.
+
+        Takes the lock.
+        """
+        with self.locked(), suppress(HostLocked):
+            self._run("UPDATE host SET overrides = ?, overrides_read = ?", (packed, self._monotonic()))
+            return True
+        return False
+
+    def overrides(self) -> tuple[bytes, float] | None:
+        """Return the overrides that a process of the host has read last, and the seconds since. Takes the lock."""
+        with self.locked(), suppress(HostLocked):
+            packed, read_s = self._run("SELECT overrides, overrides_read FROM host", ()).fetchone()
+            return None if read_s is None else (packed, self._monotonic() - read_s)
+        return None
 
     def note_synced(self) -> None:
         """Note that such a cycle of this process ends. Others know with their next cycles."""

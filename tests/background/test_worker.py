@@ -1,9 +1,11 @@
 """Background work of one process on a real MongoDB."""
 
+import sqlite3
 import threading
 import time
 from contextlib import closing
 from math import inf
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +22,7 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.background.health import HealthMonitor
-from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.live_settings import FRESH_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.rollups import RollupTask
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
@@ -42,11 +44,11 @@ from tests.support.faults import FaultyProxy
 from tests.support.guards import guess
 
 
-def a_worker(mongo_uri: str | None, clock: Clock, changes: list[dict[str, Any]] | None = None) -> Worker:
+def a_worker(mongo_uri: str | None, clock: Clock, changes: list[dict[str, Any]] | None = None, **config: Any) -> Worker:
     """Return a worker in dry run; each tick takes one of some changed configurations."""
     store = {"store": {"uri": mongo_uri}} if mongo_uri else {}
     queue = [load_config({**change, **store}) for change in changes or ()]
-    live = LiveSettings(load_config({"mode": "dry-run", **store}), lambda: queue.pop(0) if queue else None)
+    live = LiveSettings(load_config({"mode": "dry-run", **store, **config}), lambda: queue.pop(0) if queue else None)
     return Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
 
 
@@ -216,6 +218,36 @@ def test_override_ends_while_a_cycle_waits_for_mongodb(mongo_uri: str, clock: Cl
     worker.stop()
 
     assert [Mode.ENFORCE, Mode.DRY_RUN] == [*modes, worker.limiter.settings.policies.mode]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_trusted", "admitted"), [(0.0, False, 1), (0.0, True, 3), (FRESH_S + 1, False, 3)]
+)
+def test_worker_goes_by_the_overrides_that_its_host_has_read_lately(
+    mongo_uri: str,
+    clock: Clock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    age_s: float,
+    is_trusted: bool,
+    admitted: int,
+) -> None:
+    """Until it has read them itself. It neither admits above the limit nor denies against an override."""
+    path, limits = tmp_path / "ratelimit.db", {"client": [{"limit": 1, "window": "1h"}]}
+    workers = [a_worker(mongo_uri, clock, mode="enforce", host=str(path), limits=limits) for _ in range(2)]
+    assert workers[0].stores is not None
+    if is_trusted:
+        target = Target(OverrideKind.TRUSTED, "app")
+        workers[0].stores.overrides.put(Override(target, "ann", "", time.time()))
+    workers[0].after_cycle(None)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE host SET overrides_read = overrides_read - ?", (age_s,))
+    monkeypatch.setattr(OverrideCache, "refresh", lambda _: False)  # as if MongoDB was slow
+    workers[1].start()
+    found = sum(workers[1].limiter.check("app").allowed for _ in range(3))
+    for worker in workers:
+        worker.stop()
+    assert admitted == found
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(

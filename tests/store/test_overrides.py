@@ -19,7 +19,7 @@ from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection, server_time
 from oauth_ratelimit.store.mongo.fields import MAX_NAMED
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore, pack_overrides, unpack_overrides
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
 MODE = Target(OverrideKind.MODE)
@@ -67,6 +67,14 @@ def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore])
     assert without_times(OFF, *SAMPLES, *others) == without_times(*put)
     assert tuple(put[1:]) == open_store().read()
     assert without_times(SAMPLES[1]) == without_times(*open_store().read_for_everybody())
+
+
+def test_overrides_are_the_same_after_they_were_packed(store: OverrideStore) -> None:
+    limits = (Policy("client", 7, Window.of(60), estimator=Estimator.STRICT, count_denied=True),)
+    store.put(Override(Target(OverrideKind.LIMIT, "app", LimitKind.CLIENT), "ann", "why", 0.0, policies=limits))
+    store.put(Override(Target(OverrideKind.MODE), "ann", "why", 0.0, 2e9, mode=Mode.ENFORCE, canary_percent=12.5))
+    found = (*store.read(), overrides.LEFT_OUT)
+    assert found == unpack_overrides(pack_overrides(found))
 
 
 def test_times_are_those_of_mongodb(store: OverrideStore, connection: Connection) -> None:

@@ -8,12 +8,12 @@ it back as instances do. These read the few documents that concern everybody by 
 and go by no value that a document brings. If there are too many, nobody is denied.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from bson import ObjectId
+from bson import CodecOptions, ObjectId, decode, encode
 from pymongo.collection import Collection
 
 from oauth_ratelimit.config.limits import content_of, parse_content
@@ -285,6 +285,26 @@ def parse_override(content: Mapping[str, Any]) -> Override:
         mode=_optional(Mode, content["mode"]),
         canary_percent=_optional(_parse_percent, content.get("canary")),
     )
+
+
+def pack_overrides(overrides: Iterable[Override]) -> bytes:
+    """Return overrides as bytes, for other processes of the host."""
+    contents: list[Document] = [
+        {
+            "_id": _compose_target(each.target),
+            **_compose_override(each),
+            "at": datetime.fromtimestamp(each.made_at_s, UTC),
+            "until": None if each.until_s is None else datetime.fromtimestamp(each.until_s, UTC),
+        }
+        for each in overrides
+    ]
+    return encode({"overrides": contents})
+
+
+def unpack_overrides(packed: bytes) -> tuple[Override, ...]:
+    """Return packed overrides, without those that are damaged."""
+    contents: list[Document] = decode(packed, CodecOptions(tz_aware=True))["overrides"]
+    return tuple(well_formed(parse_override, contents, event="override_ignored"))
 
 
 def _check_size(content: Mapping[str, Any], max_bytes: int) -> None:
