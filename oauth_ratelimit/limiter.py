@@ -283,7 +283,7 @@ class Limiter:
         left = self._table.follow_file()
         if left is not None:
             self._left.append(self._cycle_of(left))
-        self._counter.count_postponed(now_s=self._clock())
+        self._counter.write_postponed(now_s=self._clock())
         self._left = [cycle for cycle in self._left if not cycle.finish()]
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 
@@ -388,7 +388,7 @@ class Limiter:
             deadline: When to give up; None gives it all the time that a process has to end.
         """
         self.denial_events.end_minute(math.inf)
-        self._counter.count_postponed(now_s=self._clock())
+        self._counter.end(now_s=self._clock())
         deadline = deadline or Deadline(monotonic=self._monotonic)
         for cycle in (*self._left, self._cycle):
             cycle.end(deadline)

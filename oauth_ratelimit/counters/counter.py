@@ -1,11 +1,10 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from enum import Enum, auto
+from typing import Any
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.limit_check import check_limits
@@ -15,6 +14,7 @@ from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.table import (
+    CYCLE_WAIT_S,
     DAMAGES,
     MAX_WAITING,
     READ_HELD,
@@ -30,10 +30,12 @@ from oauth_ratelimit.process.throttled_log import ThrottledLog
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0
-MAX_POSTPONED = 1000  # rows
-POSTPONED_STEP = 10  # rows that are written at once
+MAX_POSTPONED = 2000  # requests
+POSTPONED_STEP = 10  # of them that one request writes after its own, and a cycle before it lets others go on
 STOPPED_S = 1.0  # a request that has taken longer goes by a later time: its process may have been stopped meanwhile
 POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
+DROPPED = f"the request is not counted: {MAX_POSTPONED} others wait for the lock of the file already"
+LOST = "the process ends, and what waits for the lock of the file is not counted"
 
 Starts = dict[int, int]
 """Frames that a request counts in: the start of one for each series, by its number."""
@@ -54,17 +56,29 @@ class Opened:
     is_asked: int = 0
     due_s: float = 0.0
     urgent_s: float | None = None
-
-
-class Postponed(NamedTuple):
-    """Hits of a row that could not be written."""
-
-    part: Part
-    hits: Cells
+    spare_s: float | None = None  # for which the first row of a held request may still wait for the file's lock
 
 
 Held = tuple[Opened, ...]
 """Request that counts in the totals here, and is not to be sent before its response is known."""
+
+
+class Step(Enum):
+    """What is left to do with a request."""
+
+    SEND = auto()  # count it, and have it sent
+    HOLD = auto()  # count it
+    CONFIRM = auto()  # it is counted and held: have it sent
+    RELEASE = auto()  # it is counted and held: take it out of the totals
+
+
+@dataclass(slots=True, eq=False)
+class Postponed:
+    """Step of a request that did not get the file's lock."""
+
+    rows: Sequence[Opened]
+    step: Step
+    cost: int = 1
 
 
 class RequestCounter:
@@ -102,9 +116,7 @@ class RequestCounter:
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
         self._is_exhausted = False  # a key found no room
         self._has_waited = False  # the request has waited for the lock for as long as it may
-        self._has_postponed = False  # a request did not get the lock
-        self._postponed: dict[str, Postponed] = {}  # by row; the lock of the table guards it
-        self._unsettled: deque[tuple[Held, bool]] = deque(maxlen=MAX_POSTPONED)  # and whether to confirm it
+        self._lock_effect: str | None = None  # what became of a request that did not get the lock
 
     def decide(
         self,
@@ -129,16 +141,19 @@ class RequestCounter:
             self._has_waited = False
             while True:
                 opened = self._open(rows, now_s, is_guess=is_guess)
-                tiers, contents = _checked(opened, now_s)
+                tiers, contents = self._checked(opened, now_s)
                 decision = check_limits(mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted)
                 is_held = holds and (decision.denial is None or (is_guess and decision.allowed))
                 if self._clock() - now_s > STOPPED_S:
                     now_s = self._clock()
                 elif self._count(opened, decision.counts, now_s, cost, is_held=is_held, is_counted=is_counted):
                     break
-        if self._is_exhausted or self._has_postponed:
+        if self._is_exhausted or self._lock_effect:
             self._log_noted()
-        return decision, tuple([each for each in opened if each.starts]) if is_held else ()
+        held = tuple([each for each in opened if each.starts]) if is_held else ()
+        if held:
+            held[0].spare_s = self._table.spare_s()
+        return decision, held
 
     def peek_known(self, mode: Mode, rows: Rows, *, now_s: float, ignores_held: bool = False) -> Decision:
         """Decide by the rows that there are, and change nothing; with ``ignores_held`` as if none were held."""
@@ -147,7 +162,7 @@ class RequestCounter:
             for each in opened if ignores_held else ():
                 for number, start_s, count in Cells(each.held):
                     each.totals.remove(number, start_s, count)
-            tiers, contents = _checked(opened, now_s)
+            tiers, contents = self._checked(opened, now_s)
             decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
             for each in opened if decision.would_deny else ():
                 self._ask(each)
@@ -155,27 +170,30 @@ class RequestCounter:
 
     def confirm(self, held: Held, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
-        if not self._keeps_held or not held:
+        if not held or not self._keeps_held:
             return
-        opened: Sequence[Opened] = held  # as the request has left them; most are still so
-        with self._table.locked():
+        with self._table.locked(held[0].spare_s):
+            postponed = self._find(held)
+            if postponed is not None:
+                postponed.step = Step.SEND
+                return
             try:
-                while not self._table.write(
-                    [self._confirmed(row, each.starts, now_s) for row, each in zip(opened, held, strict=True)]
-                ):
-                    opened = self._open([(each.name, each.part) for each in held], now_s, is_counted=True)
+                # Most rows are as the request has left them.
+                if not self._table.write([self._confirmed(each, now_s) for each in held]):
+                    self._do(Postponed(held, Step.CONFIRM), now_s)
             except HostLocked:
-                self._unsettled.append((held, True))
+                self._postpone(Postponed(held, Step.CONFIRM))
+        self._log_noted()
 
-    def _confirmed(self, each: Opened, starts: Starts, now_s: float) -> Written:
+    def _confirmed(self, each: Opened, now_s: float) -> Written:
         held = Cells(each.held)
-        lost = {number: at_s for number, at_s in starts.items() if not held.remove_hit(number, at_s)}
+        lost = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
         held.drop_over(each.part.horizon_by_number, now_s)
         for number, start_s in lost.items():
             each.totals.add(number, start_s, 1, each.part.horizon_by_number[number])
         values: dict[str, Any] = {"held": held.packed()}
         if self._is_shared:
-            values.update(self._sent(each, starts, now_s))
+            values.update(self._sent(each, now_s))
         if lost or each.totals.is_moved:
             each.totals.drop_over(each.part.horizon_by_number, now_s)
             values["hits"] = each.totals.packed()
@@ -187,33 +205,49 @@ class RequestCounter:
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
         errors.
         """
-        return self._take_back(held, now_s, is_bounded=True)
+        if not held:
+            return True
+        with self._table.locked(held[0].spare_s):
+            postponed = self._find(held)
+            try:
+                if postponed is not None:
+                    self._do(postponed, now_s)
+                    self._table.postponed.remove(postponed)
+                return self._take_back(held, now_s, is_bounded=True)
+            except HostLocked:
+                held[0].spare_s = 0.0
+                return False
 
     def release(self, held: Held, *, now_s: float) -> None:
         """Take a guess that was right out of the totals again, always, and forget rows that hold nothing else."""
-        if not self._take_back(held, now_s, is_bounded=False):
-            self._unsettled.append((held, False))
+        if not held:
+            return
+        with self._table.locked(held[0].spare_s):
+            postponed = self._find(held)
+            if postponed is not None:
+                self._table.postponed.remove(postponed)
+                return
+            try:
+                self._take_back(held, now_s, is_bounded=False)
+            except HostLocked:
+                self._postpone(Postponed(held, Step.RELEASE))
 
-    def _take_back(self, held: Held, now_s: float, *, is_bounded: bool) -> bool:
-        with self._table.locked():
-            while True:
-                written = []
-                for each in held:
-                    found = self._table.read(READ_HELD, each.name)
-                    if found is None:
-                        continue
-                    taken = Totals(found[-1] or b"", now_s)
-                    if is_bounded:
-                        for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
-                            if content.estimate > tier.limit - 1:
-                                return False
-                    written.append(self._without(each, found, taken if is_bounded else None, now_s))
-                try:
-                    rest = written if is_bounded else [row for row in written if not self._is_deleted(row)]
-                    if not rest or self._table.write(rest):
-                        return True
-                except HostLocked:
-                    return False
+    def _take_back(self, held: Sequence[Opened], now_s: float, *, is_bounded: bool) -> bool:
+        while True:
+            written = []
+            for each in held:
+                found = self._table.read(READ_HELD, each.name)
+                if found is None:
+                    continue
+                taken = Totals(found[-1] or b"", now_s)
+                if is_bounded:
+                    for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
+                        if content.estimate > tier.limit - 1:
+                            return False
+                written.append(self._without(each, found, taken if is_bounded else None, now_s))
+            rest = written if is_bounded else [row for row in written if not self._is_deleted(row)]
+            if not rest or self._table.write(rest):
+                return True
 
     def _is_deleted(self, row: Written) -> bool:
         """Delete a row in which nothing counts any more, if nothing else needs it, and return whether it was."""
@@ -237,15 +271,20 @@ class RequestCounter:
             values["taken"] = taken.packed()
         return each.name, change, values
 
-    def count_postponed(self, *, now_s: float) -> None:
-        """Count requests that could not be counted when they came, and settle those that could not be settled."""
-        if self._postponed:
+    def write_postponed(self, *, now_s: float) -> None:
+        """Write what requests could not write, unless the file is locked for too long."""
+        while self._table.postponed:
             with self._table.locked():
-                self._count_postponed(now_s)
-        for _ in range(len(self._unsettled)):
-            with suppress(IndexError):  # another thread was quicker
-                held, is_confirmed = self._unsettled.popleft()
-                (self.confirm if is_confirmed else self.release)(held, now_s=now_s)
+                if not self._write_postponed(now_s):
+                    return
+
+    def end(self, *, now_s: float) -> None:
+        """Write what requests could not write, with more patience. The process ends."""
+        while self._table.postponed:
+            with self._table.locked(wait_s=CYCLE_WAIT_S):
+                if not self._write_postponed(now_s):
+                    self._log.error("host_lock_timeout", key=LOST, effect=LOST, count=len(self._table.postponed))
+                    return
 
     def _open(
         self,
@@ -271,11 +310,6 @@ class RequestCounter:
                     self._table.drop_damaged(name, exc)
                     return self._open(rows, now_s, adds=adds, is_counted=is_counted, is_guess=is_guess)
                 opened.append(Opened(name, part, totals, {}, *row[1:]))
-        for each in opened if self._postponed else ():
-            if each.name in self._postponed:
-                part, hits = self._postponed[each.name]
-                for number, start_s, count in hits:
-                    each.totals.add(number, start_s, count, part.horizon_by_number[number])
         return opened
 
     def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
@@ -302,9 +336,9 @@ class RequestCounter:
             self._is_exhausted = False
             effect = "requests of new keys are admitted uncounted"
             self._log.error("keys_exhausted", max_keys=self._table.max_keys, effect=effect)
-        if self._has_postponed:
-            self._has_postponed = False
-            self._log.warning("host_lock_timeout", effect=POSTPONED)
+        lock_effect, self._lock_effect = self._lock_effect, None
+        if lock_effect:
+            self._log.warning("host_lock_timeout", key=lock_effect, effect=lock_effect)
 
     def _count(
         self,
@@ -324,7 +358,7 @@ class RequestCounter:
                 if counts[place]:
                     each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
                 place += 1
-            if is_counted and (each.starts or each.totals.is_moved or each.name in self._postponed):
+            if is_counted and (each.starts or each.totals.is_moved):
                 changed.append(each)
                 written.append(self._written(each, now_s, cost, is_held=is_held))
             else:
@@ -336,13 +370,14 @@ class RequestCounter:
             if not self._has_waited:
                 self._has_waited = True
                 return False  # decide on what the rows hold after the wait
-            self._postpone(opened, cost)
+            if any(each.starts for each in opened):
+                rows = [each for each in opened if each.starts]
+                self._postpone(Postponed(rows, Step.HOLD if is_held else Step.SEND, cost))
         else:
             for each, (_, change, values) in zip(changed, written, strict=True) if is_held else ():
                 each.change, each.held = change + 1, values.get("held")  # for ``confirm``
-            if written and self._postponed:
-                self._forget_postponed(written)
-                self._count_postponed(now_s)
+            if written and self._table.postponed:
+                self._write_postponed(now_s)
         return True
 
     def _written(self, each: Opened, now_s: float, cost: int = 1, *, is_held: bool = False) -> Written:
@@ -360,16 +395,16 @@ class RequestCounter:
             values["held"] = held.packed()
         if self._is_shared:
             if each.starts and not is_held:
-                values.update(self._sent(each, each.starts, now_s, cost))
+                values.update(self._sent(each, now_s, cost))
         elif totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
             values["due"] = self._monotonic() + part.horizon_s + self._interval_s
         return each.name, each.change, values
 
-    def _sent(self, each: Opened, starts: Starts, now_s: float, cost: int = 1) -> dict[str, Any]:
+    def _sent(self, each: Opened, now_s: float, cost: int = 1) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
         part, monotonic_s = each.part, self._monotonic()
         unsent = Cells(each.unsent)
-        for number, start_s in starts.items():
+        for number, start_s in each.starts.items():
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
         contents = each.totals.contents(part.tiers, now_s)
@@ -389,42 +424,69 @@ class RequestCounter:
             values["due"] = due_s
         return values
 
-    def _postpone(self, opened: Sequence[Opened], cost: int) -> None:
-        if any(each.starts for each in opened):
-            self._table.lock_timeout_count += 1
-            self._has_postponed = True
-        for each in opened:
-            if each.starts and (len(self._postponed) < MAX_POSTPONED or each.name in self._postponed):
-                postponed = self._postponed.setdefault(each.name, Postponed(each.part, Cells(None)))
-                for number, start_s in each.starts.items():
-                    postponed.hits.add(number, start_s, cost)
+    def _postpone(self, postponed: Postponed) -> None:
+        self._table.lock_timeout_count += 1
+        if len(self._table.postponed) < MAX_POSTPONED:
+            self._lock_effect = POSTPONED
+            self._table.postponed.append(postponed)
+        else:
+            self._lock_effect = DROPPED
+            for each in postponed.rows:
+                each.starts = {}  # it counts nowhere, so it is not held, either
 
-    def _count_postponed(self, now_s: float) -> None:
-        """Write what was postponed, as long as the lock can be taken."""
-        while self._postponed:
-            rows = [(name, self._postponed[name].part) for name in list(self._postponed)[:POSTPONED_STEP]]
-            opened = self._open(rows, now_s, is_counted=True)
-            written = [self._written(each, now_s) for each in opened]
+    def _find(self, held: Held) -> Postponed | None:
+        """Return what is left to do with a request, None if nothing is."""
+        return next((each for each in self._table.postponed if each.rows[0] is held[0]), None)
+
+    def _write_postponed(self, now_s: float) -> bool:
+        """Write some of what was postponed, and return False if the file is still locked."""
+        postponed = self._table.postponed
+        for _ in range(min(POSTPONED_STEP, len(postponed))):
             try:
-                if self._table.write(written):
-                    self._forget_postponed(written)
+                self._do(postponed[0], now_s)
             except HostLocked:
-                return
+                return False
+            postponed.popleft()
+        return True
 
-    def _forget_postponed(self, written: Sequence[Written]) -> None:
-        for name, _, _ in written:
-            self._postponed.pop(name, None)
+    def _do(self, postponed: Postponed, now_s: float) -> None:
+        """Take a step of a request."""
+        if postponed.step is Step.RELEASE:
+            self._take_back(postponed.rows, now_s, is_bounded=False)
+            return
+        while True:
+            written = []
+            rows = tuple([(each.name, each.part) for each in postponed.rows])
+            opened = self._open(rows, now_s, is_counted=True)
+            for each, row in zip(opened, postponed.rows, strict=True):
+                each.starts = row.starts
+                if postponed.step is Step.CONFIRM:
+                    written.append(self._confirmed(each, now_s))
+                else:
+                    is_held = postponed.step is Step.HOLD
+                    written.append(self._written(each, now_s, postponed.cost, is_held=is_held))
+            if self._table.write(written):
+                return
 
     def _ask(self, each: Opened) -> None:
         """Have the next cycle look at a document, because of a request that counts nowhere."""
         if self._is_shared and not each.is_asked:
             self._table.ask(each.name, self._monotonic())
 
+    def _checked(self, opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], list[Content]]:
+        """Return the limits of rows and what their windows hold, with what this process could not write yet."""
+        tiers: tuple[Tier, ...] = ()
+        contents: list[Content] = []
+        for each in opened:
+            tiers += each.part.tiers
+            totals = self._with_postponed(each, now_s) if self._table.postponed else each.totals
+            contents += totals.contents(each.part.tiers, now_s)
+        return tiers, contents
 
-def _checked(opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], list[Content]]:
-    tiers: tuple[Tier, ...] = ()
-    contents: list[Content] = []
-    for each in opened:
-        tiers += each.part.tiers
-        contents += each.totals.contents(each.part.tiers, now_s)
-    return tiers, contents
+    def _with_postponed(self, each: Opened, now_s: float) -> Totals:
+        totals = Totals(each.totals.packed(), now_s)
+        for postponed in self._table.postponed:
+            for row in postponed.rows if postponed.step in (Step.SEND, Step.HOLD) else ():
+                for number, start_s in row.starts.items() if row.name == each.name else ():
+                    totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
+        return totals

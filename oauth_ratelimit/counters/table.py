@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -135,13 +136,14 @@ class HostTable:
         hold_over_fork(self, lambda table: table.lock, HostTable._close_file)
 
     def _start_closed(self) -> None:
-        self.lock = threading.Lock()  # guards the connection
+        self.lock = threading.Lock()  # guards the connection, and what is postponed
+        self.postponed: deque[Any] = deque()  # what requests could not write, because the file was locked
         self._term, self._bell = Term(), Bell()
         self._is_open = False
         self._connection: sqlite3.Connection
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
         self._term_of: FileId | None = None  # the file that the term is of; None for memory
-        self._begun_s = 0.0  # time at which the request that has the lock began to wait
+        self._until_s = 0.0  # time until which the request that has the lock waits for that of the file
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
         self._process_id = os.getpid()  # last: other threads go by it
 
@@ -348,11 +350,11 @@ class HostTable:
         log.error("host_row_damaged", key=logged_name(name), reason=f"{type(exc).__name__}: {exc}", effect=LOST)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock for a request."""
+    def locked(self, wait_s: float | None = None) -> Iterator[None]:
+        """Hold the lock for a request, which waits for the file's lock as long as this at most."""
         begun_s = self.wait_for_turn()
         with self.lock:
-            self.begin(begun_s)
+            self.begin(begun_s, wait_s)
             yield
 
     def wait_for_turn(self) -> float:
@@ -368,9 +370,9 @@ class HostTable:
             time.sleep(0)
         return begun_s
 
-    def begin(self, begun_s: float) -> None:
+    def begin(self, begun_s: float, wait_s: float | None = None) -> None:
         """Begin a request that has begun to wait at a time. The lock is held."""
-        self._begun_s = begun_s
+        self._until_s = begun_s + (LOCK_WAIT_S if wait_s is None else wait_s)
         if not self._is_open:
             self._take(None if self._file is None else self._file.open())
         if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
@@ -391,9 +393,13 @@ class HostTable:
 
     def _wait_for_lock(self) -> None:
         """Wait a moment. Raises ``HostLocked`` if the request has waited for long enough."""
-        if time.monotonic() - self._begun_s >= LOCK_WAIT_S:
+        if self.spare_s() <= 0:
             raise HostLocked
         nap()
+
+    def spare_s(self) -> float:
+        """Return the seconds for which the request may still wait for the file's lock."""
+        return self._until_s - time.monotonic()
 
     def read(self, statement: str, name: str) -> Any:
         """Return the row that a statement finds, None if there is none."""

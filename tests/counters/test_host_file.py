@@ -126,7 +126,7 @@ def _hold_the_lock(path: Path, is_held: Event) -> None:
 
 
 def test_request_waits_50_ms_for_a_process_that_is_stopped_and_is_counted_later(path: Path) -> None:
-    """Those that come meanwhile know of each other."""
+    """Those that come meanwhile know of each other. A denial only reads."""
     is_held = CONTEXT.Event()
     with closing(a_limiter(path, 3)) as limiter, closing(a_limiter(path, 3)) as other:
         assert limiter.check("app").allowed
@@ -138,7 +138,7 @@ def test_request_waits_50_ms_for_a_process_that_is_stopped_and_is_counted_later(
                 answers = [limiter.check("app").allowed for _ in range(4)]
                 waited_s = time.monotonic() - begun_s
             assert ([True, True, False, False], True) == (answers, limiter.check("new").allowed)
-            assert 0.05 <= waited_s / 4 < 0.1
+            assert 0.05 <= waited_s / 2 < 0.1
             assert ["host_lock_timeout"] == [entry["event"] for entry in logs if entry["event"] != "request_denied"]
         report = limiter.sync()
 

@@ -1,0 +1,157 @@
+"""Requests that do not get the lock of the host's file: each counts once, here and in the store."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.counter import DROPPED, LOST
+from oauth_ratelimit.store.memory import MemoryStore
+from testbed.clock import Clock
+from tests.support.limiters import CLIENT, KEY, limiter_of, stored_hits, used_hits
+
+COUNT = 50
+LIMITS = {"user": [{"limit": 1000, "window": "10m"}], "client_total": [{"limit": 1000, "window": "60s"}]}
+NAME = "alice"
+KEYS = (Key(CLIENT, NAME), Key(CLIENT, None, "client_total"))
+
+
+@pytest.fixture(autouse=True)
+def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", 0.001)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ratelimit.db"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file's lock over another connection."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def a_worker(path: Path, clock: Clock, store: MemoryStore | None = None, **limits: Any) -> Limiter:
+    limiter = limiter_of({"host": str(path), "limits": limits or LIMITS}, store, clock=clock)
+    limiter.peek("another")  # which opens the file
+    return limiter
+
+
+def stored(store: MemoryStore) -> list[int]:
+    return [stored_hits(store, key) for key in KEYS]
+
+
+@pytest.mark.parametrize("is_locked_before", [False, True])
+@pytest.mark.parametrize("is_locked_after", [False, True])
+@pytest.mark.parametrize("way", ["check", "confirm", "take back"])
+def test_each_request_counts_once_whenever_the_file_is_locked(
+    path: Path, clock: Clock, way: str, is_locked_before: bool, is_locked_after: bool
+) -> None:
+    """Before it is decided and after its response is known."""
+    store = MemoryStore(clock)
+    with closing(a_worker(path, clock, store)) as worker, closing(a_worker(path, clock, store)) as other:
+        with ExitStack() as stack:
+            if is_locked_before:
+                stack.enter_context(locked(path))
+            held = [worker.hold(CLIENT, NAME)[1] for _ in range(COUNT)] if way != "check" else []
+            for _ in range(COUNT) if way == "check" else ():
+                worker.check(CLIENT, NAME)
+            assert COUNT == used_hits(worker, CLIENT, NAME)
+        expected = COUNT
+        with ExitStack() as stack:
+            if is_locked_after:
+                stack.enter_context(locked(path))
+            for each in held:
+                if way == "take back" and worker.take_back(each):
+                    expected -= 1
+                else:
+                    worker.confirm(each)
+            assert expected == used_hits(worker, CLIENT, NAME)
+        assert way != "take back" or (expected == 0) is not is_locked_after
+        for _ in range(2):
+            worker.sync()
+            other.sync()
+        assert [expected] * 2 == [used_hits(each, CLIENT, NAME) for each in (worker, other)]
+        assert [expected] * 2 == stored(store)
+
+
+def test_request_that_has_waited_for_the_lock_does_not_wait_again_when_its_response_is_known(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", 0.3)
+    with closing(a_worker(path, clock, MemoryStore(clock))) as worker:
+        begun_s = time.monotonic()
+        with locked(path):
+            _, held = worker.hold(CLIENT, NAME)
+        worker.check("another")
+        with locked(path):
+            worker.confirm(held)
+            worker.take_back(held)
+        assert 0.3 <= time.monotonic() - begun_s < 0.6
+
+
+def test_next_request_that_gets_the_lock_writes_what_was_postponed(path: Path, clock: Clock) -> None:
+    with closing(a_worker(path, clock)) as worker, closing(a_worker(path, clock)) as other:
+        with locked(path):
+            worker.check(CLIENT, NAME, cost=3)
+        assert 0 == used_hits(other, CLIENT, NAME)
+        worker.check(CLIENT, NAME)
+        assert 4 == used_hits(other, CLIENT, NAME)
+
+
+def test_guess_that_was_right_vanishes_although_the_file_was_locked(path: Path, clock: Clock) -> None:
+    """Also if it stays locked; the other one was wrong."""
+    limits = {"client": [{"limit": 3, "window": "10m"}]}
+    with closing(a_worker(path, clock, MemoryStore(clock), **limits)) as worker:
+        with locked(path):
+            right, wrong = (worker.hold_guess([KEY])[1] for _ in range(2))
+            worker.release(right)
+            worker.confirm(wrong)
+            assert 1 == used_hits(worker)
+        worker.sync()
+        assert 1 == used_hits(worker)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_process_that_ends_counts_what_was_postponed_unless_the_file_stays_locked(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_free: bool
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.counters.counter.CYCLE_WAIT_S", 0.01)
+    store = MemoryStore(clock)
+    worker = a_worker(path, clock, store)
+    with ExitStack() as stack, capture_logs() as logs:
+        with locked(path):
+            worker.check(CLIENT, NAME)
+        if not is_free:
+            stack.enter_context(locked(path))
+        worker.close()
+    assert [int(is_free)] * 2 == stored(store)
+    assert is_free is not any(entry.get("effect") == LOST for entry in logs)
+
+
+def test_no_more_requests_are_postponed_than_memory_is_allowed(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Further ones count nowhere, which is logged."""
+    monkeypatch.setattr("oauth_ratelimit.counters.counter.MAX_POSTPONED", 2)
+    store = MemoryStore(clock)
+    with closing(a_worker(path, clock, store)) as worker:
+        with locked(path), capture_logs() as logs:
+            held = [worker.hold(CLIENT, NAME)[1] for _ in range(4)]
+            assert [2, 2, 0, 0] == list(map(len, held))
+            assert 2 == used_hits(worker, CLIENT, NAME)
+            for each in held:
+                worker.confirm(each)
+        assert DROPPED in [entry["effect"] for entry in logs]
+        assert (4, 2) == (worker.sync().lock_timeout_count, used_hits(worker, CLIENT, NAME))
+        assert [2, 2] == stored(store)
