@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from random import SystemRandom
 
@@ -34,7 +35,7 @@ from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
 
-OPENING_S = 0.5  # longest wait for another process that opens the file, or writes to it meanwhile
+OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
 MAX_LOG_PAGES = 10_000  # of the write-ahead log, from which on a request checkpoints: no cycle seems to do so
 SHORTEST_NAP_S = 0.0002
 LONGEST_NAP_S = 0.001
@@ -100,11 +101,15 @@ class HostFile:
         self._damaged: FileId | None = None
 
     def open(self) -> FileConnection | None:
-        """Return a connection, None if the file cannot be used, which is logged once."""
+        """Return a connection, None if the file cannot be used, which is logged once.
+
+        It waits for other processes that open it, too, but not for one that writes to it.
+        """
+        until_s = time.monotonic() + OPENING_S
         try:
-            self._membership.join()
-            with self._alone():
-                connection = self._connect()
+            self._membership.join(until_s)
+            with self._alone(until_s):
+                connection = self._connect(until_s)
         except (UnusableFile, OSError, sqlite3.Error) as exc:
             self.note_problem(exc)
             return None
@@ -145,15 +150,14 @@ class HostFile:
         return found is not None and _id_of(found) == connection.file_id
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, until_s: float) -> Iterator[None]:
         """Let one process at a time make, check or replace the file."""
         _check(self.path, *(self.path + suffix for suffix in (LOCK, WAL, SHM)))
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path + LOCK, flags, 0o600)
         try:
-            deadline_s = time.monotonic() + OPENING_S
             while not lock(descriptor):
-                if time.monotonic() > deadline_s:
+                if time.monotonic() > until_s:
                     raise UnusableFile("another process has been opening it for too long")
                 nap()
             yield
@@ -162,19 +166,19 @@ class HostFile:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
             os.close(descriptor)
 
-    def _connect(self) -> FileConnection:
+    def _connect(self, until_s: float) -> FileConnection:
         found = _found(self.path)
         if found is not None and _id_of(found) == self._damaged:
             self._put_aside("it is damaged")
         try:
-            return self._connect_to_file()
+            return self._connect_to_file(until_s)
         except sqlite3.DatabaseError as exc:
             if _code(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
                 raise
             self._put_aside(str(exc))
-            return self._connect_to_file()
+            return self._connect_to_file(until_s)
 
-    def _connect_to_file(self) -> FileConnection:
+    def _connect_to_file(self, until_s: float) -> FileConnection:
         if _found(self.path) is None:
             for suffix in (WAL, SHM):  # of a file that was removed
                 Path(self.path + suffix).unlink(missing_ok=True)
@@ -187,7 +191,7 @@ class HostFile:
         connection.bell = Bell()
         try:
             connection.bell = Bell(self.path)
-            self._prepare(connection)
+            self._prepare(connection, until_s)
             _check(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
             if _id_of(os.lstat(self.path)) != file_id:
                 raise UnusableFile("it was replaced while it was opened")
@@ -197,13 +201,13 @@ class HostFile:
         _connections.add(connection)
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables if there are none, check whose they are, and write to them."""
-        _patiently(connection, "PRAGMA synchronous = OFF")
-        if _patiently(connection, "PRAGMA journal_mode = WAL") != "wal":
+    def _prepare(self, connection: sqlite3.Connection, until_s: float) -> None:
+        """Create the tables if there are none, check whose they are, and write to them unless another process does."""
+        _patiently(connection, "PRAGMA synchronous = OFF", until_s)
+        if _patiently(connection, "PRAGMA journal_mode = WAL", until_s) != "wal":
             raise UnusableFile("its file system has no shared memory")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
-        if not _patiently(connection, "SELECT count(*) FROM sqlite_master"):
+        if not _patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
             connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
         try:
             owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()
@@ -218,7 +222,13 @@ class HostFile:
             raise UnusableFile(f"it was made by user {user_id}")
         if user_id is not None and identity != self._identity:
             raise UnusableFile("it is another service's")
-        _patiently(connection, "BEGIN IMMEDIATE")
+        is_new = (user_id, former_boot_id, identity) != (os.geteuid(), boot_id(), self._identity)
+        try:
+            _patiently(connection, "BEGIN IMMEDIATE", until_s if is_new else -inf)
+        except UnusableFile:
+            if is_new:
+                raise
+            return
         for statement in _AFTER_BOOT if former_boot_id != boot_id() else ():
             connection.execute(statement)
         owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
@@ -260,16 +270,15 @@ def _id_of(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> object:
+def _patiently(connection: sqlite3.Connection, statement: str, until_s: float) -> object:
     """Run a statement that waits for the lock, and return the first value that it found."""
-    deadline_s = time.monotonic() + OPENING_S
     while True:
         try:
             found = connection.execute(statement).fetchone()
         except sqlite3.OperationalError as exc:
             if not is_busy(exc):
                 raise
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > until_s:
                 raise UnusableFile("another process holds its lock") from None
             nap()
         else:

@@ -22,7 +22,6 @@ LAYOUT = 4  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
 KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request
-JOINING_S = 0.5  # longest wait for a process that removes the file
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_MEMORY = "/dev/shm"
 
@@ -116,31 +115,31 @@ class Membership:
         self._is_named = place.is_named
         self._descriptor: int | None = None
 
-    def join(self) -> None:
+    def join(self, until_s: float) -> None:
         """Take the lock, unless this process has it.
 
-        In a directory of our own, remove the files that nobody uses. Raises ``UnusableFile`` or ``OSError`` if the
-        directory cannot be used.
+        In a directory of our own, remove the files that nobody uses. ``until_s`` is when to give up. Raises
+        ``UnusableFile`` or ``OSError`` if the directory cannot be used.
         """
         if self._is_named:
-            self._take()
+            self._take(until_s)
             return
         directory = Path(self._path).parent
         with suppress(FileExistsError):
             directory.mkdir(0o700)
         if not _is_ours(directory):
             raise UnusableFile(f"{directory} is not a directory of this user alone")
-        if self._take():
+        if self._take(until_s):
             for members in directory.glob(f"*{MEMBERS}"):
                 with suppress(OSError):
                     _remove_if_unused(str(members))
 
-    def _take(self) -> bool:
+    def _take(self, until_s: float) -> bool:
         """Take the lock, and return whether this process did not have it."""
         if self._descriptor is not None and is_same(self._descriptor, self._path + MEMBERS):
             return False
         self.forget()
-        self._descriptor = self._locked()
+        self._descriptor = self._locked(until_s)
         return True
 
     def stay(self) -> None:
@@ -149,14 +148,13 @@ class Membership:
             with suppress(OSError):
                 os.utime(self._descriptor)
 
-    def _locked(self) -> int:
-        deadline_s = time.monotonic() + JOINING_S
+    def _locked(self, until_s: float) -> int:
         while True:
             descriptor = os.open(self._path + MEMBERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             if lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, self._path + MEMBERS):
                 return descriptor
             os.close(descriptor)
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > until_s:
                 raise UnusableFile("another process removes it")
             time.sleep(0.001)
 

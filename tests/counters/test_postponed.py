@@ -100,6 +100,22 @@ def test_request_that_has_waited_for_the_lock_does_not_wait_again_when_its_respo
         assert 0.3 <= time.monotonic() - begun_s < 0.6
 
 
+def test_first_request_opens_the_file_without_waiting_for_its_lock(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.counters.host_file.OPENING_S", 60.0)
+    with (
+        closing(a_worker(path, clock)) as other,
+        closing(limiter_of({"host": str(path), "limits": LIMITS}, clock=clock)) as worker,
+    ):
+        other.check(CLIENT, NAME)
+        with locked(path):
+            worker.check(CLIENT, NAME)
+        assert worker.host_problem is None
+        worker.sync()
+        assert 2 == used_hits(other, CLIENT, NAME)
+
+
 def test_next_request_that_gets_the_lock_writes_what_was_postponed(path: Path, clock: Clock) -> None:
     with closing(a_worker(path, clock)) as worker, closing(a_worker(path, clock)) as other:
         with locked(path):
