@@ -388,7 +388,7 @@ class Limiter:
             deadline: When to give up; None gives it all the time that a process has to end.
         """
         self.denial_events.end_minute(math.inf)
-        self._counter.end(now_s=self._clock())
+        self._counter.write_postponed(now_s=self._clock(), is_last=True)
         deadline = deadline or Deadline(monotonic=self._monotonic)
         for cycle in (*self._left, self._cycle):
             cycle.end(deadline)

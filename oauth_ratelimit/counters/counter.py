@@ -271,20 +271,14 @@ class RequestCounter:
             values["taken"] = taken.packed()
         return each.name, change, values
 
-    def write_postponed(self, *, now_s: float) -> None:
-        """Write what requests could not write, unless the file is locked for too long."""
-        while self._table.postponed:
-            with self._table.locked():
-                if not self._write_postponed(now_s):
-                    return
-
-    def end(self, *, now_s: float) -> None:
-        """Write what requests could not write, with more patience. The process ends."""
-        while self._table.postponed:
-            with self._table.locked(wait_s=CYCLE_WAIT_S):
-                if not self._write_postponed(now_s):
-                    self._log.error("host_lock_timeout", key=LOST, effect=LOST, count=len(self._table.postponed))
-                    return
+    def write_postponed(self, *, now_s: float, is_last: bool = False) -> None:
+        """Write what requests could not write, unless the file is locked for too long. The last time waits longer."""
+        is_written = True
+        while is_written and self._table.postponed:
+            with self._table.locked(CYCLE_WAIT_S if is_last else None):
+                is_written = self._write_postponed(now_s)
+        if is_last and self._table.postponed:
+            self._log.error("host_lock_timeout", key=LOST, effect=LOST, count=len(self._table.postponed))
 
     def _open(
         self,
