@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from random import SystemRandom
+from urllib.parse import quote
 
 from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_place import (
@@ -36,7 +37,8 @@ from oauth_ratelimit.process.log import get_logger
 log = get_logger(__name__)
 
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
-MAX_LOG_PAGES = 10_000  # of the write-ahead log, from which on a request checkpoints: no cycle seems to do so
+MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
+MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
 SHORTEST_NAP_S = 0.0002
 LONGEST_NAP_S = 0.001
 # Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
@@ -99,6 +101,7 @@ class HostFile:
         self._identity = place.identity
         self._membership = Membership(place)
         self._damaged: FileId | None = None
+        self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
 
     def open(self) -> FileConnection | None:
         """Return a connection, None if the file cannot be used, which is logged once.
@@ -115,13 +118,25 @@ class HostFile:
             return None
         if self.problem is not None:
             log.info("host_file_used", path=self.path, former_problem=self.problem)
-            self.problem = None
+            self.problem = self._given_up = None
+        return connection
+
+    def open_given_up(self) -> FileConnection | None:
+        """Return a connection to look at a file that was given up after an error, if no other process uses it."""
+        found = _found(self.path)
+        if found is None or self._given_up != _id_of(found) or not self.is_last():
+            return None
+        connection = sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, factory=FileConnection)
+        connection.path, connection.file_id, connection.process_id = self.path, self._given_up, os.getpid()
+        connection.bell = Bell()
         return connection
 
     def note_problem(self, exc: Exception, connection: FileConnection | None = None) -> None:
         """Log why the file is not used, once for each reason."""
-        if connection is not None and isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
-            self._damaged = connection.file_id  # to be put aside before the path is opened again
+        if connection is not None:
+            self._given_up = connection.file_id
+            if isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
+                self._damaged = connection.file_id  # to be put aside before the path is opened again
         reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
         if reason != self.problem:
             log.error("host_file_unusable", path=self.path, reason=reason, effect=ALONE)
@@ -207,6 +222,7 @@ class HostFile:
         if _patiently(connection, "PRAGMA journal_mode = WAL", until_s) != "wal":
             raise UnusableFile("its file system has no shared memory")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_SIZE}")
         if not _patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
             connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
         try:

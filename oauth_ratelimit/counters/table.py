@@ -301,17 +301,26 @@ class HostTable:
             connected = self._file.open()  # waits, so requests go on meanwhile
             with self.lock:
                 is_same = self._connected is None and connected is None
-                left = self._left() if self._is_open and not is_same else None
+                left = None
+                if self._is_open and not is_same:
+                    left = self._with(self._connection, self._connected)
+                    left._term, left._bell, left._term_of = self._term, self._bell, self._term_of
+                    self._connected, self._is_open = None, False
                 self._take(connected)
         return left
 
-    def _left(self) -> "HostTable":
-        """Return the rows that are in use as a table of their own, and use none."""
-        left = HostTable(max_keys=self.max_keys, patience_s=self._patience_s, monotonic=self._monotonic)
-        left._connection, left._connected, left._is_open = self._connection, self._connected, True
-        left._term, left._bell, left._term_of = self._term, self._bell, self._term_of
-        self._connected, self._is_open = None, False
-        return left
+    def given_up(self) -> "HostTable | None":
+        """Return the rows of a file that was given up after an error and that no other process uses, to look at."""
+        connection = None
+        if self._file is not None and self._connected is None:
+            connection = self._file.open_given_up()
+        return None if connection is None else self._with(connection, connection)
+
+    def _with(self, connection: sqlite3.Connection, connected: FileConnection | None) -> "HostTable":
+        """Return a table of other rows."""
+        table = HostTable(max_keys=self.max_keys, patience_s=self._patience_s, monotonic=self._monotonic)
+        table._connection, table._connected, table._is_open = connection, connected, True
+        return table
 
     def _can_stay(self, file: HostFile, connected: FileConnection) -> bool:
         """Return whether the file can still be used."""

@@ -413,8 +413,16 @@ class SyncCycle:
                     self._lock.release()
             if is_last:
                 self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
+                self._note_given_up()
         with flusher.store.time_limit(deadline.remaining_s):
             flusher.store.close()
+
+    def _note_given_up(self) -> None:
+        """Log the hits in a file that was given up, such as a full one: nothing can be changed in it."""
+        table = self._table.given_up()
+        if table is not None:
+            self._log.note_unsent(self._rows.of(table).unsent(), is_idle=True)
+            table.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
         """Flush, and read only what that needs. The lock is held.

@@ -34,6 +34,10 @@ class ReplicaTable:
         self._kept: dict[str, Replica | None] = {}  # by name; None while a step changes it, and if the step has failed
         self._kept_rules = rules()
 
+    def of(self, table: HostTable) -> "ReplicaTable":
+        """Return the rows of another table."""
+        return ReplicaTable(table, self._rules, self._progress, self._clock)
+
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
         found: list[Replica] = []

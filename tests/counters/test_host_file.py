@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.counters.host_file import LAYOUT
+from oauth_ratelimit.counters.host_file import LAYOUT, MAX_LOG_SIZE
 from testbed.clock import wait_until
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
@@ -329,6 +329,31 @@ def test_full_disk_costs_no_request(path: Path) -> None:
         "print(all(found), limiter.host_problem is not None, admitted(limiter, client_id='new'))\n"
     )
     assert "True True 10" == _run(code, path)
+
+
+def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
+    """Those that came later were counted in memory, and are sent."""
+    code = (
+        "import resource, structlog\n"
+        "from oauth_ratelimit.store.memory import MemoryStore\n"
+        "settings = load_config({'mode': 'enforce', 'host': sys.argv[1], 'limits': {'client': ['9 per 1 hour']}})\n"
+        "limiter = Limiter(settings, MemoryStore())\n"
+        "for number in range(20): limiter.check(f'client-{number}')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit := os.stat(sys.argv[1] + '-wal').st_size, limit))\n"
+        "for number in range(200): limiter.check(f'later-{number}')\n"
+        "assert limiter.host_problem is not None\n"
+        "with capture_logs() as logs: limiter.close()\n"
+        "found = [(each['event'], each['hits']) for each in logs if each['event'].startswith('hits_')]\n"
+        "print(found, limiter.host_problem)\n"
+    )
+    assert "[('hits_undelivered', 20)]" in _run(code, path)
+
+
+def test_log_of_the_file_is_bounded_although_no_cycle_runs(path: Path) -> None:
+    with closing(a_limiter(path, 10_000)) as limiter:
+        admitted(limiter, 1000)
+        sizes = [Path(f"{path}-wal").stat().st_size for _ in range(30) if admitted(limiter, 100)]
+    assert max(sizes) < 2 * MAX_LOG_SIZE
 
 
 @pytest.mark.parametrize("mode", ["file", "directory"])
