@@ -397,5 +397,6 @@ class Limiter:
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
-        self._table.leave_to_parent()
+        for cycle in (*self._left, self._cycle):
+            cycle.leave_to_parent()
         self._start_empty()

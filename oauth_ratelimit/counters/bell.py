@@ -5,6 +5,7 @@ import select
 import stat
 import threading
 from contextlib import suppress
+from io import FileIO
 
 from oauth_ratelimit.counters.host_place import BELL
 
@@ -20,42 +21,46 @@ class Bell:
     def __init__(self, path: str | None = None) -> None:
         self._silent = threading.Lock()  # released when the bell rings
         self._silent.acquire()
-        self._descriptor: int | None = None
+        # Not a descriptor: another thread may close it meanwhile, and its number may become that of another file.
+        self._pipe: FileIO | None = None
         if path is not None:
-            self._descriptor = _open(path + BELL)
+            self._pipe = FileIO(path + BELL, "r+", opener=_open)
 
     def ring(self) -> None:
         """End the waiting. Never waits."""
         # Not an Event: one that Ctrl-C interrupts leaves a lock of its own behind.
         with suppress(RuntimeError):  # it has rung already
             self._silent.release()
-        if self._descriptor is not None:
-            with suppress(OSError):  # it is full, so it has rung already
-                os.write(self._descriptor, b".")
+        if self._pipe is not None:
+            with suppress(OSError, ValueError):  # nobody listens to one that is closed
+                self._pipe.write(b".")  # does nothing if it is full, so that it has rung already
 
     def silence(self) -> None:
         """Forget that it has rung."""
         self._silent.acquire(blocking=False)
-        if self._descriptor is not None:
-            with suppress(OSError):  # it is empty
-                os.read(self._descriptor, _READ_SIZE)
+        if self._pipe is not None:
+            with suppress(OSError, ValueError):
+                self._pipe.read(_READ_SIZE)
 
     def wait(self, timeout_s: float | None, *, hears_others: bool) -> None:
         """Block until the bell rings or the time is over. Without ``hears_others`` other processes do not matter."""
-        if self._descriptor is None or not hears_others:
+        if self._pipe is None or self._pipe.closed or not hears_others:
             self._silent.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
             return
         poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        poll.poll(None if timeout_s is None else 1000 * timeout_s)
+        with suppress(ValueError):  # it is closed by now
+            poll.register(self._pipe, select.POLLIN)
+            poll.poll(None if timeout_s is None else 1000 * timeout_s)
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._pipe is not None:
+            self._pipe.close()
 
 
-def _open(path: str) -> int:
+def _open(path: str, _: int) -> int:
     with suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     # For reading and writing, so that it never waits for another process, and never reads an end.

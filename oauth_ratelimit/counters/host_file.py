@@ -7,7 +7,6 @@ fork: SQLite in a child would take its parent's locks for its own, and take none
 import fcntl
 import os
 import sqlite3
-import stat
 import threading
 import time
 import weakref
@@ -22,7 +21,6 @@ from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_place import (
     LAYOUT,
     LOCK,
-    OTHERS,
     SHM,
     WAL,
     HostPlace,
@@ -30,6 +28,7 @@ from oauth_ratelimit.counters.host_place import (
     UnusableFile,
     boot_id,
     check_directory,
+    check_file,
     lock,
 )
 from oauth_ratelimit.process.log import get_logger
@@ -265,14 +264,8 @@ def _check(path: str, *names: str) -> None:
     check_directory(Path(path).parent)
     for name in (path, *names):
         found = _found(name)
-        if found is None:
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise UnusableFile(f"{name} is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise UnusableFile(f"{name} belongs to user {found.st_uid}")
-        if found.st_mode & OTHERS:
-            raise UnusableFile(f"other users can write to {name}")
+        if found is not None:
+            check_file(name, found)
 
 
 def _found(path: str) -> os.stat_result | None:

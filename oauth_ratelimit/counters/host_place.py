@@ -86,6 +86,16 @@ def check_directory(directory: Path) -> None:
         raise UnusableFile("other users can change its directory")
 
 
+def check_file(name: str, found: os.stat_result) -> None:
+    """Raise ``UnusableFile`` if another user can change a file, or has planted it."""
+    if not stat.S_ISREG(found.st_mode):
+        raise UnusableFile(f"{name} is not a regular file")
+    if found.st_uid != os.geteuid():
+        raise UnusableFile(f"{name} belongs to user {found.st_uid}")
+    if found.st_mode & OTHERS:
+        raise UnusableFile(f"other users can write to {name}")
+
+
 def _is_ours(directory: Path) -> bool:
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
@@ -149,8 +159,14 @@ class Membership:
                 os.utime(self._descriptor)
 
     def _locked(self, until_s: float) -> int:
+        check_directory(Path(self._path).parent)
         while True:
             descriptor = os.open(self._path + MEMBERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                check_file(self._path + MEMBERS, os.fstat(descriptor))
+            except UnusableFile:
+                os.close(descriptor)
+                raise
             if lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, self._path + MEMBERS):
                 return descriptor
             os.close(descriptor)
@@ -163,12 +179,16 @@ class Membership:
         if self._descriptor is None:
             return True
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        # Others may join meanwhile, so the lock is shared again.
-        return lock(self._descriptor) and lock(self._descriptor, fcntl.LOCK_SH)
+        is_last = lock(self._descriptor)
+        if is_last:  # others may join meanwhile
+            lock(self._descriptor, fcntl.LOCK_SH)
+        return is_last
 
     def leave(self) -> None:
         """Release the lock. The file waits for other processes for a while."""
         self.stay()
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a child that was forked below Python has it open, too
         self.forget()
 
     def forget(self) -> None:
@@ -182,7 +202,8 @@ def _remove_if_unused(members: str) -> None:
     """Remove a file that no process has used for long enough."""
     descriptor = os.open(members, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if lock(descriptor) and time.time() - os.fstat(descriptor).st_mtime >= KEPT_S:
+        is_old = time.time() - os.fstat(descriptor).st_mtime >= KEPT_S
+        if is_old and lock(descriptor):  # only then: a process that ends would take this one for another worker
             path = members.removesuffix(MEMBERS)
             for each in (path, f"{path}.damaged"):
                 for suffix in ("", WAL, SHM, LOCK, BELL):

@@ -133,7 +133,7 @@ class HostTable:
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
             hold_over_fork(self._file, lambda file: file.opening)
-        hold_over_fork(self, lambda table: table.lock, HostTable._close_file)
+        hold_over_fork(self, lambda table: table.lock, HostTable._close_before_fork)
 
     def _start_closed(self) -> None:
         self.lock = threading.Lock()  # guards the connection, and what is postponed
@@ -179,8 +179,16 @@ class HostTable:
             self._term, self._bell, self._term_of = Term(), Bell(), None
         self._is_open, self._stuck_since_s = True, None
 
+    def _close_before_fork(self) -> None:
+        """Close the file, so that no connection crosses the fork, unless it could not be opened again.
+
+        Then the child keeps the connection and never uses it.
+        """
+        if self._file is not None and self._connected is not None and self._file.is_file_of(self._connected):
+            self._close_file()
+
     def _close_file(self) -> None:
-        """Close the file, so that no connection crosses a fork. The next request opens it again."""
+        """Close the file. The next request opens it again."""
         if self._connected is not None:
             self._is_open = False
             with suppress(sqlite3.Error):

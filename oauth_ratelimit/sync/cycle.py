@@ -377,6 +377,10 @@ class SyncCycle:
                             replica.is_forgotten = True
                             excess -= 1
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, leave the rows to the parent."""
+        self._table.leave_to_parent()
+
     def finish(self) -> bool:
         """Synchronise rows that nothing counts in any more, and return whether all hits are sent or cannot be read."""
         was_file, is_sent = self._table.is_file, False

@@ -12,7 +12,7 @@ import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.counters import host_place
-from oauth_ratelimit.counters.host_place import KEPT_S, MEMBERS, HostPlace, place_of
+from oauth_ratelimit.counters.host_place import KEPT_S, MEMBERS, HostPlace, Membership, place_of
 
 NAME = f"oauth_ratelimit-{os.geteuid()}"
 NOBODY = 65534
@@ -214,6 +214,44 @@ def test_workers_meet_again_after_a_logout_has_emptied_the_directory(place: Host
         with closing(a_limiter(place_of(["another"], parent=1))) as fourth:
             fourth.check("app")
         assert Path(place.path).exists()
+
+
+@pytest.mark.parametrize("suffix", ["", MEMBERS])
+def test_file_that_others_can_change_is_not_used(place: HostPlace, memory: Path, suffix: str) -> None:
+    """Who holds the second one would pass for a worker, and no worker for the last one."""
+    (memory / NAME).mkdir(0o700)
+    planted = Path(place.path + suffix)
+    planted.touch()
+    planted.chmod(0o666)
+    with closing(a_limiter(place)) as limiter:
+        assert 10 == admitted(limiter)
+        assert f"other users can write to {planted}" == limiter.host_problem
+
+
+def test_one_of_the_processes_that_end_is_told_that_it_is_the_last(place: HostPlace) -> None:
+    """Whatever start looks for old files meanwhile, and although a child holds what its parent had open."""
+    first, second = Membership(place), Membership(place)
+    first.join()
+    second.join()
+    inherited = os.dup(first._descriptor or 0)  # as by a fork below Python
+    found = [first.is_last()]
+    first.leave()
+    host_place._remove_if_unused(place.path + MEMBERS)
+    found.append(second.is_last())
+    second.leave()
+    os.close(inherited)
+    assert [False, True] == found
+
+
+def test_start_does_not_disturb_processes_that_end(place: HostPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the lock of none but old files."""
+    member = Membership(place)
+    member.join()
+    locked: list[int] = []
+    monkeypatch.setattr(host_place, "lock", lambda descriptor, *_: locked.append(descriptor))
+    host_place._remove_if_unused(place.path + MEMBERS)
+    member.forget()
+    assert [] == locked
 
 
 def test_forked_child_does_not_hold_its_parents_file(place: HostPlace, memory: Path) -> None:

@@ -143,6 +143,31 @@ def test_process_that_leaves_a_file_has_sent_its_hits(start: Start, faulty: Faul
     assert 1000 - 4 - 3 == start().check("app").remaining
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_fork_loses_no_hits_of_a_file_that_was_removed(
+    start: Start, faulty: FaultyStore, path: Path, is_noticed: bool
+) -> None:
+    """The file cannot be opened again after the fork."""
+    limiter = start()
+    request(limiter, 2)
+    path.unlink()
+    faulty.is_down = True
+    if is_noticed:
+        limiter.sync()
+    child = os.fork()
+    if not child:
+        limiter.peek("app")
+        limiter.sync()
+        os._exit(0)
+    os.waitpid(child, 0)
+    faulty.is_down = False
+    request(limiter, 3)
+    limiter.sync()
+    limiter.sync()
+    assert 5 == stored(faulty)
+
+
 def test_request_is_denied_while_another_process_has_the_lock(start: Start, path: Path) -> None:
     limiter = start()
     request(limiter, 1000)
