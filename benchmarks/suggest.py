@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.results import Result
 from benchmarks.traces import traces
-from oauth_ratelimit.operations.profiles import Traffic
-from oauth_ratelimit.operations.suggest import suggest
+from oauth_ratelimit.traffic.profiles import Traffic
+from oauth_ratelimit.traffic.suggest import suggest
 from testbed.synthetic import Size, Verdict, decide, judge, requests
 
 SEEDS = range(1001, 1025)

@@ -1,4 +1,4 @@
-"""Commands that read the recorded statistics: what-if, report, suggest."""
+"""Commands that read the recorded statistics: report, suggest."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -9,14 +9,11 @@ import yaml
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import (
-    count_option,
     format_option,
     json_option,
-    kind_option,
     last_option,
     lifetime_option,
     name_argument,
-    rate,
     span_s,
     whole_minutes,
 )
@@ -31,24 +28,16 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
 )
 from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, recording_options
-from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.core.what_if import effects, excluded_count, loads
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.operations.profiles import HOUR_S, ReuseShares, Traffic
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.operations.suggest import proposal_data, suggest
 from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.report.findings import find
 from oauth_ratelimit.report.letter import period_text, record_of
+from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
+from oauth_ratelimit.traffic.suggest import proposal_data, suggest
 
-SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 NO_STATISTICS = "No statistics."
-APPROXIMATE = (
-    "An approximation: statistics are kept by the minute, so the true number lies between the bounds, or close to "
-    "them. Denied clients may also have sent more requests than they otherwise would."
-)
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
 LETTERS = "Letters to the owners: --format text. To one owner: report CLIENT."
 NO_LETTERS = "No client requests more tokens than it needs."
@@ -68,17 +57,6 @@ SUGGEST_COLUMNS = [
     Number("reuse spares", "spared"),
     Number("needless stopped", lambda one: one["stopped_ratio"] and f"{one['stopped_ratio']:.0%}"),
 ]
-WHAT_IF_COLUMNS = [
-    Column("client", "client_id"),
-    Column("user", "username"),
-    Number("requests", "offered"),
-    Number("denied", "denied"),
-    Number("share", lambda effect: f"{effect['denied'] / effect['offered']:.1%}"),
-    Number("at least", "at_least"),
-    Number("at most", "at_most"),
-    Number("reuse spares", "spared"),
-    Number("busiest minute", "peak_per_minute"),
-]
 REPORT_COLUMNS = [
     Column("client", "client_id"),
     Column("verdict", "verdict"),
@@ -92,87 +70,7 @@ REPORT_COLUMNS = [
 ]
 
 
-@click.command("what-if")
-@name_argument("client")
-@click.option(
-    "--limit",
-    required=True,
-    metavar="LIMIT",
-    type=rate,
-    callback=whole_minutes,
-    help="Such as 100/minute or 2000 per 10 minutes, with a window of whole minutes.",
-)
-@kind_option(
-    "What it counts, as under limits in the configuration: requests of a client without a user, those of each user, "
-    "all of a client.",
-    default="client",
-    show_default=True,
-)
-@last_option()
-@count_option
-@format_option()
-@pass_context
-def what_if(
-    context: CliContext, client: str | None, limit: tuple[int, int], kind: str, span_s: float, count: int, form: str
-) -> None:
-    """Show whom another limit would have denied.
-
-    From the statistics in MongoDB, including denied requests, without trusted clients. An approximation, because
-    statistics are kept by the minute. "Reuse spares" is how many of the denials on_limit: reuse would have spared, if
-    they are like those so far.
-
-    \b
-    Examples:
-      what-if --limit 2000/minute --last week
-      what-if partner-app --limit 600/hour --kind user --json
-    """
-    context.allows_invalid_config = True
-    (amount, window_s), limit_kind, since_s = limit, LimitKind(kind), context.now_s - span_s
-    parts = ("by", "users") if limit_kind is LimitKind.USER else ("by",)
-    reuse = ReuseShares(limit_kind)
-    recorded = loads(reuse.noting(context.minutes(since_s - window_s, client, parts=parts)), limit_kind)
-    excluded = excluded_count(recorded, since_s=since_s)
-    subjects: list[Record] = [
-        {
-            **effect.subject._asdict(),
-            "offered": effect.offered,
-            "denied": effect.denied,
-            "at_least": effect.at_least,
-            "at_most": effect.at_most,
-            "spared": reuse.spared(effect.subject.client_id, effect.denied) if effect.denied else None,
-            "peak_per_minute": effect.peak,
-        }
-        for effect in effects(recorded, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
-    ]
-    data = {
-        "limit": amount,
-        "window_s": window_s,
-        "kind": kind,
-        "since": utc_time(since_s),
-        "until": utc_time(context.now_s),
-        "is_approximate": True,
-        **{name: sum(each[name] or 0 for each in subjects) for name in SUMS},
-        "subject_count": len(subjects),
-        "affected_count": sum(each["denied"] > 0 for each in subjects),
-        "subjects": subjects[:count],
-        "unjudged_count": excluded,
-    }
-    if form == "table":
-        subject = "user" if limit_kind is LimitKind.USER else "client"
-        over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
-        spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
-        denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
-        click.secho(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)
-    print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
-    if form == "table":
-        if subjects:
-            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if limit_kind is LimitKind.USER else APPROXIMATE)
-        if excluded:
-            click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
-        _print_notes(context, client, subjects)
-
-
-def _print_notes(context: CliContext, client_id: str | None, found: list[Record]) -> None:
+def print_notes(context: CliContext, client_id: str | None, found: list[Record]) -> None:
     click.echo(STATISTICS_LAG, err=True)
     if not found:
         print_unknown_client_hint(context, client_id)
@@ -219,7 +117,7 @@ def report(
     if form == "table":
         if letters:
             click.echo(LETTERS)
-        _print_notes(context, client, records)
+        print_notes(context, client, records)
 
 
 @click.command("suggest")

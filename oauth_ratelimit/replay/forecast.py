@@ -17,10 +17,10 @@ from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute
 from oauth_ratelimit.counters.rules import CLIENT_TOTAL
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.suggest import rounded_up
 from oauth_ratelimit.replay.fleet import quiet_limiter
 from oauth_ratelimit.store.base import Change, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.traffic.suggest import rounded_up
 
 RECENT = 10  # minutes whose load is repeated
 WRITTEN_S = 20  # after the end of a minute all instances have written it

@@ -6,8 +6,8 @@ import pytest
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.operations.profiles import DAY_S, HOUR_S, Traffic
-from oauth_ratelimit.operations.suggest import MAX_OWN, Suggestion, configuration, proposal_data, suggest
+from oauth_ratelimit.traffic.profiles import DAY_S, HOUR_S, Traffic
+from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, configuration, proposal_data, suggest
 from testbed.synthetic import Size, judge, requests
 
 BEGIN_S = 1_793_577_600  # midnight

@@ -1,0 +1,1 @@
+"""Recorded traffic: what limits do to it, and what clients need."""
