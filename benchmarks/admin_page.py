@@ -45,7 +45,7 @@ def fill(uri: str, *, now_s: float, span_s: int) -> None:
                     {"user": Peak(random.random(), 5.0, 10, 60), "client": Peak(random.random(), 3.0, 10, 60)},
                     (UserLoad("alice", 3), UserLoad("bob", 3)),
                     {7: 3, 8: 2},
-                    burst=4,
+                    seconds=[4, *[0] * 59],
                 )
                 for client in range(CLIENTS)
             ]

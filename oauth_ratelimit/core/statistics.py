@@ -1,6 +1,6 @@
 """Statistics of a client: minutes, and sums of minutes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, sub
 from typing import Literal, NamedTuple
@@ -158,12 +158,17 @@ class ClientMinute(Load):
     users: tuple[UserLoad, ...] = ()
     # HyperLogLog registers of the users. Empty until the minute is over.
     registers: Registers = field(default_factory=dict)
-    burst: int = 0  # most token requests within a second in one process
+    seconds: Sequence[int] = ()  # token requests by second of the minute, 60 numbers; empty if not recorded
     # Number of issued tokens by their lifetime in seconds, ``expires_in``; not all if there are many
     lifetimes: Mapping[int, int] = field(default_factory=dict)
     # Denials by policy, ``Source.grant`` and outcome. Policies of another endpoint have its name before their own,
     # those of the guard ``guard/``.
     denials: Mapping[tuple[str, str, str], Denials] = field(default_factory=dict)
+
+    @property
+    def burst(self) -> int:
+        """Most token requests within a second."""
+        return max(self.seconds, default=0)
 
 
 class ClientTotal(NamedTuple):

@@ -1,12 +1,13 @@
 """Counts of one client in one minute of one process."""
 
+from array import array
 from collections import Counter, defaultdict
 from heapq import nlargest
 
 from oauth_ratelimit.core.decision import Answer, Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import MINUTE_S, OVER, ClientMinute, Denials, Kind, Peak, Source, Tally, UserLoad
 
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 MAX_LIFETIME_S = 100 * 366 * 86_400  # more is a mistake
@@ -30,9 +31,7 @@ class OpenMinute:
         self._peaks: dict[str, Peak] = {}
         self._denials: dict[tuple[str, str, str], Denials] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
-        self._second = 0
-        self._second_count = 0
-        self._burst = 0
+        self._seconds = array("L", [0]) * MINUTE_S
         self._lifetimes: Counter[int] = Counter()
 
     def count(
@@ -68,16 +67,13 @@ class OpenMinute:
                 self._peaks[name] = Peak(share, used, tier.limit, tier.window_s)
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
-        """Count the user and the burst of a request at the token endpoint."""
+        """Count the user and the second of a request at the token endpoint."""
         if username is not None:
             user = self.users.get(username) or self._track(storable_name(username))
             user[0] += 1
             if decision.denial is not None:
                 user[2 if decision.allowed else 1] += 1
-        second = int(now_s)
-        self._second_count = self._second_count + 1 if second == self._second else 1
-        self._second = second
-        self._burst = max(self._burst, self._second_count)
+        self._seconds[int(now_s) % MINUTE_S] += 1
 
     def count_lifetime(self, lifetime_s: object) -> None:
         """Count the lifetime of the request's token, if it is whole seconds."""
@@ -104,7 +100,7 @@ class OpenMinute:
             denials=dict(self._denials),
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),
             registers=self._all_registers() if is_complete else {},
-            burst=self._burst,
+            seconds=tuple(self._seconds) if any(self._seconds) else (),
             lifetimes=dict(self._lifetimes),
         )
 

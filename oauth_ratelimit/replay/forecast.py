@@ -62,7 +62,6 @@ class Forecaster:
         *,
         policies: PolicySet,
         now_s: float,
-        instance_count: int | None = None,
         counts_dry_run: bool = False,
     ) -> None:
         self.recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
@@ -75,8 +74,7 @@ class Forecaster:
         self._policies = policies
         self._now_s = now_s
         self.counts_dry_run = counts_dry_run
-        burst = max((minute.burst for minute in minutes), default=0)
-        self._most_per_second = burst * instance_count if burst and instance_count else math.inf
+        self._most_per_second = max((minute.burst for minute in minutes), default=0) or math.inf
 
     def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
         """Return the policies that the requests meet, by name."""
@@ -210,7 +208,7 @@ def forecaster_of(context: OperatorContext, client_id: str, *, counts_dry_run: b
     """Return the forecaster for a client, with its recorded minutes and its counters in MongoDB."""
     stored = storable_name(client_id)
     since_s = context.now_s - WRITTEN_S - (RECENT + 1) * MINUTE_S
-    read = context.minutes(since_s, client_id, parts=("by", "users", "burst"))
+    read = context.minutes(since_s, client_id, parts=("by", "users", "seconds"))
     minutes = recent_minutes(read, client_id, context.now_s)
     senders = {sender for minute in minutes for sender, _ in _senders(minute)}
     keys = set()
@@ -224,6 +222,5 @@ def forecaster_of(context: OperatorContext, client_id: str, *, counts_dry_run: b
         context.stores.documents.of_keys(keys),
         policies=context.policies,
         now_s=context.now_s,
-        instance_count=len(context.stores.heartbeats.read(context.now_s)) or None,
         counts_dry_run=counts_dry_run,
     )

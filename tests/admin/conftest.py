@@ -168,6 +168,6 @@ def minute(
         {policy: Peak(share, share * limit, limit, window_s)},
         (UserLoad("alice", sum(outcomes.values()), outcomes.get("denied", 0)),),
         {7: 3},
-        burst=4,
+        seconds=[4, *[0] * 59],
         denials={(policy, source.grant, outcome): denials for outcome, denials in over.items()},
     )

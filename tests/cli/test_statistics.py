@@ -39,7 +39,7 @@ def recorded(mongo_uri: str) -> None:
                 (OTHER_CLIENTS, {OWN: Tally(10)}, ()),
             ):
                 registers = dict(register_of(user.username) for user in users)
-                shares.append(ClientMinute(client_id, start_s, tallies, {}, users, registers, 3, {864_000: 9}))
+                shares.append(ClientMinute(client_id, start_s, tallies, {}, users, registers, [], {864_000: 9}))
         StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
 
 

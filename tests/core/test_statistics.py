@@ -18,11 +18,11 @@ def test_sum_adds_requests_and_keeps_the_highest_peaks() -> None:
     shop = ClientSum("shop")
     users, registers = (UserLoad("alice", 3), UserLoad("bob", 2)), dict(map(register_of, ("alice", "bob")))
     tallies, peaks = {PASSWORD: Tally(5), BATCH: Tally(1)}, {"user": Peak(0.5, 5.0, 10, 60)}
-    shop.add(ClientMinute("shop", 60, tallies, peaks, users, registers, burst=4))
+    shop.add(ClientMinute("shop", 60, tallies, peaks, users, registers, [0, 4, 1]))
     users, registers = (UserLoad("alice", 10, denied=2),), dict([register_of("alice")])
     tallies = {PASSWORD: Tally(1), REFRESH: Tally(8, denied=2)}
     peaks = {"user": Peak(0.9, 4.5, 5, 60), "client": Peak(0.1, 1.0, 10, 60)}
-    shop.add(ClientMinute("shop", 120, tallies, peaks, users, registers, burst=2))
+    shop.add(ClientMinute("shop", 120, tallies, peaks, users, registers, [2, 2]))
 
     assert {PASSWORD: Tally(6), BATCH: Tally(1), REFRESH: Tally(8, denied=2)} == shop.tallies
     assert (Tally(15, denied=2), Tally(14, denied=2)) == (shop.tally(), shop.tally("user"))

@@ -1,7 +1,7 @@
 """Counts by client and minute, and how they are written."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -104,6 +104,11 @@ def instance(clock: Clock) -> Instance:
     return Instance(clock)
 
 
+def in_seconds(counts: Mapping[int, int]) -> tuple[int, ...]:
+    """Return requests by second of the minute."""
+    return tuple(counts.get(second, 0) for second in range(60))
+
+
 OWN, LOGIN, RENEWAL = Source("client", CREDENTIALS), Source("user", PASSWORD), Source("user", REFRESH)
 REVOCATION = Source("client", "endpoint:revocation")
 CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
@@ -114,7 +119,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             "tallies": {OWN: Tally(4, 1), LOGIN: Tally(3, 2, retries=1), RENEWAL: Tally(denied=1, retries=1)},
             "peaks": {"client": Peak(1.0, 4.0, 4, 60), "user": Peak(1.0, 2.0, 2, 60)},
             "users": (UserLoad("alice", 5, denied=3), UserLoad("bob", 1)),
-            "burst": 11,
+            "seconds": in_seconds({5: 11}),
             "denials": {
                 ("client", CREDENTIALS, "denied"): Denials(1, MINUTE_S + 5, MINUTE_S + 5, 4, 60),
                 ("user", PASSWORD, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60),
@@ -136,7 +141,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         {
             "tallies": {REVOCATION: Tally(2, 2, retries=1), OWN: Tally(2)},
             "peaks": {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)},
-            "burst": 2,
+            "seconds": in_seconds({5: 2}),
             "denials": {
                 ("revocation/client", REVOCATION.grant, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60)
             },
@@ -145,7 +150,10 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "within several seconds": (
         "enforce",
         [{"times": 6, "pause_s": 20.0}, {"times": 2, "pause_s": 1.0}, {"times": 3}],
-        {"burst": 6, "denials": {("client", CREDENTIALS, "denied"): Denials(7, MINUTE_S + 5, MINUTE_S + 26, 4, 60)}},
+        {
+            "seconds": in_seconds({5: 6, 25: 2, 26: 3}),
+            "denials": {("client", CREDENTIALS, "denied"): Denials(7, MINUTE_S + 5, MINUTE_S + 26, 4, 60)},
+        },
     ),
 }
 

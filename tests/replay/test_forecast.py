@@ -191,7 +191,6 @@ def test_measured_denials_lie_within_the_bounds_of_the_forecast(scenario: Scenar
         [(key, snapshot) for key, snapshot in service.store.latest(100).items()],
         policies=service.settings.policies,
         now_s=service.now_s,
-        instance_count=scenario.instance_count,
     )
     after = raised(service, scenario)
     assert after != service.settings.policies

@@ -49,7 +49,7 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
             peaks={name: Peak(0.5, 5.0, 10, 60)},
             users=(UserLoad(name, 3, 1, 1), UserLoad("", 1)),
             registers={0: 1, 17: 5, 255: 57},
-            burst=7,
+            seconds=(7, *[0] * 58, 9),
             denials={(name, name, over): Denials(3, MINUTE_S + 2, MINUTE_S + 9, 10, 60) for over in OVER},
         )
         put(statistics, minute)
@@ -58,31 +58,38 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
     assert len(names) == len(everything(statistics))
 
 
-def a_share(tallies: Any, used: float, user: Any, registers: Any, burst: int, denials: Any) -> ClientMinute:
+def a_share(tallies: Any, used: float, user: Any, registers: Any, seconds: Any, denials: Any) -> ClientMinute:
     """Return the numbers of one instance, with the highest use of a limit of ten."""
     return a_minute(
         tallies=tallies,
         peaks={"client": Peak(used / 10, used, 10, 60)},
         users=(UserLoad("alice", *user),),
         registers=registers,
-        burst=burst,
+        seconds=seconds,
         denials={("client", "client_credentials", "denied"): Denials(*denials, 10, 60)},
     )
 
 
 def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: StatisticsStore) -> None:
-    early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, burst=1)
+    early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, seconds=(255, *[0] * 59))
     late = a_share(
-        {BATCH: Tally(4, 3), PASSWORD: Tally(2)}, 7.0, (2, 0, 1), {3: 4, 5: 1}, 3, (3, MINUTE_S + 20, MINUTE_S + 30)
+        {BATCH: Tally(4, 3), PASSWORD: Tally(2)},
+        7.0,
+        (2, 0, 1),
+        {3: 4, 5: 1},
+        (256, *[2] * 59),
+        (3, MINUTE_S + 20, MINUTE_S + 30),
     )
-    other = a_share({BATCH: Tally(10)}, 4.0, (5, 1, 0), {3: 2, 9: 1}, 5, (2, MINUTE_S + 10, MINUTE_S + 25))
+    other = a_share({BATCH: Tally(10)}, 4.0, (5, 1, 0), {3: 2, 9: 1}, (1, *[2] * 59), (2, MINUTE_S + 10, MINUTE_S + 25))
     writes = [("one-0", early), ("one-0", late), ("two-0", other), ("one-0", late)]
     for number, order in enumerate(itertools.permutations(writes)):
         for writer, minute in order:
             put(statistics, replace(minute, client_id=f"client-{number}"), writer=writer)
 
     summed = (5, MINUTE_S + 10, MINUTE_S + 30)
-    expected = a_share({BATCH: Tally(14, 3), PASSWORD: Tally(2)}, 7.0, (7, 1, 1), {3: 4, 5: 1, 9: 1}, 5, summed)
+    expected = a_share(
+        {BATCH: Tally(14, 3), PASSWORD: Tally(2)}, 7.0, (7, 1, 1), {3: 4, 5: 1, 9: 1}, (257, *[4] * 59), summed
+    )
     for minute in everything(statistics):
         assert expected == replace(minute, client_id="shop")
 
@@ -98,7 +105,7 @@ def test_period_has_the_minutes_that_begin_in_it(statistics: StatisticsStore) ->
     found = statistics.minutes(MINUTE_S + 60, MINUTE_S + 180.5, "a")
     assert [("a", 60), ("a", 120), ("a", 180)] == [(minute.client_id, minute.minute_s - MINUTE_S) for minute in found]
     assert [] == list(statistics.minutes(MINUTE_S + 1, MINUTE_S + 59))
-    assert {0} == {minute.tally().offered for minute in statistics.minutes(0, 4e9, parts=("burst",))}
+    assert {0} == {minute.tally().offered for minute in statistics.minutes(0, 4e9, parts=("seconds",))}
 
 
 def test_other_documents_in_the_collection_are_no_minutes(connection: Connection, statistics: StatisticsStore) -> None:
@@ -124,7 +131,10 @@ DAMAGED: list[dict[str, Any]] = [
     {"by": {"one-0": 5, "two-0": {"client": []}, "three-0": {"client": {"password": 7}, "strangers": {}}}},
     {"by": {"one-0": {"client": {"client_credentials": {"allowed": -5, "denied": "many", "trusted": True}}}}},
     {"by": {"one-0": {"client": {"client_credentials": {"allowed": float("nan"), "denied": 1e300}}}}},
-    {"peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None}, "burst": "much"},
+    {
+        "peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None},
+        "seconds": {"one-0": "much", "two-0": b"\x3c", "three-0": b"\x01" * 121},
+    },
     {"peaks": {"client": [float("inf"), 1, float("nan"), 1]}},
     {"users": {"one-0": {"aa": ["alice"], "bb": [1, 2, 3, 4], "cc": None, "dd": [1, 2, 3, Code("x")]}}},
     {
@@ -149,7 +159,7 @@ def test_damage_counts_as_nothing(connection: Connection, statistics: Statistics
     assert a_minute("other") == whole
     for minute in damaged:
         assert (0, {}) == (minute.tally().offered, minute.lifetimes)
-        assert ({}, (), {}, 0, {}) == (minute.peaks, minute.users, minute.registers, minute.burst, minute.denials)
+        assert ({}, (), {}, (), {}) == (minute.peaks, minute.users, minute.registers, minute.seconds, minute.denials)
 
 
 def test_positions_of_rejected_minutes_are_returned(connection: Connection, statistics: StatisticsStore) -> None:

@@ -68,7 +68,7 @@ identities = st.one_of(
 FIELDS = (
     *("active", "by", "reason", "at", "until", "mode", "limits", "history", "version"),
     *("beat_at_s", "started_at_s", "interval_s", "config_rejected_at_s", "lag_s"),
-    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "stamp"),
+    *("peaks", "users", "registers", "seconds", "first", "last", "suppressed", "canary", "value", "expire", "stamp"),
     *("clients", "total", "due"),
 )
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)

@@ -6,9 +6,11 @@ write changes nothing. The sum over the processes is exact.
 
 import hashlib
 import math
+import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import add
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -38,8 +40,10 @@ from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_BYTES, PAGE_SIZE, selected_minutes, tally_of
 from oauth_ratelimit.store.mongo.rollups import FIVE_S, change_note
 
-PARTS: Final = ("by", "peaks", "denials", "users", "registers", "burst", "lifetimes")
+PARTS: Final = ("by", "peaks", "denials", "users", "registers", "seconds", "lifetimes")
 DUPLICATE_KEY = 11000
+PER_SECOND: Final = struct.Struct(f">{MINUTE_S}H")  # number of requests of each second
+MAX_PER_SECOND: Final = 2**16 - 1
 
 
 class StatisticsStore(StatisticsCollection):
@@ -90,8 +94,10 @@ class StatisticsStore(StatisticsCollection):
 
 def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
     """Return the update that writes the numbers of a process."""
-    maxima: Document = {"burst": minute.burst}
+    maxima: Document = {}
     minima: Document = {}
+    if minute.seconds:
+        maxima[f"seconds.{writer}"] = _packed(minute.seconds)
     for source, tally in minute.tallies.items():
         path = f"by.{writer}.{source.kind}.{_field(source.grant)}"
         for name in COUNTS:
@@ -120,6 +126,16 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
 def _field(name: str) -> str:
     """Return a name escaped for use in a path: a dot becomes ``%2E``."""
     return "".join(f"%{ord(letter):02X}" if letter in "%.$\0" else letter for letter in name)
+
+
+def _packed(seconds: Sequence[int]) -> bytes:
+    """Return the requests by second, so that later bytes of a process are the greater ones.
+
+    MongoDB compares the lengths first, then byte by byte. Fewer requests than numbers take a byte each, their second.
+    """
+    if sum(seconds) < PER_SECOND.size:
+        return bytes(second for second, count in enumerate(seconds) for _ in range(count))
+    return PER_SECOND.pack(*(min(count, MAX_PER_SECOND) for count in seconds))
 
 
 def _digest(username: str) -> str:
@@ -157,7 +173,7 @@ def parse_minute(document: Document) -> ClientMinute:
             checked_number(int(register), at_most=REGISTER_COUNT - 1): checked_number(rank, at_most=MAX_RANK)
             for register, rank in document.get("registers", {}).items()
         },
-        burst=count(document.get("burst")),
+        seconds=_seconds(document.get("seconds", {}).values()),
         lifetimes={seconds: number for seconds, number in lifetimes.items() if seconds and number},
     )
 
@@ -165,6 +181,18 @@ def parse_minute(document: Document) -> ClientMinute:
 def _shares(document: Document, part: str) -> Iterator[tuple[Any, Any]]:
     """Yield the fields of a part of all processes."""
     return chain.from_iterable(share.items() for share in document.get(part, {}).values())
+
+
+def _seconds(shares: Iterable[Any]) -> tuple[int, ...]:
+    """Return the requests by second of all processes."""
+    total = [0] * MINUTE_S
+    for share in shares:
+        if isinstance(share, bytes) and len(share) == PER_SECOND.size:
+            total = [*map(add, total, PER_SECOND.unpack(share))]
+        elif isinstance(share, bytes) and len(share) < PER_SECOND.size and max(share, default=0) < MINUTE_S:
+            for second in share:
+                total[second] += 1
+    return tuple(total) if any(total) else ()
 
 
 def _denials(value: Mapping[str, Any]) -> Denials:
