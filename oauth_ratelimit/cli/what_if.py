@@ -18,8 +18,9 @@ from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.traffic.minutes import excluded_count, loads
 from oauth_ratelimit.traffic.profiles import ReuseShares
-from oauth_ratelimit.traffic.what_if import effects, excluded_count, loads
+from oauth_ratelimit.traffic.what_if import effects
 
 SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 APPROXIMATE = (

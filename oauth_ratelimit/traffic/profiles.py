@@ -7,7 +7,8 @@ from itertools import chain
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
-from oauth_ratelimit.traffic.what_if import Subject, effect_of, requests_of, rolling_sums
+from oauth_ratelimit.traffic.minutes import Subject, requests_of, rolling_sums
+from oauth_ratelimit.traffic.what_if import effect_of
 
 DAY_S = 86_400
 HOUR_S = 3600

@@ -6,25 +6,14 @@ the share of that minute that fits recorded traffic best. docs/statistics.md lis
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS
+from oauth_ratelimit.traffic.minutes import Loads, Subject
 
 SHORT_WINDOW_MINUTES = 4
 HELD_OF_SHORT, HELD_OF_LONG = 1 / 3, 1 / 2  # share of the first minute; bursts matter more to short windows
-
-
-class Subject(NamedTuple):
-    """Client, or user of a client, that has a limit of its own."""
-
-    client_id: str
-    username: str | None
-
-
-Loads = Mapping[Subject, Mapping[int, int]]
-"""Requests by subject, and by the start of the minute in seconds since the epoch."""
 
 
 class Effect(NamedTuple):
@@ -36,46 +25,6 @@ class Effect(NamedTuple):
     at_least: int
     at_most: int
     peak: int  # most requests in a minute
-
-
-def loads(minutes: Iterable[ClientMinute], kind: LimitKind) -> dict[Subject, dict[int, int]]:
-    """Return the requests of each subject, denied ones included and those of trusted clients left out.
-
-    The minutes need their ``users`` for a limit per user. Only the heaviest users of each client are known.
-    """
-    found: dict[Subject, dict[int, int]] = {}
-    for minute in minutes:
-        for subject, offered in requests_of(minute, kind):
-            load = found.setdefault(subject, {})
-            load[minute.minute_s] = load.get(minute.minute_s, 0) + offered
-    return found
-
-
-def requests_of(minute: ClientMinute, kind: LimitKind) -> Iterator[tuple[Subject, int]]:
-    """Yield the requests of each subject in a minute of a client; none of a trusted one."""
-    tally = minute.tally(None if kind is LimitKind.CLIENT_TOTAL else "user" if kind is LimitKind.USER else "client")
-    is_rest = minute.client_id == OTHER_CLIENTS
-    if tally.is_mostly_trusted and not is_rest:
-        return
-    if kind is not LimitKind.USER or is_rest:
-        if tally.offered > tally.trusted:
-            yield Subject(minute.client_id, None), tally.offered - tally.trusted
-        return
-    for user in minute.users:
-        if user.offered:
-            yield Subject(minute.client_id, user.username), user.offered
-
-
-def rolling_sums(load: Mapping[int, int], span_s: int) -> Iterator[tuple[int, int]]:
-    """Yield each start of a load with the requests of all starts in the time span that ends with it."""
-    starts = sorted(load)
-    inside = first = 0
-    for start_s in starts:
-        inside += load[start_s]
-        while starts[first] <= start_s - span_s:
-            inside -= load[starts[first]]
-            first += 1
-        yield start_s, inside
 
 
 def effect_of(
@@ -117,12 +66,6 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
     return sorted(
         (effect for effect in all_effects if effect.offered), key=lambda effect: (-effect.denied, -effect.offered)
     )
-
-
-def excluded_count(found: Loads, *, since_s: float = 0.0) -> int:
-    """Return the number of requests that ``effects`` leaves out, because their clients are not known."""
-    load = found.get(Subject(OTHER_CLIENTS, None), {})
-    return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
 
 
 def _denied(load: Mapping[int, int], *, limit: int, window_minutes: int, held: float, since_s: float) -> float:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.traffic.what_if import Subject, effect_of, effects, excluded_count, loads
+from oauth_ratelimit.traffic.minutes import Subject, excluded_count, loads
+from oauth_ratelimit.traffic.what_if import effect_of, effects
 from testbed.clock import Clock
 from testbed.trace import hits
 
