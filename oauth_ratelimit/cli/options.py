@@ -83,10 +83,10 @@ def span_s(value: str) -> float:
 
 
 def whole_minutes(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Return a window, or a limit with its window, as a callback of an option; statistics are kept by the minute."""
-    if (value[1] if isinstance(value, tuple) else value) % MINUTE_S:
+    """Return a window, as a callback of an option; statistics of users are kept by the minute."""
+    if value % MINUTE_S:
         raise click.BadParameter("needs a window of whole minutes, because statistics are kept by the minute")
-    return value if isinstance(value, tuple) else int(value)
+    return int(value)
 
 
 def _login_name() -> str:

@@ -10,22 +10,25 @@ from oauth_ratelimit.cli.options import (
     last_option,
     name_argument,
     rate,
-    whole_minutes,
 )
 from oauth_ratelimit.cli.output import Column, Number, print_records
 from oauth_ratelimit.cli.statistics import EXCLUDED, HEAVIEST_ONLY, NO_STATISTICS, print_notes
-from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.traffic.judge import judge_subjects
 from oauth_ratelimit.traffic.minutes import excluded_count, loads
 from oauth_ratelimit.traffic.profiles import ReuseShares
-from oauth_ratelimit.traffic.what_if import effects
 
 SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 APPROXIMATE = (
-    "An approximation: statistics are kept by the minute, so the true number lies between the bounds, or close to "
-    "them. Denied clients may also have sent more requests than they otherwise would."
+    "An approximation: the true number lies between the bounds. Denied clients may also have sent more requests than "
+    "they otherwise would."
+)
+TOO_SHORT = (
+    "The window is too short for what is recorded about when requests came: trust the bounds alone for {subjects}."
 )
 WHAT_IF_COLUMNS = [
     Column("client", "client_id"),
@@ -47,8 +50,7 @@ WHAT_IF_COLUMNS = [
     required=True,
     metavar="LIMIT",
     type=rate,
-    callback=whole_minutes,
-    help="Such as 100/minute or 2000 per 10 minutes, with a window of whole minutes.",
+    help="Such as 100/minute or 2000 per 10 minutes.",
 )
 @kind_option(
     "What it counts, as under limits in the configuration: requests of a client without a user, those of each user, "
@@ -65,9 +67,9 @@ def what_if(
 ) -> None:
     """Show whom another limit would have denied.
 
-    From the statistics in MongoDB, including denied requests, without trusted clients. An approximation, because
-    statistics are kept by the minute. "Reuse spares" is how many of the denials on_limit: reuse would have spared, if
-    they are like those so far.
+    From the statistics in MongoDB, including denied requests, without trusted clients. An approximation, because they
+    have the second of a client's requests, and the minute of a user's. "Reuse spares" is how many of the denials
+    on_limit: reuse would have spared, if they are like those so far.
 
     \b
     Examples:
@@ -76,21 +78,24 @@ def what_if(
     """
     context.allows_invalid_config = True
     (amount, window_s), limit_kind, since_s = limit, LimitKind(kind), context.now_s - span_s
-    parts = ("by", "users") if limit_kind is LimitKind.USER else ("by",)
+    policy = Policy(kind, amount, Window.of(window_s))
+    begin_s = since_s - policy.window.window_s - policy.window.frame_s - MINUTE_S
+    parts = ("by", "users", "seconds") if limit_kind is LimitKind.USER else ("by", "seconds")
     reuse = ReuseShares(limit_kind)
-    recorded = loads(reuse.noting(context.minutes(since_s - window_s, client, parts=parts)), limit_kind)
+    recorded = loads(reuse.noting(context.minutes(begin_s, client, parts=parts)), limit_kind)
     excluded = excluded_count(recorded, since_s=since_s)
     subjects: list[Record] = [
         {
-            **effect.subject._asdict(),
-            "offered": effect.offered,
-            "denied": effect.denied,
-            "at_least": effect.at_least,
-            "at_most": effect.at_most,
-            "spared": reuse.spared(effect.subject.client_id, effect.denied) if effect.denied else None,
-            "peak_per_minute": effect.peak,
+            **subject._asdict(),
+            "offered": judged.offered,
+            "denied": judged.denied,
+            "at_least": judged.at_least,
+            "at_most": judged.at_most,
+            "spared": reuse.spared(subject.client_id, judged.denied) if judged.denied else None,
+            "peak_per_minute": judged.peak,
+            "is_known": judged.is_known,
         }
-        for effect in effects(recorded, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
+        for subject, judged in judge_subjects(recorded, policy, since_s=since_s)
     ]
     data = {
         "limit": amount,
@@ -115,6 +120,8 @@ def what_if(
     if form == "table":
         if subjects:
             click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if limit_kind is LimitKind.USER else APPROXIMATE)
+        if unknown := sum(not each["is_known"] for each in subjects):
+            click.echo(TOO_SHORT.format(subjects=counted(unknown, subject)))
         if excluded:
             click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
         print_notes(context, client, subjects)

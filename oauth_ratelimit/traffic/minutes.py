@@ -1,10 +1,13 @@
 """Requests of clients and users by minute, from recorded statistics."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
+
+EVEN = (1,) * MINUTE_S
 
 
 class Subject(NamedTuple):
@@ -14,20 +17,39 @@ class Subject(NamedTuple):
     username: str | None
 
 
-Loads = Mapping[Subject, Mapping[int, int]]
+class MinuteLoad(NamedTuple):
+    """Requests of a subject in one minute."""
+
+    offered: int
+    # Token requests of its client by second, empty if not recorded. They are those of the subject if ``offered`` is
+    # their sum; else its requests are assumed to be spread like them.
+    seconds: Sequence[int] = ()
+
+    @property
+    def resolution_s(self) -> int:
+        """Length of the shortest periods of which the number of requests is known."""
+        return 1 if sum(self.seconds) == self.offered else MINUTE_S
+
+    def by_second(self) -> list[int]:
+        """Return the number of requests before each second of the minute, and before its end."""
+        spread = self.seconds if any(self.seconds) else EVEN
+        total = sum(spread)
+        return [self.offered * count // total for count in accumulate(spread, initial=0)]
+
+
+Loads = dict[Subject, dict[int, MinuteLoad]]
 """Requests by subject, and by the start of the minute in seconds since the epoch."""
 
 
-def loads(minutes: Iterable[ClientMinute], kind: LimitKind) -> dict[Subject, dict[int, int]]:
+def loads(minutes: Iterable[ClientMinute], kind: LimitKind) -> Loads:
     """Return the requests of each subject, denied ones included and those of trusted clients left out.
 
     The minutes need their ``users`` for a limit per user. Only the heaviest users of each client are known.
     """
-    found: dict[Subject, dict[int, int]] = {}
+    found: Loads = {}
     for minute in minutes:
         for subject, offered in requests_of(minute, kind):
-            load = found.setdefault(subject, {})
-            load[minute.minute_s] = load.get(minute.minute_s, 0) + offered
+            found.setdefault(subject, {})[minute.minute_s] = MinuteLoad(offered, minute.seconds)
     return found
 
 
@@ -59,6 +81,6 @@ def rolling_sums(load: Mapping[int, int], span_s: int) -> Iterator[tuple[int, in
 
 
 def excluded_count(found: Loads, *, since_s: float = 0.0) -> int:
-    """Return the number of requests that ``effects`` leaves out, because their clients are not known."""
+    """Return the number of requests of clients that are not known by name."""
     load = found.get(Subject(OTHER_CLIENTS, None), {})
-    return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
+    return sum(minute.offered for minute_s, minute in load.items() if minute_s >= since_s)

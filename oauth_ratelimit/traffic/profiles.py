@@ -1,14 +1,13 @@
 """Recorded traffic by client and user: peaks by day, the tokens that each one needs, and what reuse would spare."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
 from oauth_ratelimit.traffic.minutes import Subject, requests_of, rolling_sums
-from oauth_ratelimit.traffic.what_if import effect_of
 
 DAY_S = 86_400
 HOUR_S = 3600
@@ -124,7 +123,7 @@ class Profile:
     def __init__(self, subject: Subject, load: Load, *, kind: LimitKind, traffic: Traffic, lifetime_s: float) -> None:
         window_s, tokens = traffic.window_s, TOKENS[kind]
         self.subject = subject
-        self._load, self._window_minutes = load, window_s // MINUTE_S
+        self._load, self._window_s = load, window_s
         self.is_wasteful = False  # whether it, or its client, asks for several times its need
         self.offered = sum(load.values())
         self.needed = _needed(load, lifetime_s=lifetime_s, tokens=tokens)  # with several devices or processes
@@ -144,9 +143,22 @@ class Profile:
         self.safe_limit = max(self.peak, math.ceil(mean + DEVIATIONS * deviation))
 
     def denied(self, limit: int) -> int:
+        """Return how many requests a limit would deny. A window holds half of the bin that it begins in."""
         if self.peak <= limit:
             return 0
-        return effect_of(self.subject, self._load, limit=limit, window_minutes=self._window_minutes).denied
+        denied = full = 0.0  # full: admitted in the bins that lie wholly in the window
+        admitted: deque[tuple[int, float]] = deque()
+        for start_s in sorted(self._load):
+            oldest = 0.0  # admitted in the bin that the window begins in
+            while admitted and admitted[0][0] <= start_s - self._window_s:
+                past_s, count = admitted.popleft()
+                full -= count
+                oldest = count if past_s == start_s - self._window_s else 0.0
+            count = min(float(self._load[start_s]), max(0.0, limit - full - oldest / 2))
+            denied += self._load[start_s] - count
+            admitted.append((start_s, count))
+            full += count
+        return round(denied)
 
 
 def _needed(load: Mapping[int, int], *, lifetime_s: float, tokens: int) -> int:

@@ -152,7 +152,6 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("replay", __file__), "name a configuration file with --config"),
         (("suggest", __file__, "--window", "90s"), "needs a window of whole minutes"),
         (("what-if",), "Missing option '--limit'"),
-        (("what-if", "--limit", "10/second"), "needs a window of whole minutes"),
         (("what-if", "--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),
         (("what-if", "--limit", "10/minute", "--last", "0s"), "is out of range"),
         (("limit", "set", "app", *WHY), "Missing option '--limit'"),
