@@ -12,7 +12,7 @@ from benchmarks.rivals import ON_REDIS, RIVALS, Way
 from benchmarks.shapes import Load, loads
 from oauth_ratelimit import load_config
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.replay.formats import SECOND_US
+from oauth_ratelimit.traffic.formats import SECOND_US
 from testbed.comparison.accuracy import ContenderCounts, ErrorLog
 from testbed.counting_fleet import CountingFleet
 

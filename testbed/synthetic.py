@@ -11,7 +11,7 @@ from typing import NamedTuple
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.replay.fleet import Fleet
+from oauth_ratelimit.traffic.fleet import Fleet
 from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
 from oauth_ratelimit.traffic.suggest import Proposal, configuration, suggest
 

@@ -16,8 +16,8 @@ from oauth_ratelimit.cli.output import Value, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.summary import names_text
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
-from oauth_ratelimit.replay.source import OrderedRows, Recording, RowReader
+from oauth_ratelimit.traffic.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
+from oauth_ratelimit.traffic.rows import OrderedRows, Recording, RowReader
 
 NO_USERS = (
     "No request has a user, so all count as grants without one: limits.client applies, limits.user does not. If the "

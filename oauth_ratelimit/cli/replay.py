@@ -14,8 +14,8 @@ from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.replay.configured import Outcomes, replay
-from oauth_ratelimit.replay.source import STANDARD_INPUT
+from oauth_ratelimit.traffic.configured import Outcomes, replay
+from oauth_ratelimit.traffic.rows import STANDARD_INPUT
 
 MAX_INSTANCES = 1000
 INSTANCES = 3  # beside a single one, in the answer to "what would be denied"

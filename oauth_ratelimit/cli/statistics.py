@@ -31,9 +31,9 @@ from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, 
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.replay.formats import SECOND_US
-from oauth_ratelimit.report.findings import find
-from oauth_ratelimit.report.letter import period_text, record_of
+from oauth_ratelimit.traffic.findings import find
+from oauth_ratelimit.traffic.formats import SECOND_US
+from oauth_ratelimit.traffic.letter import period_text, record_of
 from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
 from oauth_ratelimit.traffic.suggest import proposal_data, suggest
 

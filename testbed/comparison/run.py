@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.replay.formats import SECOND_US, ClientUser, Row
+from oauth_ratelimit.traffic.formats import SECOND_US, ClientUser, Row
 from testbed.comparison.accuracy import ContenderCounts, ErrorLog
 from testbed.comparison.algorithms import COMMON, Admit
 from testbed.counting_fleet import CountingFleet

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.replay.formats import Row
+from oauth_ratelimit.traffic.formats import Row
 from testbed.comparison.algorithms import COMMON
 from testbed.comparison.chart import SEGMENT_WINDOWS, ChartData, Segment, chart_data
 from testbed.comparison.run import Contender, Rate

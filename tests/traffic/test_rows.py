@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import ColumnNames, Format, Row, Selection, UnusableFile
-from oauth_ratelimit.replay.source import MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, RowReader
+from oauth_ratelimit.traffic.formats import ColumnNames, Format, Row, Selection, UnusableFile
+from oauth_ratelimit.traffic.rows import MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, RowReader
 
 SECOND = 1_000_000
 LOG_US = 807249607 * SECOND  # 01/Aug/1995:00:00:07 -0400

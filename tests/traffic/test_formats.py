@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import parse_time_us
+from oauth_ratelimit.traffic.formats import parse_time_us
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
 from oauth_ratelimit.operations.summary import names_text
-from oauth_ratelimit.replay.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
+from oauth_ratelimit.traffic.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
 
 HOUR_S = 3600.0
 MAX_NAMED = 5

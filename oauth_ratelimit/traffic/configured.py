@@ -8,8 +8,8 @@ from itertools import chain
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.replay.fleet import Fleet
-from oauth_ratelimit.replay.formats import SECOND_US, ClientUser, Row
+from oauth_ratelimit.traffic.fleet import Fleet
+from oauth_ratelimit.traffic.formats import SECOND_US, ClientUser, Row
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally
-from oauth_ratelimit.report.findings import ClientFinding, Fault, Verdict, find
-from tests.report.reporting import LOGIN, OWN, REFRESH, START_S, minutes
+from oauth_ratelimit.traffic.findings import ClientFinding, Fault, Verdict, find
+from tests.traffic.reporting import LOGIN, OWN, REFRESH, START_S, minutes
 
 
 def only(findings: list[ClientFinding]) -> ClientFinding:

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.format import counted
-from oauth_ratelimit.report.findings import ClientFinding, Fault
+from oauth_ratelimit.traffic.findings import ClientFinding, Fault
 
 
 class Letter(NamedTuple):

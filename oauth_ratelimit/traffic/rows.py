@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oauth_ratelimit.replay.formats import SECOND_US, Format, Parser, Row, Selection, UnusableFile
+from oauth_ratelimit.traffic.formats import SECOND_US, Format, Parser, Row, Selection, UnusableFile
 
 STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.replay import configured
-from oauth_ratelimit.replay.configured import Outcomes
-from oauth_ratelimit.replay.formats import Row
-from oauth_ratelimit.replay.source import Recording
+from oauth_ratelimit.traffic import configured
+from oauth_ratelimit.traffic.configured import Outcomes
+from oauth_ratelimit.traffic.formats import Row
+from oauth_ratelimit.traffic.rows import Recording
 from testbed.trace import SHIPPED
 
 SECOND = 1_000_000

@@ -1,1 +1,0 @@
-"""Replay of recorded traffic: denials under a configuration."""

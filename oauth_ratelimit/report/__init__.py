@@ -1,1 +1,0 @@
-"""Clients that request more tokens than they need: findings, and letters to their owners."""
