@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.results import Result
 from benchmarks.traces import traces
+from oauth_ratelimit.traffic.formats import SECOND_US, Row
 from oauth_ratelimit.traffic.profiles import Traffic
+from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import suggest
 from testbed.synthetic import Size, Verdict, decide, judge, requests
 
@@ -40,9 +42,8 @@ def run(*, short: bool) -> Iterator[Result]:
         rows = trace.requests()[: 20_000 if short else None]
         middle_s = (rows[0][0] + rows[-1][0]) / 2
         traffic = Traffic()
-        for at_s, key in rows:
-            if at_s < middle_s:
-                traffic.add_request(at_s, key, None)
+        for minute in minutes_of_rows(Row(int(at_s * SECOND_US), key) for at_s, key in rows if at_s < middle_s):
+            traffic.add_minute(minute)
         rest = [(at_s, key, None) for at_s, key in rows if at_s >= middle_s]
         proposal = suggest(traffic)
         denied = decide(proposal, rest)

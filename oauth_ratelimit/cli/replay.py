@@ -1,7 +1,9 @@
 """Command that replays recorded traffic. It needs no database."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from itertools import chain
 from typing import Any
 
 import click
@@ -12,25 +14,12 @@ from oauth_ratelimit.cli.output import Column, Number, print_facts, print_json, 
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.policy import LimitKind
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Tally
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.traffic.configured import Outcomes, replay
-from oauth_ratelimit.traffic.rows import STANDARD_INPUT
+from oauth_ratelimit.traffic.replayed import Replayed
 
-MAX_INSTANCES = 1000
-INSTANCES = 3  # beside a single one, in the answer to "what would be denied"
 ROWS, RECORDS = 10, 100
-INSTANCE_COLUMNS = [
-    Number("instances", "instances"),
-    Number("over a limit", "over"),
-    Number("share", lambda each: f"{each['over'] / each['requests']:.3%}"),
-    Number("clients", "client_count"),
-    Number("users", "user_count"),
-    Column(
-        "busiest minute",
-        lambda each: each["busiest_minute"] and f"{each['busiest_minute_over']:,} at {each['busiest_minute']}",
-    ),
-]
 LIMIT_COLUMNS = [
     Column("limit", lambda each: f"{each['policy']}: {each['limit']} in {duration(each['window_s'])}"),
     Number("over it", "over"),
@@ -54,11 +43,6 @@ USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Numbe
     help="One limit instead of those of the configuration, such as 100/minute or 5 per 10 second.",
 )
 @kind_option("With --limit: what it counts.  [default: requests of each user, and those of a client without a user]")
-@click.option(
-    "--instances",
-    type=click.IntRange(1, MAX_INSTANCES),
-    help=f"Also replay on this many instances; the file is read twice.  [default: {INSTANCES}]",
-)
 @recording_options
 @json_option
 @pass_context
@@ -68,8 +52,8 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
 
     FILE holds recorded requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is
     the standard input. The limiter itself decides them, under the configuration of the application or of --config
-    and without overrides: how many are denied, whose, by which limit, in which minute; on one instance and on three
-    that share their counts. Requests count as over a limit whether it is enforced or a dry run.
+    and without overrides: how many are denied, whose, by which limit, in which minute. Requests count as over a limit
+    whether it is enforced or a dry run.
 
     \b
     Examples:
@@ -77,27 +61,23 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
       replay tokens.csv --column client=app --limit 100/minute
     """
     settings, origin = _settings(context, options)
-    recording = recording_of(options)
-    with opened(recording) as facts:
-        outcomes = [replay(settings, facts.batches(), instance_count=1)]
-    instance_count = options["instances"] or INSTANCES
-    if instance_count > 1 and recording.path != STANDARD_INPUT:
-        over = outcomes[0].over_clients
-        with opened(recording) as again:
-            outcomes.append(replay(settings, again.batches(), instance_count=instance_count, clients=over))
+    with opened(recording_of(options)) as facts, closing(Replayed(settings)) as replayed:
+        denials = _denials_data(replayed.minutes(chain.from_iterable(facts.batches())))
     mode, has_requests = settings.policies.mode, facts.source.row_count > 0
-    data = {**facts.data(), "limits_from": origin, "mode": mode, **_denials_data(outcomes)}
+    data = {**facts.data(), "limits_from": origin, "mode": mode, "unlimited": replayed.unlimited_count, **denials}
     if options["as_json"]:
         print_json(data)
     else:
         facts.print_problems()
-        trusted = [("trusted", f"{count:,} of them")] if (count := outcomes[0].trusted) else []
-        over, clients = data["replays"][0]["over"], counted(data["replays"][0]["client_count"], "client")
-        denied = f"{data['replays'][0]['denied']:,} of {counted(over, 'request')} over a limit, of {clients}"
+        trusted = [("trusted", f"{count:,} of them")] if (count := data["trusted"]) else []
+        users = f" and {counted(data['user_count'], 'user')}" if data["user_count"] else ""
+        clients = f"{counted(data['client_count'], 'client')}{users}"
+        denied = f"{data['denied']:,} of {counted(data['over'], 'request')} over a limit, of {clients}"
+        if data["over"]:
+            denied += f"; most in a minute {data['busiest_minute_over']:,}, at {data['busiest_minute']}"
         print_facts([*facts.table(), *trusted, ("limits", f"{origin}, mode {mode}"), ("denied", denied)])
         for title, columns, records in (
-            ("By instances", INSTANCE_COLUMNS, data["replays"]),
-            ("By limit, one instance", LIMIT_COLUMNS, data["by_limit"]),
+            ("By limit", LIMIT_COLUMNS, data["by_limit"]),
             ("Clients", CLIENT_COLUMNS, data["clients"][:ROWS]),
             ("Users", USER_COLUMNS, data["users"][:ROWS]),
         ):
@@ -117,35 +97,42 @@ def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str
     return settings, f"{amount} in {duration(window_s)}, {' and '.join(kinds)}"
 
 
-def _denials_data(replays: list[Outcomes]) -> Record:
-    first = replays[0]
-    users = Counter(client_id for client_id, _ in first.over_users)
+def _denials_data(minutes: Iterable[ClientMinute]) -> Record:
+    tallies: dict[str, Tally] = {}
+    by_limit, by_user, by_minute = Counter[tuple[str, int, int]](), Counter[tuple[str, str]](), Counter[int]()
+    for minute in minutes:
+        tally = minute.tally()
+        tallies[minute.client_id] = tallies.get(minute.client_id, NO_REQUESTS) + tally
+        by_minute[minute.minute_s] += tally.over
+        for (policy, _, _), denials in minute.denials.items():
+            by_limit[policy, denials.limit, denials.window_s] += denials.total
+        by_user.update({(minute.client_id, user.username): user.over for user in minute.users if user.over})
+    total, users = sum(tallies.values(), NO_REQUESTS), Counter(client_id for client_id, _ in by_user)
+    clients = sorted((name for name in tallies if tallies[name].over), key=lambda name: -tallies[name].over)
+    busiest_s = min(by_minute, key=lambda minute_s: (-by_minute[minute_s], minute_s), default=0)
     return {
-        "trusted": first.trusted,
-        "unlimited": first.unlimited,
-        "replays": [
-            {
-                "instances": outcomes.instance_count,
-                "requests": outcomes.requests,
-                "denied": outcomes.denied,
-                "over": outcomes.over_count,
-                "client_count": len(outcomes.over_clients),
-                "user_count": len(outcomes.over_users),
-                "busiest_minute": outcomes.busiest and utc_time(outcomes.busiest[0]),
-                "busiest_minute_over": outcomes.busiest[1] if outcomes.busiest else 0,
-            }
-            for outcomes in replays
-        ],
+        "trusted": total.trusted,
+        "denied": total.denied,
+        "over": total.over,
+        "client_count": len(clients),
+        "user_count": len(by_user),
+        "busiest_minute": utc_time(busiest_s) if total.over else None,
+        "busiest_minute_over": by_minute[busiest_s],
         "by_limit": [
             {"policy": name, "limit": limit, "window_s": window_s, "over": count}
-            for (name, limit, window_s), count in first.by_limit.most_common()
+            for (name, limit, window_s), count in by_limit.most_common()
         ],
         "clients": [
-            {"client_id": name, "requests": first.by_client[name], "over": count, "user_count": users[name]}
-            for name, count in first.over_clients.most_common(RECORDS)
+            {
+                "client_id": name,
+                "requests": tallies[name].offered,
+                "over": tallies[name].over,
+                "user_count": users[name],
+            }
+            for name in clients[:RECORDS]
         ],
         "users": [
             {"client_id": client_id, "username": user, "over": count}
-            for (client_id, user), count in first.over_users.most_common(RECORDS)
+            for (client_id, user), count in by_user.most_common(RECORDS)
         ],
     }

@@ -32,9 +32,9 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.traffic.findings import find
-from oauth_ratelimit.traffic.formats import SECOND_US
 from oauth_ratelimit.traffic.letter import period_text, record_of
 from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
+from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import proposal_data, suggest
 
 NO_STATISTICS = "No statistics."
@@ -162,8 +162,8 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     else:
         traffic, assumed_s = Traffic(options["window_s"], is_trusted=_trusted_by_file(context)), HOUR_S
         with opened(recording_of(options)) as facts:
-            for at_us, client_id, username, _ in chain.from_iterable(facts.batches()):
-                traffic.add_request(at_us / SECOND_US, client_id, username)
+            for minute in minutes_of_rows(chain.from_iterable(facts.batches())):
+                traffic.add_minute(minute)
     proposal = suggest(traffic, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
     data = proposal_data(proposal)
     if options["as_json"]:

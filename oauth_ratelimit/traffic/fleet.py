@@ -2,37 +2,18 @@
 
 import heapq
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.config.settings import OFF
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.traffic.replayed import quiet_limiter
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_S = 0.005  # from a request until its key is synchronised: a wake-up, a pause and a round trip
 ALONE_INTERVAL_S = 60.0  # an instance without a store has nothing to send, only idle keys to forget
-
-
-class _QuietEvents(DenialEvents):
-    def report(self, *args: object, now_s: float, **kwargs: object) -> bool:
-        return True
-
-
-def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
-    """Return a limiter in the time of a clock that logs no denials: a recording may hold millions."""
-    return Limiter(
-        replace(settings, host=OFF),
-        store,
-        clock=clock,
-        monotonic=clock,
-        denial_events=_QuietEvents(1),
-        follows_store_clock=True,
-    )
 
 
 class Fleet:

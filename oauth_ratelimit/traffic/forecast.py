@@ -19,7 +19,7 @@ from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.base import Change, Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.traffic.fleet import quiet_limiter
+from oauth_ratelimit.traffic.replayed import quiet_limiter
 from oauth_ratelimit.traffic.suggest import rounded_up
 
 RECENT = 10  # minutes whose load is repeated

@@ -75,14 +75,6 @@ class Traffic:
             self.reuse.add(minute)
             self._lifetimes.setdefault(minute.client_id, Counter()).update(minute.lifetimes)
 
-    def add_request(self, at_s: float, client_id: str, username: str | None) -> None:
-        if self._is_trusted(client_id):
-            self.trusted_count += 1
-            return
-        kind = LimitKind.CLIENT if username is None else LimitKind.USER
-        self._add(kind, Subject(client_id, username), at_s, 1)
-        self._add(LimitKind.CLIENT_TOTAL, Subject(client_id, None), at_s, 1)
-
     def _add(self, kind: LimitKind, subject: Subject, at_s: float, count: int) -> None:
         loads = self.loads[kind]
         load = loads.get(subject)

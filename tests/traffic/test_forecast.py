@@ -14,9 +14,9 @@ from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.operations.changes import amount_overrides
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.traffic.fleet import quiet_limiter
 from oauth_ratelimit.traffic.forecast import Forecaster, recent_minutes
 from oauth_ratelimit.traffic.impact import client_impact
+from oauth_ratelimit.traffic.replayed import quiet_limiter
 from oauth_ratelimit.traffic.suggest import rounded_up
 
 START_S = 1_790_000_040.0  # a full minute

@@ -16,9 +16,9 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.traffic.fleet import quiet_limiter
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge, judge_subjects
 from oauth_ratelimit.traffic.minutes import MinuteLoad, Subject
+from oauth_ratelimit.traffic.replayed import quiet_limiter
 from testbed.clock import Clock
 from testbed.trace import hits
 

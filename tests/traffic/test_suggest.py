@@ -6,7 +6,9 @@ import pytest
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.traffic.formats import SECOND_US, Row
 from oauth_ratelimit.traffic.profiles import DAY_S, HOUR_S, Traffic
+from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, configuration, proposal_data, suggest
 from testbed.synthetic import Size, judge, requests
 
@@ -16,8 +18,9 @@ OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
 def add(traffic: Traffic, client: str, user: str | None = None, *, each_day: list[int]) -> None:
     for day, count in enumerate(each_day):
-        for number in range(count):
-            traffic.add_request(BEGIN_S + day * DAY_S + 36_000 + number * HOUR_S / count, client, user)
+        times = [BEGIN_S + day * DAY_S + 36_000 + number * HOUR_S / count for number in range(count)]
+        for minute in minutes_of_rows(Row(int(at_s * SECOND_US), client, user) for at_s in times):
+            traffic.add_minute(minute)
 
 
 def traffic_of(**each_day: list[int]) -> Traffic:

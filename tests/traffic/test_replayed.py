@@ -1,0 +1,79 @@
+"""Minutes of recorded requests."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from oauth_ratelimit import load_config
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.traffic.formats import Row
+from oauth_ratelimit.traffic.replayed import Replayed, minutes_of_rows
+
+SECOND = 1_000_000
+BEGIN_S = 1_700_000_040  # a minute
+
+
+def replay(config: Mapping[str, Any], rows: Sequence[Row]) -> list[ClientMinute]:
+    with closing(Replayed(load_config(config))) as replayed:
+        return list(replayed.minutes(rows))
+
+
+def burst(client: str, user: str | None = None, *, count: int = 10, grant: str | None = None) -> list[Row]:
+    return [Row(BEGIN_S * SECOND + n, client, user, grant) for n in range(count)]
+
+
+def test_own_limits_plans_grants_and_trust_of_the_configuration_apply() -> None:
+    config = {
+        "mode": "enforce",
+        "limits": {"client": ["2/minute"], "user": ["3/minute"], "client_total": ["6/minute"]},
+        "plans": {"gold": {"limits": {"client": ["5/minute"]}}},
+        "clients": {"own": {"limits": {"client": ["4/minute"]}}, "partner": {"plan": "gold"}},
+        "grants": {"refresh_token": {"limits": {"user": ["8/minute"], "client_total": []}}},
+        "trusted_clients": ["mobile-*"],
+    }
+    rows = [
+        *burst("plain"), *burst("own"), *burst("partner"), *burst("mobile-1"),
+        *burst("shop", "ann", count=5), *burst("shop", "bob", count=5), *burst("shop", "ann", grant="refresh_token"),
+    ]  # fmt: skip
+    found = {minute.client_id: minute for minute in replay(config, rows)}
+
+    over = {client_id: minute.tally().denied for client_id, minute in found.items()}
+    assert {"plain": 8, "own": 6, "partner": 5, "shop": 2 + 2 + 2, "mobile-1": 0} == over
+    assert {"ann": 4, "bob": 2} == {user.username: user.over for user in found["shop"].users}
+    assert Tally(trusted=10) == found["mobile-1"].tally()
+
+
+def test_dry_run_and_canary_are_told_from_what_is_denied() -> None:
+    config = {"mode": "dry-run", "limits": {"client": ["2/minute"]}, "clients": {"first": {"mode": "enforce"}}}
+    first, other = replay(config, [*burst("first"), *burst("other")])
+
+    assert (Tally(2, denied=8), Tally(2, would_deny=8)) == (first.tally()._replace(retries=0), other.tally())
+
+
+def test_requests_that_no_limit_applies_to_are_counted() -> None:
+    settings = load_config({"limits": {"client": ["2/minute"], "user": []}, "trusted_clients": ["mobile"]})
+    with closing(Replayed(settings)) as replayed:
+        minutes = list(replayed.minutes([*burst("app"), *burst("shop", "ann", count=3), *burst("mobile", count=4)]))
+
+    assert (3, 3) == (replayed.unlimited_count, len(minutes))
+
+
+def test_pseudonyms_replace_user_names(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 64)
+    privacy = {"user_names": "hashed", "keys": [{"file": str(tmp_path / "key")}]}
+    (minute,) = replay({"limits": {"user": ["2/minute"]}, "privacy": privacy}, burst("shop", "ann"))
+
+    assert [("ann" != user.username, user.offered) for user in minute.users] == [(True, 10)]
+
+
+def test_minutes_hold_all_users_and_the_seconds_of_their_requests() -> None:
+    """As many users as a file has, and without a limiter nobody is over a limit."""
+    rows = [Row((BEGIN_S + number % 2) * SECOND, "shop", f"user-{number}") for number in (*range(0, 500, 2), 1)]
+    first, second = minutes_of_rows([*rows, Row((BEGIN_S + 65) * SECOND, "shop", None, "client_credentials")])
+
+    assert Counter({1: 251}) == Counter(user.offered for user in first.users)
+    assert ([250, 1], {Source("user", "none"): Tally(251)}) == (list(first.seconds[:2]), first.tallies)
+    assert (BEGIN_S, BEGIN_S + 60) == (first.minute_s, second.minute_s)
+    assert {Source("client", "client_credentials"): Tally(1)} == second.tallies
