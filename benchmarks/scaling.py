@@ -26,7 +26,7 @@ LONGER, ON_ONE_HOST = f"N = {GROWTH[-1]}, interval 5 s", f"N = {GROWTH[-1]}, eac
 GROWN, GROWN_REQUESTS = "even", 2_500  # about its first minute
 
 RATIO = "oauth_ratelimit.core.tier.URGENT_RATIO"
-DELAY = "oauth_ratelimit.traffic.fleet.URGENT_DELAY_S"
+DELAY = "testbed.fleet.URGENT_DELAY_S"
 FILLING = "oauth_ratelimit.sync.reading.FILLING_RATIO"
 ONE, AS_IT_IS = "one instance", "as it is"
 SETTINGS: dict[str, tuple[str, float] | None] = {

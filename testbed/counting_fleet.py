@@ -6,7 +6,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.traffic.fleet import Fleet
+from testbed.fleet import Fleet
 
 
 class CountingStore(MemoryStore):

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.traffic.fleet import Fleet
 from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
 from oauth_ratelimit.traffic.suggest import Proposal, configuration, suggest
+from testbed.fleet import Fleet
 
 BEGIN_S = 1_793_577_600  # Monday 2026-11-02
 DAY_S = 86_400
