@@ -28,7 +28,7 @@ from benchmarks.sharing import WAYS
 from benchmarks.traces import traces
 from oauth_ratelimit.traffic.rows import Recording
 from testbed.comparison.chart import BusiestSegment, chart_data, draw
-from testbed.comparison.run import EXACT_LOG, FIXED_WINDOW, Contender, FleetPlan, Rate, Replay
+from testbed.comparison.run import EXACT_LOG, FIXED_WINDOW, Contender, FleetPlan, Rate, Replay, in_batches
 
 DOCS = Path(__file__).parents[1] / "docs"
 PATH = DOCS / "accuracy.md"
@@ -155,12 +155,12 @@ def draw_all() -> None:
         rate, recording = Rate(trace.limit, WINDOW_S), Recording(str(trace.path))
         busiest = BusiestSegment(rate)
         with recording.opened() as (_, rows):
-            Replay(rate, [Contender(EXACT_LOG)], on_decision=busiest).run(rows.batches())
+            Replay(rate, [Contender(EXACT_LOG)], on_decision=busiest).run(in_batches(rows))
         segment = busiest.found()
         if segment is not None:
             with recording.opened() as (_, rows):
                 draw(
-                    chart_data(rows.batches(), segment, rate, contenders=IN_PICTURES),
+                    chart_data(in_batches(rows), segment, rate, contenders=IN_PICTURES),
                     IMAGES / f"accuracy-{trace.name}.svg",
                 )
 

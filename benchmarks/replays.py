@@ -5,7 +5,8 @@ was full; *deny*, denied although it was not. The *overshoot* is the most hits a
 the limit. With ten instances the trace of the grid takes minutes for each setting.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import Mapping, islice
 
 from benchmarks.results import Result
 from benchmarks.traces import SHIPPED, Trace, traces
@@ -13,7 +14,7 @@ from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.traffic.rows import Recording
 from testbed.comparison.accuracy import ContenderCounts
 from testbed.comparison.algorithms import COMMON
-from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay
+from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay, in_batches
 
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0
@@ -56,8 +57,7 @@ def run(*, short: bool) -> Iterator[Result]:
         for group in groups:
             replay = Replay(rate, group)
             with Recording(str(trace.path)).opened() as (_, rows):
-                batches = rows.batches()
-                replay.run([next(batches)[:SHORT_ROWS]] if short else batches)
+                replay.run(in_batches(islice(rows, SHORT_ROWS if short else None)))
             for result in replay.results:
                 yield from _results(trace, result.contender, result.tally)
 

@@ -28,7 +28,7 @@ class Trace:
     def requests(self) -> list[tuple[float, str]]:
         """Return time and key of all requests in order, those of each recorded second spread over it."""
         with Recording(str(self.path)).opened() as (_, rows):
-            return [(row.at_us / SECOND_US, row.client) for batch in rows.batches() for row in batch]
+            return [(row.at_us / SECOND_US, row.client) for row in rows]
 
 
 SHIPPED = Trace("nasa19950801", NASA, 10)

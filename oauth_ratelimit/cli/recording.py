@@ -30,6 +30,7 @@ ADDRESSES = (
 NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
 MAX_NAMED = 5  # paths and reasons
 MIN_BAR_BYTES = 4 << 20  # a smaller file takes a second or two
+ROWS_PER_STEP = 10_000  # of the progress bar
 
 
 def pattern(value: str) -> re.Pattern[str]:
@@ -110,16 +111,18 @@ class RecordingFacts:
     source: RowReader
     rows: OrderedRows
 
-    def batches(self) -> Iterator[list[Row]]:
-        """Yield the rows in batches, on a terminal with a progress bar if the file is large."""
+    def read(self) -> Iterator[Row]:
+        """Yield the rows, on a terminal with a progress bar if the file is large."""
         size = self.recording.byte_count or 0
         if size < MIN_BAR_BYTES or not sys.stderr.isatty():
-            yield from self.rows.batches()
+            yield from self.rows
             return
         with click.progressbar(length=size, label="reading", file=sys.stderr) as bar:
-            for batch in self.rows.batches():
-                bar.update(self.source.stream.tell() - bar.pos)
-                yield batch
+            for number, row in enumerate(self.rows):
+                if number % ROWS_PER_STEP == 0:
+                    bar.update(self.source.stream.tell() - bar.pos)
+                yield row
+            bar.update(size - bar.pos)
 
     @property
     def notes(self) -> list[str]:

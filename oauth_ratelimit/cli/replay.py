@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from itertools import chain
 from typing import Any
 
 import click
@@ -62,7 +61,7 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
     """
     settings, origin = _settings(context, options)
     with opened(recording_of(options)) as facts, closing(Replayed(settings)) as replayed:
-        denials = _denials_data(replayed.minutes(chain.from_iterable(facts.batches())))
+        denials = _denials_data(replayed.minutes(facts.read()))
     mode, has_requests = settings.policies.mode, facts.source.row_count > 0
     data = {**facts.data(), "limits_from": origin, "mode": mode, "unlimited": replayed.unlimited_count, **denials}
     if options["as_json"]:

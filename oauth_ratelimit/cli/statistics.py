@@ -1,7 +1,6 @@
 """Commands that read the recorded statistics: report, suggest."""
 
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import click
@@ -162,7 +161,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     else:
         traffic, assumed_s = Traffic(options["window_s"], is_trusted=_trusted_by_file(context)), HOUR_S
         with opened(recording_of(options)) as facts:
-            for minute in minutes_of_rows(chain.from_iterable(facts.batches())):
+            for minute in minutes_of_rows(facts.read()):
                 traffic.add_minute(minute)
     proposal = suggest(traffic, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
     data = proposal_data(proposal)

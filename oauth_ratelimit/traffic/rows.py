@@ -6,9 +6,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappushpop
 from io import BufferedReader
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,11 @@ STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
 MAX_PROBLEMS = 5  # that are reported; others are only counted
 GZIP_MAGIC = b"\x1f\x8b"
-BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
+HELD_COUNT = 1000  # rows; one that is late by more is not sorted
+MAX_SPREAD = 100_000  # rows of a second, about 20 MB
+
+Numbered = tuple[int, int, Row]
+"""A row with its time and its place in the file, by which it is sorted."""
 
 
 class Recording(NamedTuple):
@@ -114,61 +118,51 @@ class RowReader:
 class OrderedRows:
     """Rows sorted by time; rows of the same time keep their order.
 
-    Servers log a request when it ends, so logs are a little out of order. A row that is late by more than a batch gets
-    the time of the last row before it. If all times in the first batch are whole seconds, the rows of each second are
+    Servers log a request when it ends, so logs are a little out of order. A row that comes after a thousand later ones
+    gets the time of the last row before it. If the first times are all whole seconds, the rows of each second are
     spread evenly over it, so that they do not all come at its start.
     """
 
-    def __init__(self, rows: Iterable[Row], *, batch_size: int = BATCH_SIZE) -> None:
+    def __init__(self, rows: Iterable[Row], *, held_count: int = HELD_COUNT) -> None:
         self._rows = iter(rows)
-        self._batch_size = batch_size
-        self.is_spread: bool | None = None  # None until the first batch is read
+        self._held_count = held_count
+        self.is_spread: bool | None = None  # None until the first rows are read
         self.late_count = 0  # rows that came too late to be sorted
         self.first_us: int | None = None  # None without rows
         self.last_us: int | None = None
 
-    def batches(self) -> Iterator[list[Row]]:
-        """Yield the rows in batches, sorted within and across batches."""
-        held: list[Row] = []
-        while more := list(islice(self._rows, self._batch_size)):
-            if self.is_spread is None:
-                self.is_spread = all(row.at_us % SECOND_US == 0 for row in more)
-            held += more
-            held.sort(key=itemgetter(0))
-            count = self._complete_count(held)
-            if count:
-                yield self._released(held[:count])
-                del held[:count]
-        if held:
-            yield self._released(held)
+    def __iter__(self) -> Iterator[Row]:
+        numbered = ((row.at_us, number, row) for number, row in enumerate(self._rows))
+        held = list(islice(numbered, self._held_count))
+        heapify(held)
+        self.is_spread = all(at_us % SECOND_US == 0 for at_us, _, _ in held)
+        in_order = self._in_order(held, numbered)
+        for row in _spread(in_order) if self.is_spread else in_order:
+            if self.first_us is None:
+                self.first_us = row.at_us
+            self.last_us = row.at_us
+            yield row
 
-    def _complete_count(self, held: list[Row]) -> int:
-        """Return the number of rows to release. A second that will be spread is not split, if memory allows."""
-        count = whole = max(0, len(held) - self._batch_size)
-        if count and self.is_spread:
-            second = held[count].at_us // SECOND_US
-            while count and held[count - 1].at_us // SECOND_US == second:
-                count -= 1
-        return count or (whole if len(held) > 4 * self._batch_size or not self.is_spread else 0)
+    def _in_order(self, held: list[Numbered], rows: Iterator[Numbered]) -> Iterator[Row]:
+        """Yield each row when as many later ones are held. One of the far future stays until the end."""
+        reached_us = 0
+        for at_us, _, row in chain((heappushpop(held, each) for each in rows), _drained(held)):
+            if at_us < reached_us:
+                self.late_count += 1
+            reached_us = max(at_us, reached_us)
+            yield row if at_us == reached_us else row._replace(at_us=reached_us)
 
-    def _released(self, rows: list[Row]) -> list[Row]:
-        if self.is_spread:
-            rows = list(_spread(rows))
-        reached_us = self.last_us or 0
-        if self.first_us is None:
-            self.first_us = rows[0].at_us
-        for index, row in enumerate(rows):
-            if row.at_us >= reached_us:
-                break
-            rows[index] = row._replace(at_us=reached_us)
-            self.late_count += 1
-        self.last_us = rows[-1].at_us
-        return rows
+
+def _drained(held: list[Numbered]) -> Iterator[Numbered]:
+    while held:
+        yield heappop(held)
 
 
 def _spread(rows: Iterable[Row]) -> Iterator[Row]:
     for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
-        together = list(group)
+        together = list(islice(group, MAX_SPREAD))
         start_us, parts = second * SECOND_US, 2 * len(together)
         for rank, row in enumerate(together):
             yield row._replace(at_us=start_us + (2 * rank + 1) * SECOND_US // parts)
+        for row in group:  # noqa: B031  # the rest of it
+            yield row._replace(at_us=start_us + SECOND_US - 1)

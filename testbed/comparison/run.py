@@ -1,8 +1,9 @@
 """Replay of the same rows with several algorithms."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.traffic.formats import SECOND_US, ClientUser, Row
@@ -12,8 +13,16 @@ from testbed.counting_fleet import CountingFleet
 
 EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = COMMON
 
+BATCH_SIZE = 100_000
+
 OnDecision = Callable[[int, ClientUser, int, bool], None]
 """Called with the index of a contender, a key, the time of a request and the decision about it."""
+
+
+def in_batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, BATCH_SIZE)):
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)

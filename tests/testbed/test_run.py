@@ -9,7 +9,7 @@ from oauth_ratelimit.traffic.formats import Row
 from oauth_ratelimit.traffic.rows import Recording
 from testbed.comparison.accuracy import ContenderCounts
 from testbed.comparison.algorithms import COMMON
-from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay
+from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay, in_batches
 from testbed.trace import SHIPPED
 
 SECOND = 1_000_000
@@ -61,7 +61,7 @@ def test_limit_is_per_user_and_for_the_client_without_one() -> None:
 def test_recorded_traffic_of_the_demo_gives_the_documented_numbers() -> None:
     replay = Replay(Rate(10, 60), [Contender("fixed-window"), Contender("sliding", 10), Contender("strict", 10)])
     with Recording(str(SHIPPED)).opened() as (_, rows):
-        replay.run(rows.batches())
+        replay.run(in_batches(rows))
     fixed, sliding, strict = (result.tally for result in replay.results)
     assert (30_969, 20, "2.125") == (fixed.requests, fixed.peak, f"{fixed.percent(fixed.wrongly_allowed):.3f}")
     assert (14, 60, 12) == (sliding.wrongly_allowed, sliding.wrongly_denied, sliding.peak)

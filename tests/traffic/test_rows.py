@@ -210,15 +210,15 @@ def test_any_file_is_read_or_refused(data: bytes) -> None:
         assert data.strip() or source.parser.form is None
 
 
-def ordered(rows: Sequence[Row], *, batch_size: int = 4) -> tuple[OrderedRows, list[Row]]:
-    order = OrderedRows(rows, batch_size=batch_size)
-    return order, [row for batch in order.batches() for row in batch]
+def ordered(rows: Sequence[Row], *, held_count: int = 4) -> tuple[OrderedRows, list[Row]]:
+    order = OrderedRows(rows, held_count=held_count)
+    return order, list(order)
 
 
 @given(st.lists(st.integers(1, 100), max_size=60), st.integers(1, 9))
-def test_rows_come_in_order_and_none_is_lost(times: Sequence[int], batch_size: int) -> None:
+def test_rows_come_in_order_and_none_is_lost(times: Sequence[int], held_count: int) -> None:
     rows = [Row(at_us, str(number)) for number, at_us in enumerate(times)]
-    order, found = ordered(rows, batch_size=batch_size)
+    order, found = ordered(rows, held_count=held_count)
     assert [row.at_us for row in found] == sorted(row.at_us for row in found)
     assert sorted(row.client for row in rows) == sorted(row.client for row in found)
     assert order.late_count == len(set(found) - set(rows))
@@ -227,16 +227,24 @@ def test_rows_come_in_order_and_none_is_lost(times: Sequence[int], batch_size: i
     assert (order.first_us, order.last_us) == ((found[0].at_us, found[-1].at_us) if found else (None, None))
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_rows_of_a_second_are_spread_over_it_wherever_a_batch_ends(batch_size: int) -> None:
+def test_only_the_row_that_is_too_late_or_of_the_future_is_moved() -> None:
+    """A row of the year 2099 in a log must not make all others late."""
+    rows = [Row(at_us, "a") for at_us in (1, 2, 4_070_000_000 * SECOND, 6, 5, 7, 8, 9, 3, 10)]
+    order, found = ordered(rows, held_count=3)
+    assert [1, 2, 5, 6, 7, 7, 8, 9, 10, 4_070_000_000 * SECOND] == [row.at_us for row in found]
+    assert 1 == order.late_count
+
+
+@pytest.mark.parametrize("held_count", [1, 3, 100])
+def test_rows_of_a_second_are_spread_over_it_however_many_are_held(held_count: int) -> None:
     rows = [Row(second * SECOND, "a") for second in (5, 5, 6, 7, 7, 7, 7)]
-    order, found = ordered(rows, batch_size=batch_size)
+    order, found = ordered(rows, held_count=held_count)
     assert order.is_spread
     assert [5.25, 5.75, 6.5, 7.125, 7.375, 7.625, 7.875] == [row.at_us / SECOND for row in found]
 
 
-def test_rows_of_one_second_hold_a_bounded_number_of_batches() -> None:
-    order = OrderedRows((Row(SECOND, "a") for _ in range(100)), batch_size=5)
-    sizes = [len(batch) for batch in order.batches()]
-    assert 100 == sum(sizes)
-    assert max(sizes) <= 25
+def test_rows_of_one_second_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.traffic.rows.MAX_SPREAD", 5)
+    _, found = ordered([Row(SECOND, "a") for _ in range(100)])
+    assert (100, [1.1, 1.3, 1.5, 1.7, 1.9]) == (len(found), [row.at_us / SECOND for row in found[:5]])
+    assert {2 * SECOND - 1} == {row.at_us for row in found[5:]}
