@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
-from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.suggest import Proposal, configuration, suggest
 from testbed.fleet import Fleet
 
 BEGIN_S = 1_793_577_600  # Monday 2026-11-02
-DAY_S = 86_400
 USERS_PER_MINUTE = 20  # that the statistics keep, the default
 RATES_PER_HOUR = (40, 120, 300, 900, 2400)  # of clients that ask for a token with each call
 LIFETIMES_S = (600, 3600, 43_200)

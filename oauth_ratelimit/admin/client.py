@@ -10,7 +10,7 @@ from oauth_ratelimit.admin.verdict import judge, source_text
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, ClientMinute, ClientSum, Source, UserLoad
+from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, HOUR_S, ClientMinute, ClientSum, Source, UserLoad
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.client_hints import similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
@@ -21,7 +21,6 @@ from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.traffic.findings import find
 from oauth_ratelimit.traffic.letter import letter_to, observation, period_text
 
-HOUR_S, DAY_S = 3600, 86_400
 CLIENT_TTL_S = 2.0
 DAY_TTL_S = 30.0
 USERS_TTL_S = 10.0

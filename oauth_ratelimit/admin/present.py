@@ -7,7 +7,7 @@ from oauth_ratelimit.admin.verdict import WRITTEN_S, Case, judge, judge_all, las
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute, ClientTotal
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, NO_REQUESTS, ClientMinute, ClientTotal
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import Record
@@ -19,7 +19,6 @@ NOW_TTL_S = 3.0
 MINUTES_TTL_S = 3.0
 STATUS_TTL_S = 4.0
 USUAL_TTL_S = 300.0
-HOUR_S, DAY_S = 3600, 86_400
 USUAL_DAYS = 7
 PARTS = ("by", "peaks", "denials")
 MAX_MARKS = 20

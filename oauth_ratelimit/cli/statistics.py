@@ -27,12 +27,13 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
 )
 from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, recording_options
+from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.traffic.findings import find
 from oauth_ratelimit.traffic.letter import period_text, record_of
-from oauth_ratelimit.traffic.profiles import HOUR_S, Traffic
+from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import proposal_data, suggest
 

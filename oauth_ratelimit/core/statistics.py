@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge_into
 
-MINUTE_S = 60
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 OTHER_CLIENTS = ""
 """Id of all clients together that a process had no room for in a minute. No client has it."""

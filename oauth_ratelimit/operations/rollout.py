@@ -6,15 +6,14 @@ from collections import Counter
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
 from oauth_ratelimit.core.policy import OnLimit, PolicySet
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import CANARY_PERCENTS
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, mode_text, percent_text, spared_text
 from oauth_ratelimit.operations.serialize import Record, origin_data
 from oauth_ratelimit.operations.status import Status, is_lagging
 
-DAY_S = 86_400.0
-ENOUGH_S = 20 * 3600.0  # of statistics in the last day
+ENOUGH_S = 20 * HOUR_S  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
 MAX_NAMED = 5
 NOT_SHARED = (

@@ -9,9 +9,8 @@ import enum
 from collections.abc import Iterable
 
 from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientSum
+from oauth_ratelimit.core.statistics import HOUR_S, OTHER_CLIENTS, ClientMinute, ClientSum
 
-HOUR_S = 3600
 REFRESH = "refresh_token"
 
 PROCESSES = 10  # assumed number of processes of a client, each with a token of its own

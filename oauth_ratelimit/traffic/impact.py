@@ -10,14 +10,13 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.traffic.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
 
-HOUR_S = 3600.0
 MAX_NAMED = 5
 CLEARLY = 0.9  # times as many, or fewer, is a difference
 UNCHANGED = "This applies already, so nothing changes."

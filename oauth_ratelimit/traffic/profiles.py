@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
 from oauth_ratelimit.traffic.minutes import Subject, requests_of, rolling_sums
 
-DAY_S = 86_400
-HOUR_S = 3600
 BINS_PER_WINDOW = 12
 MAX_SUBJECTS = 200_000  # of each kind, some 100 MB
 DEVIATIONS = 3.0

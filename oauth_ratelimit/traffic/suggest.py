@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S
 from oauth_ratelimit.operations.format import counted, duration
-from oauth_ratelimit.traffic.profiles import DAY_S, HOUR_S, Profile, Traffic
+from oauth_ratelimit.traffic.profiles import Profile, Traffic
 
 MAX_OWN = 10  # clients with a limit of their own; more are no configuration that anybody reads
 GOOD_DEAL = 2.0  # times the safe limit that costs nothing while wasteful clients are far above

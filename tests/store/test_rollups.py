@@ -14,6 +14,8 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import (
+    DAY_S,
+    HOUR_S,
     NO_REQUESTS,
     OTHER_CLIENTS,
     OVER,
@@ -28,7 +30,7 @@ from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
-from oauth_ratelimit.store.mongo.rollups import CHANGED, DAY_S, FIVE_S, HOUR_S, ROLLUP, RollupStore
+from oauth_ratelimit.store.mongo.rollups import CHANGED, FIVE_S, ROLLUP, RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.clock import Clock
 from tests.store.test_mongo_counters import Commands, commands

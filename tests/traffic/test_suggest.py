@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
-from oauth_ratelimit.traffic.profiles import DAY_S, HOUR_S, Traffic
+from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, configuration, proposal_data, suggest
 from testbed.synthetic import Size, judge, requests

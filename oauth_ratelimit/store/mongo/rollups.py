@@ -18,14 +18,23 @@ from urllib.parse import unquote
 from bson import ObjectId
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, OVER, ClientTotal, Tally
+from oauth_ratelimit.core.statistics import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    NO_REQUESTS,
+    OTHER_CLIENTS,
+    OVER,
+    ClientTotal,
+    Tally,
+)
 from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, date_of, fits, is_text, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_rows, tallies_of
 
-FIVE_S, HOUR_S, DAY_S = 300, 3600, 86_400
+FIVE_S = 300
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
 """Lengths of steps, each with the length of those that it is derived from; 0 for minutes of clients."""
 
