@@ -18,8 +18,7 @@ from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, denial_data
 from oauth_ratelimit.operations.status import nearest_to_limit
-from oauth_ratelimit.traffic.findings import find
-from oauth_ratelimit.traffic.letter import letter_to, observation, period_text
+from oauth_ratelimit.traffic.report import find, letter_to, observation, period_text
 
 CLIENT_TTL_S = 2.0
 DAY_TTL_S = 30.0

@@ -31,10 +31,9 @@ from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.traffic.findings import find
-from oauth_ratelimit.traffic.letter import period_text, record_of
 from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
+from oauth_ratelimit.traffic.report import find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import proposal_data, suggest
 
 NO_STATISTICS = "No statistics."

@@ -3,8 +3,7 @@
 import pytest
 
 from oauth_ratelimit.core.statistics import Tally
-from oauth_ratelimit.traffic.findings import ClientFinding, find
-from oauth_ratelimit.traffic.letter import letter_to, lifetime_text, period_text, record_of
+from oauth_ratelimit.traffic.report import ClientFinding, find, letter_to, lifetime_text, period_text, record_of
 from tests.traffic.reporting import LOGIN, OWN, REFRESH, START_S, minutes
 
 PERIOD = period_text(START_S, START_S + 86_400)

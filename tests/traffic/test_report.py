@@ -3,7 +3,7 @@
 import pytest
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally
-from oauth_ratelimit.traffic.findings import ClientFinding, Fault, Verdict, find
+from oauth_ratelimit.traffic.report import ClientFinding, Fault, Verdict, find
 from tests.traffic.reporting import LOGIN, OWN, REFRESH, START_S, minutes
 
 

@@ -1,0 +1,280 @@
+"""Faults of each client, from its minutes, and letters to the owners.
+
+The measure is what a client needs if it keeps its tokens: one token per user in each hour in which the user is active,
+more only if a token is valid for less than an hour; for requests without a user, one token per hour and process of the
+client. These assumptions are generous, so that only clients that do not keep tokens stand out.
+"""
+
+import enum
+from collections.abc import Iterable
+from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
+from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientSum
+from oauth_ratelimit.operations.format import counted
+
+REFRESH = "refresh_token"
+
+PROCESSES = 10  # assumed number of processes of a client, each with a token of its own
+TOLERANCE = 3.0  # times the need before it is a fault: users have several devices, and hours begin in the middle
+CERTAIN_RATIO = 1.25  # estimated numbers of users are off by some 6 %
+MIN_REQUESTS = 20  # below it nothing is said about what a client needs
+BURST_RATIO = 10.0  # of the busiest minute to the average of the hours with requests
+MIN_BURST = 60  # requests in the busiest minute
+MIN_DENIED = 10  # denied requests before retries count as a fault
+RETRY_SHARE = 0.25  # of the denied requests
+REFRESH_SHARE = 0.5  # of the requests for users
+
+
+class Fault(enum.StrEnum):
+    REFRESHES_EARLY = "refreshes-early"  # refreshes tokens that are still valid
+    LOGS_IN_AGAIN = "logs-in-again"  # requests new tokens for the same users repeatedly
+    TOKEN_PER_CALL = "token-per-call"  # requests tokens without a user repeatedly
+    BURSTS = "bursts"  # far above its average
+    IGNORES_RETRY_AFTER = "ignores-retry-after"
+    OVER_LIMIT = "over-limit"
+
+
+class Verdict(enum.StrEnum):
+    FINE = "fine"  # keeps its tokens, or sends too few requests to tell
+    WASTEFUL = "wasteful"  # requests more than it needs, within its limits
+    OVER_LIMIT = "over its limits"
+
+
+class _ClientHours:
+    """Sums of a client, hour by hour."""
+
+    def __init__(self, client_id: str) -> None:
+        self.total = ClientSum(client_id)
+        self.hour_count = self.own_hour_count = 0  # hours with requests, and those with requests without a user
+        self.user_hours = 0.0  # estimated sum of the users of each hour
+        self._hour = -1
+        self._has_own = False
+        self._users: dict[int, int] = {}  # registers of the present hour
+
+    def add(self, minute: ClientMinute) -> None:
+        hour = minute.minute_s // HOUR_S
+        if hour != self._hour:
+            self.end_hour()
+            self._hour = hour
+            self.hour_count += 1
+        self.total.add(minute)
+        merge_into(self._users, minute.registers)
+        self._has_own |= minute.tally("client").offered > 0
+
+    def end_hour(self) -> None:
+        self.user_hours += estimate_distinct(self._users)
+        self._users = {}
+        self.own_hour_count += self._has_own
+        self._has_own = False
+
+
+class ClientFinding:
+    """Requests of one client for tokens, denied ones included, and its faults."""
+
+    def __init__(self, hours: _ClientHours, token_lifetime_s: float | None, assumed_lifetime_s: float | None) -> None:
+        hours.end_hour()
+        self.total = total = hours.total
+        tally, for_users, own = total.tally(), total.tally("user").offered, total.tally("client").offered
+        given_s = token_lifetime_s or assumed_lifetime_s
+        # Shortest and longest usual lifetime of its tokens; None if not known
+        self.lifetime_s: tuple[float, float] | None = None if token_lifetime_s else total.lifetime_range
+        if self.lifetime_s is None and given_s is not None:
+            self.lifetime_s = (given_s, given_s)
+        renewals_per_hour = max(1.0, HOUR_S / self.lifetime_s[0]) if self.lifetime_s else 1.0
+        needed_by_users = hours.user_hours * renewals_per_hour
+        needed_own = hours.own_hour_count * PROCESSES * renewals_per_hour
+
+        self.client_id = total.client_id
+        self.offered = tally.offered
+        # Estimated number of tokens that it needs, at most as many as it requested
+        self.needed = min(for_users, needed_by_users) + min(own, needed_own)
+        self.tokens_per_user_hour = for_users / hours.user_hours if hours.user_hours else None
+        self.tokens_per_hour = own / hours.own_hour_count if own else None  # requests without a user
+        refreshes = sum(each.offered for source, each in total.tallies.items() if source == ("user", REFRESH))
+        self.refresh_share = refreshes / for_users if for_users else None
+        # Share of the denied requests that came before the time in ``Retry-After`` was over
+        self.retry_share = tally.retries / tally.denied if tally.denied else None
+        self.requests_per_minute = tally.offered / (60 * hours.hour_count)  # average in the hours with requests
+        busiest, _ = total.busiest
+        wastes_users = for_users >= MIN_REQUESTS and for_users > TOLERANCE * needed_by_users > 0
+        is_refreshing = (self.refresh_share or 0.0) >= REFRESH_SHARE
+        faults = {
+            Fault.REFRESHES_EARLY: wastes_users and is_refreshing,
+            Fault.LOGS_IN_AGAIN: wastes_users and not is_refreshing,
+            Fault.TOKEN_PER_CALL: own >= MIN_REQUESTS and own > TOLERANCE * needed_own,
+            Fault.BURSTS: busiest >= MIN_BURST and busiest >= BURST_RATIO * self.requests_per_minute,
+            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (self.retry_share or 0.0) >= RETRY_SHARE,
+            Fault.OVER_LIMIT: tally.over > 0,
+        }
+        self.faults = tuple(fault for fault, is_found in faults.items() if is_found)
+
+    @property
+    def excess_ratio(self) -> float:
+        return self.offered / self.needed if self.needed else 0.0
+
+    @property
+    def needless(self) -> int:
+        """Estimated number of requests beyond the need, which ranks clients; 0 within the error of the estimate."""
+        return self.offered - round(self.needed) if self.excess_ratio >= CERTAIN_RATIO else 0
+
+    @property
+    def verdict(self) -> Verdict:
+        if Fault.OVER_LIMIT in self.faults:
+            return Verdict.OVER_LIMIT
+        return Verdict.WASTEFUL if self.faults else Verdict.FINE
+
+
+def find(
+    minutes: Iterable[ClientMinute], *, token_lifetime_s: float | None = None, assumed_lifetime_s: float | None = None
+) -> list[ClientFinding]:
+    """Return a finding for each client, the one with most needless requests first.
+
+    The minutes come in order of time, with all parts. A token is valid for ``token_lifetime_s``, else as long as those
+    that were issued to the client, else ``assumed_lifetime_s``, else an hour.
+    """
+    clients: dict[str, _ClientHours] = {}
+    for minute in minutes:
+        if minute.client_id != OTHER_CLIENTS and minute.tally().offered:
+            clients.setdefault(minute.client_id, _ClientHours(minute.client_id)).add(minute)
+    findings = [ClientFinding(client, token_lifetime_s, assumed_lifetime_s) for client in clients.values()]
+    return sorted(findings, key=lambda finding: (-finding.needless, -finding.offered, finding.client_id))
+
+
+class Letter(NamedTuple):
+    """A message to the owner of a client, in paragraphs separated by empty lines. It names no user."""
+
+    subject: str
+    text: str
+
+
+ANSWERS = {
+    "would_deny": "admitted while the limit was on trial",
+    "reused": "answered with the token that the client already had",
+    "denied": "rejected with status 429",
+}
+ENFORCED = "Where the limit is enforced, such requests are rejected with status 429."
+HELP = {
+    Fault.REFRESHES_EARLY: "Use each access token until shortly before it expires (see expires_in), and refresh it "
+    "only then.",
+    Fault.LOGS_IN_AGAIN: "Keep each user's access token until it expires, and then use the refresh token instead of a "
+    "new login.",
+    Fault.TOKEN_PER_CALL: "Keep the client's own token until it expires, and share it between the threads and "
+    "processes of your application.",
+    Fault.BURSTS: "Let processes that start at the same time share one token, and add a random delay to scheduled "
+    "jobs.",
+    Fault.IGNORES_RETRY_AFTER: "After a response with status 429, wait for the number of seconds in its Retry-After "
+    "header before the next request.",
+}
+
+
+def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
+    begin, end = (datetime.fromtimestamp(at_s, zone) for at_s in (since_s, until_s))
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def observation(fault: Fault, finding: ClientFinding) -> str:
+    tally = finding.total.tally()
+    per_user = f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
+    match fault:
+        case Fault.REFRESHES_EARLY:
+            return f"{per_user} to refresh tokens that were still valid."
+        case Fault.LOGS_IN_AGAIN:
+            return f"{per_user} by new logins."
+        case Fault.TOKEN_PER_CALL:
+            return f"{_number(finding.tokens_per_hour or 0)} requests per hour for tokens without a user."
+        case Fault.BURSTS:
+            busiest, average = counted(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
+            return f"{busiest} in the busiest minute; the average is {average}."
+        case Fault.IGNORES_RETRY_AFTER:
+            retries, denied = f"{tally.retries:,}", counted(tally.denied, "denied request")
+            return f"{retries} of {denied} were sent before the time in Retry-After was over."
+        case Fault.OVER_LIMIT:
+            answers = [f"{count:,} {answer}" for name, answer in ANSWERS.items() if (count := getattr(tally, name))]
+            more = f" {ENFORCED}" if tally.would_deny and not tally.denied else ""
+            return f"{counted(tally.over, 'request')} over the limit: {', '.join(answers)}.{more}"
+
+
+def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
+    name = visible_name(finding.client_id)
+    seen = "\n".join(f"- {observation(fault, finding)}" for fault in finding.faults)
+    advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
+    excess = f", about {_number(finding.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
+    excess = excess if finding.excess_ratio >= 2 else ""
+    lifetime = lifetime_text(finding)
+    valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
+    parts = [
+        f"Hello,\n\nFrom {period}, your OAuth client {name} sent {counted(finding.offered, 'request')} for access "
+        f"tokens to our token endpoint{excess}.{valid_for}",
+        f"What we saw:\n{seen}" if seen else "We found no problem.",
+        "What helps:\n" + "\n".join(f"- {text}" for text in advice) if seen else "",
+        f"More information: {error_uri}" if error_uri else "",
+    ]
+    subject = f"Your client {name} requests too many access tokens" if seen else f"Access tokens of your client {name}"
+    return Letter(subject, "\n\n".join(filter(None, parts)) + "\n")
+
+
+def page_address(page: str, finding: ClientFinding) -> str:
+    """Return the address of a client on the admin page, with its limit of highest use and its busiest minute."""
+    peaks = finding.total.peaks
+    policy = max(peaks, key=lambda name: peaks[name].share, default=None)
+    choice = {"id": finding.client_id, "limit": policy, "at": finding.total.busiest[1] or None}
+    return f"{page.rstrip('/')}/client?{urlencode({name: value for name, value in choice.items() if value})}"
+
+
+def lifetime_text(finding: ClientFinding) -> str | None:
+    """Return the lifetime of a client's tokens: ``1 hour``, ``5 minutes to 10 days``; None if it is not known."""
+    if finding.lifetime_s is None:
+        return None
+    shortest, longest = map(_lifetime, finding.lifetime_s)
+    return shortest if shortest == longest else f"{shortest} to {longest}"
+
+
+def _lifetime(seconds: float) -> str:
+    for unit_s, unit in ((DAY_S, "day"), (HOUR_S, "hour"), (MINUTE_S, "minute")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return counted(int(seconds // unit_s), unit)
+    return counted(round(seconds), "second")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def record_of(
+    finding: ClientFinding, rank: int, *, period: str, error_uri: str | None = None, page: str | None = None
+) -> dict[str, object]:
+    """Return a finding as a record, for programs and spreadsheets."""
+    tally = finding.total.tally()
+    busiest, busiest_s = finding.total.busiest
+    letter = letter_to(finding, period, error_uri=error_uri)
+    return {
+        "rank": rank,
+        "client_id": finding.client_id,
+        "verdict": finding.verdict.value,
+        "is_trusted": tally.is_mostly_trusted,
+        "faults": [fault.value for fault in finding.faults],
+        "requests": tally.offered,
+        "issued": tally.issued,
+        "denied": tally.denied,
+        "would_deny": tally.would_deny,
+        "retries_while_denied": tally.retries,
+        "reused": tally.reused,
+        "would_reuse": tally.would_reuse,
+        "needed": round(finding.needed),
+        "needless": finding.needless,
+        "token_lifetime_s": finding.lifetime_s and list(finding.lifetime_s),
+        "user_count": round(finding.total.user_count),
+        "requests_per_user_hour": finding.tokens_per_user_hour,
+        "own_requests_per_hour": finding.tokens_per_hour,
+        "refresh_share": finding.refresh_share,
+        "busiest_minute_requests": busiest,
+        "busiest_minute_s": busiest_s,
+        "most_in_a_second": finding.total.burst,
+        "page": page and page_address(page, finding),
+        "subject": letter.subject,
+        "letter": letter.text,
+    }
