@@ -8,11 +8,13 @@ from typing import Any
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from oauth_ratelimit.traffic.formats import Row
 from oauth_ratelimit.traffic.replayed import Replayed, minutes_of_rows
 
 SECOND = 1_000_000
-BEGIN_S = 1_700_000_040  # a minute
+BEGIN_S = 2_000_000_040  # a minute that MongoDB does not remove yet
 
 
 def replay(config: Mapping[str, Any], rows: Sequence[Row]) -> list[ClientMinute]:
@@ -77,3 +79,16 @@ def test_minutes_hold_all_users_and_the_seconds_of_their_requests() -> None:
     assert ([250, 1], {Source("user", "none"): Tally(251)}) == (list(first.seconds[:2]), first.tallies)
     assert (BEGIN_S, BEGIN_S + 60) == (first.minute_s, second.minute_s)
     assert {Source("client", "client_credentials"): Tally(1)} == second.tallies
+
+
+def test_minutes_of_a_file_are_what_mongodb_returns_of_the_same_requests(connection: Connection) -> None:
+    users = [None, "ann", "bob", "bob", "bob", "bob"]
+    rows = [Row((BEGIN_S + number) * SECOND, f"app-{number % 2}", users[number % 6]) for number in range(200)]
+    settings = {"mode": "enforce", "limits": {"client": ["5/minute"], "user": ["9/minute"]}}
+    minutes = sorted(replay(settings, rows), key=lambda minute: (minute.minute_s, minute.client_id))
+    statistics = StatisticsStore(connection)
+    statistics.put("one-0", minutes, keep_s=1e7)
+
+    found = sorted(statistics.minutes(0, 4e9), key=lambda minute: (minute.minute_s, minute.client_id))
+    assert 8 == len(minutes)
+    assert minutes == found
