@@ -278,7 +278,7 @@ class RequestCounter:
             with self._table.locked(CYCLE_WAIT_S if is_last else None):
                 is_written = self._write_postponed(now_s)
         if is_last and self._table.postponed:
-            self._log.error("host_lock_timeout", key=LOST, effect=LOST, count=len(self._table.postponed))
+            self._log.error("requests_uncounted", effect=LOST, count=len(self._table.postponed))
 
     def _open(
         self,

@@ -73,7 +73,7 @@ class Totals:
         for tier in tiers:
             place = places.get(tier.series_number)
             if place is None:
-                contents.append(tier.content_of(0, (), now_s))
+                contents.append(tier.content_of(0, (0,), now_s))
             else:
                 first = place + _COUNTS
                 counts = numbers[first : first + numbers[place + _COUNT]]

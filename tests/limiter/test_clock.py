@@ -34,6 +34,12 @@ def test_step_back_keeps_counts_for_at_most_a_window(clock: Clock, step_s: float
     assert limiter.check(CLIENT).allowed
 
 
+@pytest.mark.parametrize("now_s", [0.0, 5.5, -5.5])
+def test_clock_at_the_epoch_limits_as_any_other(now_s: float) -> None:
+    limiter = a_limiter(None, Clock(now_s), POLICY)
+    assert [True] * LIMIT + [False] == [limiter.check(CLIENT).allowed for _ in range(LIMIT + 1)]
+
+
 @pytest.mark.parametrize("estimator", Estimator)
 @pytest.mark.parametrize("step_s", (0.5, 1.0, 4.0, 6.0))
 def test_retry_after_is_tight_after_a_step_into_the_frame_before(
