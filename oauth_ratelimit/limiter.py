@@ -107,6 +107,7 @@ class Limiter:
                 monotonic=self._monotonic,
                 on_change=self._correct_clock if self._follows_store_clock else None,
             )
+        self._cycle_lock = threading.Lock()  # guards the session of the store: one cycle at a time
         self._cycle = self._cycle_of(self._table)
         self._left: list[SyncCycle] = []  # of files that were replaced, until their hits are sent
 
@@ -120,6 +121,7 @@ class Limiter:
             clock=self.now_s,
             monotonic=self._monotonic,
             server_clock=self._server_clock,
+            lock=self._cycle_lock,
         )
 
     def pseudonym_of(self, username: str | None) -> str | None:
@@ -390,8 +392,11 @@ class Limiter:
         self.denial_events.end_minute(math.inf)
         self._counter.write_postponed(now_s=self._clock(), is_last=True)
         deadline = deadline or Deadline(monotonic=self._monotonic)
-        for cycle in (*self._left, self._cycle):
+        for cycle in (self._cycle, *self._left):
             cycle.end(deadline)
+        if self._store is not None:
+            with self._store.time_limit(deadline.remaining_s):
+                self._store.close()
         self._table.close()
 
     def forget_parent(self) -> None:

@@ -4,6 +4,7 @@ import os
 import select
 import stat
 import threading
+import weakref
 from contextlib import suppress
 from io import FileIO
 
@@ -25,6 +26,7 @@ class Bell:
         self._pipe: FileIO | None = None
         if path is not None:
             self._pipe = FileIO(path + BELL, "r+", opener=_open)
+            weakref.finalize(self, self._pipe.close)
 
     def ring(self) -> None:
         """End the waiting. Never waits."""
@@ -51,9 +53,6 @@ class Bell:
         with suppress(ValueError):  # it is closed by now
             poll.register(self._pipe, select.POLLIN)
             poll.poll(None if timeout_s is None else 1000 * timeout_s)
-
-    def __del__(self) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._pipe is not None:

@@ -126,7 +126,7 @@ class HostTable:
         self.max_keys = max_keys
         self._patience_s = patience_s
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
         self._file = None if place is None else HostFile(place, _SCHEMA)
@@ -232,7 +232,7 @@ class HostTable:
         Takes the lock.
         """
         with self.locked(), suppress(HostLocked):
-            self._run("UPDATE host SET overrides = ?, overrides_read = ?", (packed, self._monotonic()))
+            self._run("UPDATE host SET overrides = ?, overrides_read = ?", (packed, self.monotonic()))
             return True
         return False
 
@@ -240,12 +240,12 @@ class HostTable:
         """Return the overrides that a process of the host has read last, and the seconds since. Takes the lock."""
         with self.locked(), suppress(HostLocked):
             packed, read_s = self._run("SELECT overrides, overrides_read FROM host", ()).fetchone()
-            return None if read_s is None else (packed, self._monotonic() - read_s)
+            return None if read_s is None else (packed, self.monotonic() - read_s)
         return None
 
     def note_synced(self) -> None:
         """Note that such a cycle of this process ends. Others know with their next cycles."""
-        self._term.synced_s = self._monotonic()
+        self._term.synced_s = self.monotonic()
 
     @property
     def is_led(self) -> bool:
@@ -261,7 +261,7 @@ class HostTable:
         was_held, patience_s = self._term.is_held, -inf if is_alone else self._patience_s
         try:
             with self.transaction():
-                now_s, seen = self._monotonic(), self.max_writer_count
+                now_s, seen = self.monotonic(), self.max_writer_count
                 self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen, is_ending=is_ending)
             if self._term.is_held and self._connected is not None:
                 with self.lock:
@@ -326,7 +326,7 @@ class HostTable:
 
     def _with(self, connection: sqlite3.Connection, connected: FileConnection | None) -> "HostTable":
         """Return a table of other rows."""
-        table = HostTable(max_keys=self.max_keys, patience_s=self._patience_s, monotonic=self._monotonic)
+        table = HostTable(max_keys=self.max_keys, patience_s=self._patience_s, monotonic=self.monotonic)
         table._connection, table._connected, table._is_open = connection, connected, True
         return table
 
@@ -493,7 +493,7 @@ class HostTable:
         """
         try:
             with self.transaction():
-                self._term.keep(self._connection, self._monotonic(), progress, clock)
+                self._term.keep(self._connection, self.monotonic(), progress, clock)
                 yield
         except TermOver:
             self.wake()  # the thread that waits must not take what others ring for
@@ -596,10 +596,13 @@ class HostTable:
         return self.waiting_count
 
     def end_waiting(self, now_s: float, until_s: float) -> None:
-        """Have the next cycle take the rows whose hits wait. Takes the lock."""
-        ended = "UPDATE rows SET due = ?, change = change + 1 WHERE due > ? AND due <= ? AND unsent IS NOT NULL"
-        with self.transaction():
-            self._connection.execute(ended, (now_s, now_s, until_s))
+        """Have the next cycle take the rows whose hits wait. Takes the lock, several times if there are many."""
+        waiting = "SELECT rowid FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL LIMIT ?"
+        ended = f"UPDATE rows SET due = ?, change = change + 1 WHERE rowid IN ({waiting})"
+        count = LISTED
+        while count == LISTED:
+            with self.transaction():
+                count = self._connection.execute(ended, (now_s, now_s, until_s, LISTED)).rowcount
 
     def _names(self, statement: str, *values: float) -> list[str]:
         return [name for (name,) in self._connection.execute(statement, values)]

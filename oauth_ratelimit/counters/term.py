@@ -1,8 +1,8 @@
 """Terms of office: of the processes that count in one table, one at a time synchronises it with the store.
 
-It is elected in the table, for a term that ends when another process takes over: because this one has ended, or because
-it has not shown itself for too long. Each change by the synchronising process is a transaction that begins with its
-term. So one that was stopped meanwhile changes nothing when it comes back.
+It is elected in the table, for a term that ends when another process takes over: because this one has ended, has
+resigned after failures, or has not shown itself for too long. Each change by the synchronising process is a transaction
+that begins with its term. So one that was stopped meanwhile changes nothing when it comes back.
 """
 
 import secrets

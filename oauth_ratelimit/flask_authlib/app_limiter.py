@@ -161,7 +161,8 @@ class AppLimiter:
     def start(self) -> None:
         """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
         if not self.is_switched_off:
-            self._running_worker(is_started=True).preload()
+            with self.fail_open("check_failed"):
+                self._running_worker(is_started=True).preload()
 
     @contextmanager
     def fail_open(self, event: str) -> Iterator[None]:

@@ -41,7 +41,8 @@ LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for 
 class SyncCycle:
     """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
 
-    ``rules`` returns the limits that apply now. Of the processes that count in one file, one at a time works.
+    ``rules`` returns the limits that apply now. ``lock`` is held during a cycle, those of other rows that use the same
+    store included. Of the processes that count in one file, one at a time works.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class SyncCycle:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         server_clock: ServerClock | None,
+        lock: threading.Lock,
     ) -> None:
         self._table = table
         self._rows = ReplicaTable(
@@ -70,7 +72,7 @@ class SyncCycle:
         self._flusher: Flusher | None = None
         if store is not None and server_clock is not None:
             self._flusher = Flusher(store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule)
-        self._lock = threading.Lock()  # guards the flusher and the log: one cycle at a time
+        self._lock = lock
         self._log = CycleLog(monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
         self._began_s = 0.0  # time of the present cycle, by the limiter's clock
@@ -343,12 +345,9 @@ class SyncCycle:
             return 0
         loaded = {row_name(key): snapshot for key, snapshot in snapshots.items() if key.scope in scopes}
         loaded = {name: snapshot for name, snapshot in loaded.items() if self._rows.is_limited(name)}
-        with self._lock, suppress(TermOver):
+        with self._lock, self._reporting(CycleReport()):
             for step in self._rows.steps(list(loaded)):
-                with self._table.locked():
-                    for name in step:
-                        self._table.insert(name, due_s=self._monotonic(), now_s=now_s)
-                with self._rows.changing(step) as replicas:
+                with self._rows.changing(step, added_at_s=now_s) as replicas:
                     for replica in replicas:
                         if replica.document.version is None and replica.attempt is None:
                             replica.merge(loaded[replica.name], now_s, writer=flusher.writer, prunable=NOTHING_PRUNABLE)
@@ -395,7 +394,7 @@ class SyncCycle:
         return is_over
 
     def end(self, deadline: Deadline) -> None:
-        """Leave the rows to another process, if there is one, and release the store. No cycle may follow.
+        """Leave the rows to another process, if there is one. No cycle may follow.
 
         Who synchronises flushes for the last time. The last process also removes this instance's marks, and logs
         ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
@@ -418,8 +417,6 @@ class SyncCycle:
             if is_last:
                 self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
                 self._note_given_up()
-        with flusher.store.time_limit(deadline.remaining_s):
-            flusher.store.close()
 
     def _note_given_up(self) -> None:
         """Log the hits in a file that was given up, such as a full one: nothing can be changed in it."""

@@ -53,6 +53,7 @@ class Begun(NamedTuple):
 
     change: Change
     was_sent: bool | None  # by an earlier try; None if this is the first
+    writer: str  # name of the rows in documents
 
 
 @dataclass(slots=True, eq=False)
@@ -233,7 +234,7 @@ class Flusher:
                         return begun, [name for name in names if name not in begun]
                     count += size
                     change = replica.begin_write(write_number, self._clock(), begun_s)
-                    begun[replica.name] = Begun(change, None if attempt is None else attempt.was_sent)
+                    begun[replica.name] = Begun(change, None if attempt is None else attempt.was_sent, self.writer)
         return begun, []
 
     def _send(self, begun: dict[str, Begun], report: CycleReport) -> list[str]:
@@ -241,7 +242,7 @@ class Flusher:
         names = list(begun)
         changes = [each.change for each in begun.values()]
         try:
-            result = self.store.compare_and_set(self.writer, changes)
+            result = self.store.compare_and_set(begun[names[0]].writer, changes)
         except StoreUnreachable:  # after anything else the server may have applied the changes
             self._note_unreached(begun)
             raise

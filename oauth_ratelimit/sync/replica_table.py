@@ -83,12 +83,16 @@ class ReplicaTable:
             yield names[start : start + STEP]
 
     @contextmanager
-    def changing(self, names: Sequence[str]) -> Iterator[list[Replica]]:
+    def changing(self, names: Sequence[str], *, added_at_s: float | None = None) -> Iterator[list[Replica]]:
         """Load replicas, and store them at the end. After an error or Ctrl-C nothing has changed.
 
-        Raises ``TermOver`` if another process synchronises them by now.
+        With ``added_at_s``, a time of the limiter's clock, missing rows are added if there is room. Raises ``TermOver``
+        if another process synchronises them by now.
         """
         with self.table.change(self._progress(), self._clock()):
+            if added_at_s is not None:
+                for name in names:
+                    self.table.insert(name, now_s=added_at_s, due_s=self.table.monotonic())
             replicas = self._current(names)
             yield replicas
             is_urgent = self._store([replica for replica in replicas if not replica.is_forgotten])

@@ -171,6 +171,18 @@ def test_all_rows_are_listed_once_although_others_come_and_go(monkeypatch: pytes
     assert list("0123456789") == found
 
 
+def test_rows_that_wait_are_due_at_once_after_a_change_of_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests do not wait until all are."""
+    monkeypatch.setattr("oauth_ratelimit.counters.table.LISTED", 3)
+    names = [str(number) for number in range(10)]
+    table = a_table(*names)
+    with table.transaction():
+        table.store(["unsent"], [(name, b"hits") for name in names[1:]])
+    table.end_waiting(5.0, DUE_S)
+    with table.locked():
+        assert names[1:] == sorted(table.due_names(5.0, hits_until_s=5.0))
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_row_that_becomes_urgent_ends_the_waiting(*, is_new: bool) -> None:
     table = a_table("ann")

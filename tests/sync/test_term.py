@@ -168,6 +168,43 @@ def test_fork_loses_no_hits_of_a_file_that_was_removed(
     assert 5 == stored(faulty)
 
 
+def test_keys_are_not_loaded_at_start_while_the_file_is_locked(
+    start: Start, faulty: FaultyStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application starts all the same."""
+    with closing(start()) as limiter:
+        request(limiter, 1)
+    limiter, latest = start(), faulty.latest
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        monkeypatch.setattr(faulty, "latest", lambda count: other.execute("BEGIN IMMEDIATE") and latest(count))
+        limiter.preload()
+    assert 1 == len(list(limiter.known_keys()))
+
+
+def test_process_that_ends_sends_first_what_it_counts_now(
+    start: Start, faulty: FaultyStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hits of a file that was removed may be many."""
+    limiter = start()
+    request(limiter, 1)
+    path.unlink()
+    faulty.is_down = True
+    limiter.sync()
+    limiter.check("another")
+    faulty.is_down = False
+    sent: list[str] = []
+    write = faulty.compare_and_set
+
+    def note(writer: str, changes: Sequence[Change]) -> WriteResult:
+        sent.extend(change.key.client_id for change in changes)
+        return write(writer, changes)
+
+    monkeypatch.setattr(faulty, "compare_and_set", note)
+    limiter.close()
+    assert ["another", "app"] == sent
+    assert 1 == stored(faulty) == stored_hits(faulty.inner, Key("another", None))
+
+
 def test_request_is_denied_while_another_process_has_the_lock(start: Start, path: Path) -> None:
     limiter = start()
     request(limiter, 1000)
