@@ -24,6 +24,7 @@ REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 SLOW_S = 0.5  # a read of overrides that fails after it ...
 RETRY_INTERVAL_S = 10.0  # ... is tried again after this time, because each try delays a sync cycle
 MAX_AWAITED_S = 15.0  # for which the first read is waited for
+GRACE_S = 0.25  # from the start on; a MongoDB that has not answered by then is slow
 FRESH_S = 60.0  # since another process of the host has read overrides, by which a new one may deny
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
@@ -40,6 +41,7 @@ class OverrideCache:
         self._store = store
         self._clock = clock
         self.overrides: tuple[Override, ...] = ()
+        self._late_from_s = clock() + GRACE_S
         self._awaited_until_s = -math.inf if store is None else clock() + MAX_AWAITED_S
         self._revision: str | None = None
         self._reread_at_s = -math.inf
@@ -48,8 +50,13 @@ class OverrideCache:
 
     @property
     def is_awaited(self) -> bool:
-        """True while overrides are not known that may say that nobody is denied, unless MongoDB takes too long."""
+        """True until overrides are known for the first time, unless MongoDB takes too long."""
         return self._clock() < self._awaited_until_s
+
+    @property
+    def is_late(self) -> bool:
+        """True while they are awaited from a slow MongoDB. They may say that nobody is denied."""
+        return self.is_awaited and self._clock() >= self._late_from_s
 
     def adopt(self, overrides: tuple[Override, ...], *, age_s: float) -> None:
         """Start with the overrides that another process of the host has read some time ago."""

@@ -131,7 +131,6 @@ class Worker:
         self._shared_overrides: tuple[Override, ...] | None = None
         self._share_again_s = 0.0  # by the monotonic clock
         self._is_held = False  # whether limits deny nobody because overrides are not known yet
-        self._knows_overrides = threading.Event()
         self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
         self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
@@ -149,10 +148,6 @@ class Worker:
         self._loop.start()
         with self._settings_lock:
             self._start_failure_loop()
-
-    def wait_for_overrides(self, timeout_s: float) -> None:
-        """Wait until overrides are known or nothing tells them, so that the first request is decided as all others."""
-        self._knows_overrides.wait(timeout_s)
 
     def _adopt_overrides(self) -> None:
         """Start with the overrides that other workers of the host have read."""
@@ -307,7 +302,7 @@ class Worker:
             is_outdated = self._live.update(active(self._override_cache.overrides, self.limiter.now_s()))
             if is_outdated:
                 self.is_outdated = self._is_ending = True
-            settings, is_held = self._live.current, self._override_cache.is_awaited
+            settings, is_held = self._live.current, self._override_cache.is_late
             if self._reconnector is not None and not is_outdated:
                 self._reconnector.follow(settings.store)
             if (settings is not self._settings or is_held is not self._is_held) and not is_outdated:
@@ -319,8 +314,6 @@ class Worker:
                 if settings is not self._settings:
                     self.tokens.note_change()  # before the cache goes by the new limits
                 self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
-            if not self._is_held:
-                self._knows_overrides.set()
         self._live.log_changes()
 
     def _attempt(self, work: Callable[[], object]) -> None:

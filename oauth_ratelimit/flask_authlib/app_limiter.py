@@ -96,7 +96,6 @@ def username_of(user: Any) -> str:
     )
 
 
-OVERRIDES_S = 0.25  # longest time that the first request of a process waits for the overrides in MongoDB
 _started: set["AppLimiter"] = set()  # those that this process or its parent has started
 
 
@@ -347,8 +346,6 @@ class AppLimiter:
                 self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of, place=place
             )
             worker.start()
-            if not is_started:  # else they are read next
-                worker.wait_for_overrides(OVERRIDES_S)
             self._worker = worker
             _started.add(self)
             atexit.unregister(close_all)  # a fork inherits the registration

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.background.live_settings import (
+    GRACE_S,
     LOG_INTERVAL_S,
     MAX_AWAITED_S,
     REREAD_INTERVAL_S,
@@ -65,7 +66,9 @@ def test_overrides_are_awaited_until_they_are_read_or_mongodb_is_away_or_too_slo
     store.read.side_effect = store.read_for_everybody.side_effect = error
     with suppress(StoreError):
         override_cache.refresh()
-    assert is_awaited is override_cache.is_awaited
+    assert [is_awaited, False] == [override_cache.is_awaited, override_cache.is_late]
+    clock.advance(GRACE_S)
+    assert [is_awaited, is_awaited] == [override_cache.is_awaited, override_cache.is_late]
     clock.advance(MAX_AWAITED_S)
     assert not override_cache.is_awaited
     assert not OverrideCache(None).is_awaited

@@ -243,6 +243,7 @@ def test_worker_goes_by_the_overrides_that_its_host_has_read_lately(
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE host SET overrides_read = overrides_read - ?", (age_s,))
     monkeypatch.setattr(OverrideCache, "refresh", lambda _: False)  # as if MongoDB was slow
+    monkeypatch.setattr(workers[1]._override_cache, "_late_from_s", 0.0)
     workers[1].start()
     found = sum(workers[1].limiter.check("app").allowed for _ in range(3))
     for worker in workers:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
@@ -98,12 +99,13 @@ def test_worker_that_starts_in_the_emergency_shares_and_obeys_overrides_afterwar
 
 
 @pytest.mark.parametrize("override", [Mode.DRY_RUN, Mode.OFF, None])
-def test_worker_that_starts_denies_nobody_before_it_knows_the_overrides(
+def test_worker_that_starts_denies_nobody_while_a_slow_mongodb_does_not_tell_the_overrides(
     tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, override: Mode | None
 ) -> None:
     path = tmp_path / "ratelimit.yaml"
     path.write_text(ENFORCED.format(uri=mongo_uri))
     _change_database(mongo_uri, "up", override)
+    monkeypatch.setattr(live_settings, "GRACE_S", 0.0)
     may_read, revision = threading.Event(), OverrideStore.revision
     monkeypatch.setattr(OverrideStore, "revision", lambda store: may_read.wait(60) and revision(store))
     with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app, capture_logs() as events:
@@ -118,7 +120,7 @@ def test_worker_that_starts_denies_nobody_before_it_knows_the_overrides(
     assert (override is not None) == ("mode_changed" in [event["event"] for event in events])
 
 
-def test_first_requests_of_a_worker_wait_for_the_overrides(tmp_path: Path, mongo_uri: str) -> None:
+def test_first_requests_of_a_worker_are_limited_before_it_knows_the_overrides(tmp_path: Path, mongo_uri: str) -> None:
     path = tmp_path / "ratelimit.yaml"
     path.write_text(ENFORCED.format(uri=mongo_uri))
     with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
