@@ -5,8 +5,8 @@ was full; *deny*, denied although it was not. The *overshoot* is the most hits a
 the limit. With ten instances the trace of the grid takes minutes for each setting.
 """
 
-from collections.abc import Iterator
-from itertools import Mapping, islice
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from benchmarks.results import Result
 from benchmarks.traces import SHIPPED, Trace, traces
