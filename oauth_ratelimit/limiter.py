@@ -286,7 +286,7 @@ class Limiter:
         if left is not None:
             self._left.append(self._cycle_of(left))
         self._counter.write_postponed(now_s=self._clock())
-        self._left = [cycle for cycle in self._left if not cycle.finish()]
+        self._left = [cycle for cycle in self._left if not cycle.finish(error=error)]
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 
     def sync_urgent(self) -> CycleReport | None:

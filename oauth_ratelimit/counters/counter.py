@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -148,11 +149,11 @@ class RequestCounter:
                     now_s = self._clock()
                 elif self._count(opened, decision.counts, now_s, cost, is_held=is_held, is_counted=is_counted):
                     break
+            held = tuple([each for each in opened if each.starts]) if is_held else ()
+            if held:
+                held[0].spare_s = self._table.spare_s()
         if self._is_exhausted or self._lock_effect:
             self._log_noted()
-        held = tuple([each for each in opened if each.starts]) if is_held else ()
-        if held:
-            held[0].spare_s = self._table.spare_s()
         return decision, held
 
     def peek_known(self, mode: Mode, rows: Rows, *, now_s: float, ignores_held: bool = False) -> Decision:
@@ -446,7 +447,8 @@ class RequestCounter:
     def _do(self, postponed: Postponed, now_s: float) -> None:
         """Take a step of a request."""
         if postponed.step is Step.RELEASE:
-            self._take_back(postponed.rows, now_s, is_bounded=False)
+            with suppress(*DAMAGES):  # the next cycle deletes the row
+                self._take_back(postponed.rows, now_s, is_bounded=False)
             return
         while True:
             written = []
@@ -454,13 +456,18 @@ class RequestCounter:
             opened = self._open(rows, now_s, is_counted=True)
             for each, row in zip(opened, postponed.rows, strict=True):
                 each.starts = row.starts
-                if postponed.step is Step.CONFIRM:
-                    written.append(self._confirmed(each, now_s))
-                else:
-                    is_held = postponed.step is Step.HOLD
-                    written.append(self._written(each, now_s, postponed.cost, is_held=is_held))
-            if self._table.write(written):
-                return
+                try:
+                    if postponed.step is Step.CONFIRM:
+                        written.append(self._confirmed(each, now_s))
+                    else:
+                        is_held = postponed.step is Step.HOLD
+                        written.append(self._written(each, now_s, postponed.cost, is_held=is_held))
+                except DAMAGES as exc:
+                    self._table.drop_damaged(each.name, exc)
+                    break
+            else:
+                if self._table.write(written):
+                    return
 
     def _ask(self, each: Opened) -> None:
         """Have the next cycle look at a document, because of a request that counts nowhere."""

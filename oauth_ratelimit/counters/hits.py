@@ -52,11 +52,13 @@ class Totals:
         place, end, soon_s = 0, len(numbers), now_s + AHEAD_S
         while place < end:
             places[numbers[place]] = place
-            if numbers[place + _COUNT] < 1:
-                raise ValueError("series without counts")
+            if numbers[place] < 1 << FLAG_BITS or numbers[place + _COUNT] < 1:
+                raise ValueError("series without frames")
             if numbers[place + _NEWEST] > soon_s:
                 self.is_moved = True
             place += _COUNTS + numbers[place + _COUNT]
+        if place != end:
+            raise ValueError("counts are missing")
         if self.is_moved:
             hits, horizons = unpack(packed)
             is_moved = bring_back(hits, now_s)

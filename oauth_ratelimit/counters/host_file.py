@@ -63,6 +63,7 @@ class FileConnection(sqlite3.Connection):
     def close(self) -> None:
         super().close()
         self.bell.close()
+        _connections.discard(self)  # a child that is forked from now on may open the file
 
 
 _connections: "weakref.WeakSet[FileConnection]" = weakref.WeakSet()  # those inherited from a parent included
@@ -102,16 +103,19 @@ class HostFile:
         self._damaged: FileId | None = None
         self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
 
-    def open(self) -> FileConnection | None:
+    def open(self, *, was_stuck: bool = False) -> FileConnection | None:
         """Return a connection, None if the file cannot be used, which is logged once.
 
-        It waits for other processes that open it, too, but not for one that writes to it.
+        It waits for other processes that open it, too, but not for one that writes to it. A file that was given up
+        because of its lock is used again when that is free.
         """
         until_s = time.monotonic() + OPENING_S
         try:
             self._membership.join(until_s)
             with self._alone(until_s):
                 connection = self._connect(until_s)
+                if was_stuck:
+                    _check_free(connection)
         except (UnusableFile, OSError, sqlite3.Error) as exc:
             self.note_problem(exc)
             return None
@@ -268,10 +272,20 @@ def _check(path: str, *names: str) -> None:
             check_file(name, found)
 
 
+def _check_free(connection: FileConnection) -> None:
+    """Raise ``sqlite3.OperationalError`` if another process writes to the file. Closes the connection then."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        connection.close()
+        raise
+
+
 def _found(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -145,6 +145,7 @@ class HostTable:
         self._term_of: FileId | None = None  # the file that the term is of; None for memory
         self._until_s = 0.0  # time until which the request that has the lock waits for that of the file
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
+        self._was_stuck = False  # the file was given up because of its lock
         self._process_id = os.getpid()  # last: other threads go by it
 
     @property
@@ -264,7 +265,7 @@ class HostTable:
                 now_s, seen = self.monotonic(), self.max_writer_count
                 self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen, is_ending=is_ending)
             if self._term.is_held and self._connected is not None:
-                with self.lock:
+                with self.locked():
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.OperationalError as exc:
             if is_busy(exc):
@@ -306,7 +307,8 @@ class HostTable:
             with self.lock:
                 if not self._is_open or (self._connected is not None and self._can_stay(self._file, self._connected)):
                     return None
-            connected = self._file.open()  # waits, so requests go on meanwhile
+            connected = self._file.open(was_stuck=self._was_stuck)  # waits, so requests go on meanwhile
+            self._was_stuck = self._was_stuck and connected is None
             with self.lock:
                 is_same = self._connected is None and connected is None
                 left = None
@@ -343,6 +345,7 @@ class HostTable:
             self._stuck_since_s = self._stuck_since_s or now_s
             if is_busy(exc) and now_s - self._stuck_since_s < STUCK_S:
                 return True
+            self._was_stuck = is_busy(exc)
             self._count_alone(exc)
             return False
         self._stuck_since_s = None

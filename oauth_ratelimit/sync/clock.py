@@ -1,6 +1,7 @@
 """Time of the store's clock, and its difference from this machine's."""
 
 import json
+import math
 from collections.abc import Callable
 
 from oauth_ratelimit.errors import StoreError
@@ -12,6 +13,7 @@ log = get_logger(__name__)
 MEASURE_EVERY_S = 60.0
 SAMPLE_COUNT = 3  # the one with the shortest round trip is the most exact
 NOTABLE_S = 0.5  # less is within the delay of a loaded network
+MAY_LACK = (False, False, True, False, False, True)  # for each number of a measurement whether it may be missing
 
 
 class ServerClock:
@@ -77,13 +79,17 @@ class ServerClock:
         self.measurement = json.dumps(times)
 
     def adopt(self, measurement: str) -> None:
-        """Go by the measurement of another process, so that all of a machine have the same time."""
+        """Go by the measurement of another process, so that all of a machine have the same time.
+
+        A damaged one is ignored; the process that measures replaces it.
+        """
         if measurement == self.measurement:
             return
-        times = json.loads(measurement)
-        self._measured_s, self._epoch_s, self._unconfirmed_epoch_s, self._wall_epoch_s, self.offset_s, followed_s = (
-            times
-        )
+        times = _times_of(measurement)
+        if times is None:
+            return
+        self._measured_s, self._unconfirmed_epoch_s, followed_s = times[0], times[2], times[5]
+        self._epoch_s, self._wall_epoch_s, self.offset_s = times[1] or 0.0, times[3] or 0.0, times[4] or 0.0
         self.measurement = measurement
         if self._on_change is not None and followed_s is not None and followed_s != self._followed_s:
             self._followed_s = followed_s
@@ -135,3 +141,16 @@ class ServerClock:
             return None
         # The process may have been stopped while it waited, so the store may have read its clock at the very end.
         return epoch_s - round_trip_s / 2 + self.monotonic()
+
+
+def _times_of(measurement: str) -> list[float | None] | None:
+    """Return the numbers of a measurement, None if it is damaged."""
+    try:
+        times = json.loads(measurement)
+        is_valid = all(
+            (number is None and may_lack) or math.isfinite(number)
+            for number, may_lack in zip(times, MAY_LACK, strict=True)
+        )
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return times if is_valid else None

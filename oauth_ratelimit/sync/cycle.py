@@ -380,10 +380,10 @@ class SyncCycle:
         """In a forked child, leave the rows to the parent."""
         self._table.leave_to_parent()
 
-    def finish(self) -> bool:
+    def finish(self, *, error: StoreError | None) -> bool:
         """Synchronise rows that nothing counts in any more, and return whether all hits are sent or cannot be read."""
         was_file, is_sent = self._table.is_file, False
-        report = self.run()
+        report = self.run(error=error)
         with self._reporting(report):
             is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
             if is_sent:

@@ -20,7 +20,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.counters import table
 from oauth_ratelimit.counters.host_file import LAYOUT
+from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
@@ -398,6 +400,38 @@ def test_forked_child_counts_with_its_parent(path: Path) -> None:
             os._exit(found if f" {os.getpid()} " in locks else 99)
         _, status = os.waitpid(child, 0)
         assert (3, 3) == (os.waitstatus_to_exitcode(status), admitted(limiter))
+
+
+def test_child_counts_with_its_parent_although_a_thread_of_that_waits_for_urgent_keys(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter:
+        loop = SyncLoop(limiter, interval_s=60.0)
+        loop.start()
+        assert 4 == admitted(limiter, 4)
+        child = os.fork()
+        if not child:
+            limiter.check("other")
+            limiter.sync()
+            os._exit(admitted(limiter))
+        _, status = os.waitpid(child, 0)
+        assert loop.stop()
+        assert (6, 0) == (os.waitstatus_to_exitcode(status), admitted(limiter))
+
+
+def test_process_counts_alone_while_the_file_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the lock no more, and uses the file again when that is free."""
+    monkeypatch.setattr(table, "STUCK_S", 0.0)
+    with closing(a_limiter(path)) as limiter, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        assert 4 == admitted(limiter, 4)
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            limiter.sync()
+            assert limiter.host_problem is not None
+        before = limiter.sync().lock_timeout_count
+        assert 10 == admitted(limiter)
+        assert before == limiter.sync().lock_timeout_count
+        other.execute("ROLLBACK")
+        limiter.sync()
+        assert (None, 6) == (limiter.host_problem, admitted(limiter))
 
 
 def test_log_is_written_to_the_file_by_cycles(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +12,14 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import FLAG_BITS
+from oauth_ratelimit.counters import table
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import limiter_of, stored_hits
 
 PAGE_SIZE = 4096
+LIMITS = {"client": [{"limit": 10, "window": "600s"}]}
 
 
 @pytest.fixture
@@ -26,8 +30,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def limiter(faulty: FaultyStore, clock: Clock, path: Path) -> Iterator[Limiter]:
     """A limiter that has stored a hit of each of two clients."""
-    limits = {"client": [{"limit": 10, "window": "600s"}]}
-    with closing(limiter_of({"host": str(path), "limits": limits}, faulty, clock=clock)) as limiter:
+    with closing(limiter_of({"host": str(path), "limits": LIMITS}, faulty, clock=clock)) as limiter:
         limiter.check("bad")
         limiter.check("good")
         limiter.sync()
@@ -49,6 +52,8 @@ DAMAGES = [
     ("hits", b"\xff" * 80),
     ("hits", b"\0" * 80),
     ("hits", "text"),
+    ("hits", array("q", [6 << FLAG_BITS, 60, 0, 9, 1]).tobytes()),  # counts are missing
+    ("hits", array("q", [0, 60, 0, 1, 1]).tobytes()),  # frames of no length
     ("unsent", b"\1" * 13),
     ("unsent", b"\xff" * 72),
     ("unsent", b"\0" * 72),
@@ -136,3 +141,41 @@ def test_damaged_file_does_not_keep_a_process_from_ending(limiter: Limiter, path
     with capture_logs() as logs:
         limiter.close()
     assert ["flush_failed", "host_file_unusable"] == sorted(entry["event"] for entry in logs)
+
+
+@pytest.mark.parametrize("column", ["hits", "held", "unsent"])
+def test_request_that_waits_for_the_lock_is_written_although_its_row_was_damaged(
+    limiter: Limiter, faulty: FaultyStore, path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    monkeypatch.setattr(table, "LOCK_WAIT_S", 0.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        limiter.check("bad")
+        other.execute("ROLLBACK")
+    damage(path, column, b"\0")
+    assert limiter.check("good").allowed
+    assert limiter.sync().error is None
+    limiter.sync()
+    assert (2, 2) == (stored(faulty, "bad"), stored(faulty, "good"))
+
+
+@pytest.mark.parametrize(
+    "measurement", ["garbage", "[1, 2]", "[1, null, null, null, null, null]", "[1, NaN, 1, 1, 1, 1]", 5]
+)
+def test_damaged_measurement_of_the_clock_is_measured_anew(
+    limiter: Limiter, faulty: FaultyStore, clock: Clock, path: Path, measurement: object
+) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE host SET clock = ?", (measurement,))
+    with closing(limiter_of({"host": str(path), "limits": LIMITS}, faulty, clock=clock)) as second:
+        assert second.check("good").allowed
+        assert second.sync().error is limiter.sync().error is None
+    assert 2 == stored(faulty, "good")
+
+
+def test_directory_that_became_a_file_ends_no_cycle(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
+    limiter.check("good")
+    path.parent.rename(path.parent.with_name("moved"))
+    path.parent.touch()
+    assert limiter.sync().error is None
+    assert 2 == stored(faulty, "good")
