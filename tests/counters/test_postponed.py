@@ -1,9 +1,7 @@
 """Requests that do not get the lock of the host's file: each counts once, here and in the store."""
 
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.counter import DROPPED, LOST
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
-from tests.support.limiters import CLIENT, KEY, limiter_of, stored_hits, used_hits
+from tests.support.limiters import CLIENT, KEY, limiter_of, locked, stored_hits, used_hits
 
 COUNT = 50
 LIMITS = {"user": [{"limit": 1000, "window": "10m"}], "client_total": [{"limit": 1000, "window": "60s"}]}
@@ -31,14 +29,6 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ratelimit.db"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the file's lock over another connection."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
 
 
 def a_worker(path: Path, clock: Clock, store: MemoryStore | None = None, **limits: Any) -> Limiter:

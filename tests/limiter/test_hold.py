@@ -1,6 +1,5 @@
 """Requests that are held until their response is known: confirmed or taken back."""
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.limiters import (
     a_policy,
     in_flight_hits,
     limiter_of,
+    locked,
     some_settings,
     stored_hits,
     used_hits,
@@ -242,8 +242,7 @@ def test_guess_is_settled_by_a_cycle_if_another_process_holds_the_lock(
     store = MemoryStore(clock)
     with closing(Limiter(settings, store, clock=clock, monotonic=clock)) as limiter:
         _, held = limiter.hold_guess([KEY])
-        with closing(sqlite3.connect(tmp_path / "ratelimit.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(tmp_path / "ratelimit.db"):
             (limiter.confirm if is_wrong else limiter.release)(held)
         assert (1, 0) == (used_hits(limiter), in_flight_hits(limiter))
         limiter.sync()

@@ -1,7 +1,9 @@
 """Limiters and policies for tests that say only what matters to them."""
 
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from oauth_ratelimit import Limiter, Settings, load_config
@@ -50,6 +52,14 @@ def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy, interva
 def limiter_of(config: Mapping[str, Any], store: CounterStore | None = None, *, clock: Callable[[], float]) -> Limiter:
     """Return a limiter of a configuration, which enforces its limits unless it names another mode."""
     return Limiter(load_config({"mode": "enforce", **config}), store, clock=clock, monotonic=clock)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the file's lock over another connection."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
 
 
 def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = None) -> int:
