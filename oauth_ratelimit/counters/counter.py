@@ -163,7 +163,7 @@ class RequestCounter:
             for each in opened if ignores_held else ():
                 for number, start_s, count in Cells(each.held):
                     each.totals.remove(number, start_s, count)
-            tiers, contents = self._checked(opened, now_s)
+            tiers, contents = self._checked(opened, now_s, ignores_held=ignores_held)
             decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
             for each in opened if decision.would_deny else ():
                 self._ask(each)
@@ -474,20 +474,25 @@ class RequestCounter:
         if self._is_shared and not each.is_asked:
             self._table.ask(each.name, self._monotonic())
 
-    def _checked(self, opened: Sequence[Opened], now_s: float) -> tuple[tuple[Tier, ...], list[Content]]:
+    def _checked(
+        self, opened: Sequence[Opened], now_s: float, *, ignores_held: bool = False
+    ) -> tuple[tuple[Tier, ...], list[Content]]:
         """Return the limits of rows and what their windows hold, with what this process could not write yet."""
         tiers: tuple[Tier, ...] = ()
         contents: list[Content] = []
         for each in opened:
             tiers += each.part.tiers
-            totals = self._with_postponed(each, now_s) if self._table.postponed else each.totals
+            totals = each.totals
+            if self._table.postponed:
+                totals = self._with_postponed(each, now_s, Step.CONFIRM if ignores_held else Step.HOLD)
             contents += totals.contents(each.part.tiers, now_s)
         return tiers, contents
 
-    def _with_postponed(self, each: Opened, now_s: float) -> Totals:
+    def _with_postponed(self, each: Opened, now_s: float, other_step: Step) -> Totals:
+        """Return what a row holds after the postponed requests that are to be sent, and those of another step."""
         totals = Totals(each.totals.packed(), now_s)
         for postponed in self._table.postponed:
-            for row in postponed.rows if postponed.step in (Step.SEND, Step.HOLD) else ():
+            for row in postponed.rows if postponed.step in (Step.SEND, other_step) else ():
                 for number, start_s in row.starts.items() if row.name == each.name else ():
                     totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
         return totals

@@ -128,6 +128,24 @@ def test_guess_that_was_right_vanishes_although_the_file_was_locked(path: Path, 
         assert 1 == used_hits(worker)
 
 
+@pytest.mark.parametrize("is_locked_before", [False, True])
+def test_guesses_under_a_locked_file_are_told_from_those_that_were_wrong(
+    path: Path, clock: Clock, is_locked_before: bool
+) -> None:
+    limits = {"client": [{"limit": 3, "window": "10m"}]}
+    with closing(a_worker(path, clock, MemoryStore(clock), **limits)) as worker, ExitStack() as stack:
+        worker.confirm(worker.hold_guess([KEY])[1])
+        if is_locked_before:
+            stack.enter_context(locked(path))
+        guesses = [worker.hold_guess([KEY])[1] for _ in range(2)]
+        assert [False, True] == [worker.peek_known(KEY, ignores_held=ignored).allowed for ignored in (False, True)]
+        if not is_locked_before:
+            stack.enter_context(locked(path))
+        for held in guesses:
+            worker.confirm(held)
+        assert [False, False] == [worker.peek_known(KEY, ignores_held=ignored).allowed for ignored in (False, True)]
+
+
 @pytest.mark.parametrize("is_free", [True, False])
 def test_process_that_ends_counts_what_was_postponed_unless_the_file_stays_locked(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_free: bool
