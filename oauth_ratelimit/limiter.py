@@ -205,7 +205,7 @@ class Limiter:
 
         Pass what it returns to ``confirm`` if it was wrong, also where only a dry run denies it, else to ``release``.
         """
-        mode, rows = self.settings.policies.mode, tuple(chain.from_iterable(map(self._rows_of, keys)))
+        mode, rows = self.settings.policies.mode, tuple(dict(chain.from_iterable(map(self._rows_of, keys))).items())
         decision = self._counter.peek_known(mode, rows, now_s=self._clock())  # one that is denied adds no rows
         if not decision.allowed:
             return decision, ()

@@ -211,6 +211,12 @@ def test_wrong_guess_counts_once_against_each_key_or_against_none(clock: Clock, 
     assert store is None or [3, 2] == [stored_hits(store, key) for key in (KEY, ALICE)]
 
 
+def test_guess_counts_once_against_a_key_that_is_named_twice(clock: Clock) -> None:
+    limiter = a_guarding_limiter(None, clock)
+    limiter.confirm(limiter.hold_guess([KEY, ALICE, KEY])[1])
+    assert [1, 1] == [used_hits(limiter), used_hits(limiter, username="alice")]
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_guesses_that_are_held_are_told_from_those_that_were_wrong(clock: Clock, is_shared: bool) -> None:
     limiter = a_guarding_limiter(MemoryStore(clock) if is_shared else None, clock)
