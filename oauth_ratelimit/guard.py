@@ -9,7 +9,8 @@ tokens, and a flood of failures takes no memory from the keys of tokens.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from oauth_ratelimit.config import PrivacySettings, Settings
@@ -62,7 +63,8 @@ class Guess:
     keys: Sequence[FailureKey] = ()
     held: Held = ()
     reported: Lockout | None = None  # that a dry run would deny it with
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float = inf  # start of the check; it is counted before
+    is_settled: bool = False
 
 
 class Guard:
@@ -92,8 +94,9 @@ class Guard:
         self._statistics = statistics
         self._events = events
         self.limiter: Limiter | None = None
-        self._guesses: set[Guess] = set()  # that are being checked
-        self._settled = Waiters()  # guards the guesses; held while one is reserved or settled
+        self._guesses: set[Guess] = set()  # that are being counted or checked
+        self._settled = Waiters()  # guards the guesses; free while one is counted, which may wait for the file's lock
+        self._settled_count = 0  # tells whether room was made while a guess was counted
         self.reconfigure(settings)
 
     def is_watching(self, remote_addr: str) -> bool:
@@ -109,27 +112,25 @@ class Guard:
 
         A denial of an exempt attempt, of a trusted client that has proven itself, is reported as a dry run does.
         """
-        wait_s = WAIT_S if waits and not is_exempt else 0.0
-        with self._settled:
-            self._settled.note_thread()
-            found = self._wait_for_room(keys, is_exempt=is_exempt, wait_s=wait_s)
-            if isinstance(found, Guess):
-                self._guesses.add(found)
-        lockout = found.reported if isinstance(found, Guess) else found
-        if lockout is not None:
-            self._report(lockout)
-        return found
+        guess = Guess(keys)
+        lockout = self._wait_for_room(guess, is_exempt=is_exempt, wait_s=WAIT_S if waits and not is_exempt else 0.0)
+        reported = lockout or guess.reported
+        if reported is not None:
+            self._report(reported)
+        return lockout or guess
 
     def settle(self, guess: Guess, *, is_wrong: bool = False) -> None:
         """Release a guess, or count it if it was wrong. Only the first call has an effect."""
         with self._settled:
-            if guess not in self._guesses:
+            if guess.is_settled:
                 return
-            self._guesses.remove(guess)
+            guess.is_settled = True
+        try:
             if self.limiter is not None:
                 settle = self.limiter.confirm if is_wrong else self.limiter.release
                 settle(guess.held)
-            self._settled.notify_all()
+        finally:
+            self._remove(guess)
         if is_wrong and self.is_on and self._metrics is not None:
             for key in guess.keys:
                 self._metrics.record_failure(key.kind.value)
@@ -180,19 +181,27 @@ class Guard:
         if self.limiter is not None:
             self.limiter.close(deadline)
 
-    def _wait_for_room(self, keys: Sequence[FailureKey], *, is_exempt: bool, wait_s: float) -> Guess | Lockout:
-        """Hold a guess as soon as those that are being checked leave room for it. The condition is held."""
+    def _wait_for_room(self, guess: Guess, *, is_exempt: bool, wait_s: float) -> Lockout | None:
+        """Hold a guess as soon as those that are being checked leave room for it, or return what denies it."""
         deadline_s = time.monotonic() + wait_s
         has_waited = False
         while True:
             left_s = deadline_s - time.monotonic()
-            earlier = self._earlier(keys, has_waited=has_waited) if left_s > 0 else None
-            found = earlier or self._hold(keys, is_exempt=is_exempt)
-            if isinstance(found, Guess) or not found.is_busy or left_s <= 0:
-                return found
-            if not has_waited and not self._settled.has_place_for(found.key):
-                return found
-            self._settled.wait_for_key(found.key, min(left_s, POLL_S))
+            with self._settled:
+                self._settled.note_thread()
+                settled_count = self._settled_count
+                lockout = self._earlier(guess.keys, has_waited=has_waited) if left_s > 0 else None
+                if lockout is None:
+                    self._guesses.add(guess)
+            lockout = lockout or self._count(guess, is_exempt=is_exempt)
+            if lockout is None or not lockout.is_busy or left_s <= 0:
+                return lockout
+            with self._settled:
+                has_place = has_waited or self._settled.has_place_for(lockout.key)
+                if has_place and settled_count == self._settled_count:
+                    self._settled.wait_for_key(lockout.key, min(left_s, POLL_S))
+            if not has_place:
+                return self._denial(guess.keys) or lockout
             has_waited = True
 
     def _earlier(self, keys: Sequence[FailureKey], *, has_waited: bool) -> Lockout | None:
@@ -206,22 +215,51 @@ class Guard:
                 return _busy(key, self._ordered[key.scope])
         return None
 
-    def _hold(self, keys: Sequence[FailureKey], *, is_exempt: bool) -> Guess | Lockout:
-        """Count a guess from now on, or return what stands in its way."""
+    def _count(self, guess: Guess, *, is_exempt: bool) -> Lockout | None:
+        """Count a guess from now on, or remove it and return what stands in its way."""
+        lockout = None
+        try:
+            lockout = self._hold(guess, is_exempt=is_exempt)
+            if lockout is None:
+                guess.begun_s = time.monotonic()
+        finally:
+            if guess.begun_s == inf:
+                self._remove(guess, notifies=lockout is None or not lockout.is_busy)
+        return lockout
+
+    def _remove(self, guess: Guess, *, notifies: bool = True) -> None:
+        """Let others go on. One that is to try again does not notify them, or they would wake each other for ever."""
+        with self._settled:
+            self._guesses.discard(guess)
+            if notifies:
+                self._settled_count += 1
+                self._settled.notify_all()
+
+    def _hold(self, guess: Guess, *, is_exempt: bool) -> Lockout | None:
+        """Hold a guess in the limiter, or return what stands in its way."""
         if self.limiter is None:
-            return Guess()
-        decision, held = self.limiter.hold_guess([key.counted for key in keys])
+            guess.keys = ()
+            return None
+        keys = guess.keys
+        decision, guess.held = self.limiter.hold_guess([key.counted for key in keys])
         denial = decision.denial
         if denial is None:
-            return Guess(keys, held)
-        lockout = self._look(keys, ignores_held=True)
+            return None
         if is_exempt or not denial.is_enforced:
-            reported = lockout and lockout._replace(decision=lockout.decision.as_dry_run())
-            return Guess(keys if held else (), held, reported)
-        if lockout is None or lockout.decision.allowed:
+            reported = self._look(keys, ignores_held=True)
+            guess.reported = reported and reported._replace(decision=reported.decision.as_dry_run())
+            guess.keys = keys if guess.held else ()
+            return None
+        lockout = self._denial(keys)
+        if lockout is None:
             crowded = self._look(keys)
             return _busy(crowded.key if crowded else keys[0], denial.policy)
         return lockout
+
+    def _denial(self, keys: Sequence[FailureKey]) -> Lockout | None:
+        """Return a lockout that wrong guesses alone enforce."""
+        lockout = self._look(keys, ignores_held=True)
+        return None if lockout is None or lockout.decision.allowed else lockout
 
     def _look(self, keys: Sequence[FailureKey], *, ignores_held: bool = False) -> Lockout | None:
         """Return a lockout if an attempt comes after too many failures; those being checked are taken for some."""

@@ -205,11 +205,12 @@ class Limiter:
 
         Pass what it returns to ``confirm`` if it was wrong, also where only a dry run denies it, else to ``release``.
         """
+        begun_s = time.monotonic()
         mode, rows = self.settings.policies.mode, tuple(dict(chain.from_iterable(map(self._rows_of, keys))).items())
         decision = self._counter.peek_known(mode, rows, now_s=self._clock())  # one that is denied adds no rows
         if not decision.allowed:
             return decision, ()
-        return self._counter.decide(mode, rows, now_s=self._clock(), holds=True, is_guess=True)
+        return self._counter.decide(mode, rows, now_s=self._clock(), holds=True, is_guess=True, begun_s=begun_s)
 
     def release(self, held: Held) -> None:
         """Take a guess that was right out of the counters. There is no bound, as ``take_back`` has one."""

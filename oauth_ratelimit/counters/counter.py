@@ -130,15 +130,17 @@ class RequestCounter:
         holds: bool = False,
         is_guess: bool = False,
         is_counted: bool = True,
+        begun_s: float | None = None,
     ) -> tuple[Decision, Held]:
         """Decide about a request and count it where it counts: in all of its rows, or in none.
 
         With ``holds``, a request within its limits is then to be confirmed or taken back. ``is_guess`` holds one that
-        only a dry run denies, too; its new rows ask for no document before it is confirmed.
+        only a dry run denies, too; its new rows ask for no document before it is confirmed. ``begun_s`` is the time of
+        ``time.monotonic`` at which it has begun to wait for the lock, now if None.
         """
-        begun_s = self._table.wait_for_turn()
+        turn_s = self._table.wait_for_turn()
         with self._table.lock:
-            self._table.begin(begun_s)
+            self._table.begin(turn_s if begun_s is None else begun_s)
             self._has_waited = False
             while True:
                 opened = self._open(rows, now_s, is_guess=is_guess)

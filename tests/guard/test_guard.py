@@ -1,10 +1,12 @@
 """The guard: which guesses are checked, counted and denied."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import combinations, islice
-from threading import Barrier
+from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -13,10 +15,13 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import secret_keys
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.counters.host_place import named_place
 from oauth_ratelimit.guard import Guard, Guess, Lockout
+from oauth_ratelimit.process.waiters import Waiters
 from testbed.clock import Clock
 from tests.support.guarded import ADDRESS_LIMIT, CLIENT_LIMIT, LIMITS, USER_LIMIT, WINDOW_S, guard
 from tests.support.guards import ELSEWHERE, HOME, Keys, a_guard, fail, guess, lockout_of, passed_on, password, secret
+from tests.support.limiters import locked
 
 TOTAL_LIMIT, SECRETS_LIMIT = 5, 7
 ALL_LIMITS = {
@@ -264,3 +269,93 @@ def test_password_does_not_wait_for_another_one_for_ever(own: Guard, monkeypatch
     monkeypatch.setattr("oauth_ratelimit.guard.CHECK_S", 0.0)
     own.run()
     assert lockout_of(own, password()) is None
+
+
+def test_guesses_at_the_same_time_wait_together_for_the_lock_of_the_file(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after another: nobody waits for longer than one request may."""
+    count, wait_s = 8, 0.4
+    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", wait_s)
+    path = tmp_path / "ratelimit.db"
+    with a_guard(clock, place=named_place(str(path), []), **guard()) as own, ThreadPoolExecutor(count) as pool:
+        assert guess(own, secret(), is_right=True)  # which opens the file
+        with locked(tmp_path / "ratelimit.db-guard"):
+            begun_s = time.monotonic()
+            assert all(
+                pool.map(lambda number: guess(own, password(f"user-{number}", f"192.0.2.{number}")), range(count))
+            )
+            assert wait_s <= time.monotonic() - begun_s < 3 * wait_s
+
+
+@pytest.mark.parametrize("is_locked_out", [False, True])
+def test_attempt_without_a_place_to_wait_is_denied_for_a_second_unless_wrong_guesses_deny_it(
+    own: Guard, monkeypatch: pytest.MonkeyPatch, is_locked_out: bool
+) -> None:
+    """While another one of the same user is being counted."""
+    assert own.limiter is not None
+    fail(own, password(), USER_LIMIT if is_locked_out else 1)
+    hold, is_counting, may_go_on = own.limiter.hold_guess, Event(), Event()
+
+    def hold_slowly(keys: Any) -> Any:
+        is_counting.set()
+        may_go_on.wait(60)
+        return hold(keys)
+
+    monkeypatch.setattr(own.limiter, "hold_guess", hold_slowly)
+    monkeypatch.setattr(Waiters, "has_place_for", lambda *_: False)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(own.reserve, password())
+        assert is_counting.wait(60)
+        monkeypatch.setattr(own.limiter, "hold_guess", hold)
+        second = own.reserve(password())
+        may_go_on.set()
+        assert is_locked_out is isinstance(first.result(60), Lockout)
+    assert isinstance(second, Lockout)
+    assert (not is_locked_out, is_locked_out) == (second.is_busy, second.decision.retry_after_s > 1)
+
+
+def test_attempt_does_not_wait_if_a_guess_was_settled_while_it_was_counted(
+    own: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own.limiter is not None
+    first, *_ = [own.reserve(secret()) for _ in range(CLIENT_LIMIT)]
+    hold = own.limiter.hold_guess
+
+    def hold_and_settle(keys: Any) -> Any:
+        found = hold(keys)
+        assert isinstance(first, Guess)
+        own.settle(first)
+        return found
+
+    monkeypatch.setattr(own.limiter, "hold_guess", hold_and_settle)
+    monkeypatch.setattr(Waiters, "wait_for_key", lambda *_: pytest.fail("it waits"))
+    assert isinstance(own.reserve(secret()), Guess)
+
+
+@pytest.mark.parametrize("step", ["hold_guess", "release"])
+def test_error_while_a_guess_is_counted_stops_no_other_guess(
+    own: Guard, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    for name in ("WAIT_S", "POLL_S"):
+        monkeypatch.setattr(f"oauth_ratelimit.guard.{name}", 60.0)
+    assert own.limiter is not None
+    step_of, is_counting, may_go_on = getattr(own.limiter, step), Event(), Event()
+
+    def fail_slowly(_: Any) -> Any:
+        monkeypatch.setattr(own.limiter, step, step_of)
+        is_counting.set()
+        may_go_on.wait(60)
+        raise MemoryError
+
+    monkeypatch.setattr(own.limiter, step, fail_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(guess, own, password(), is_right=True)
+        assert is_counting.wait(60)
+        second = pool.submit(own.reserve, password())
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        may_go_on.set()
+        with pytest.raises(MemoryError):
+            first.result(60)
+        assert isinstance(second.result(30), Guess)

@@ -6,6 +6,7 @@ from typing import Any
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import FailureKey, password_keys, secret_keys
+from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.guard import Guard, Lockout
 from oauth_ratelimit.store.factory import open_stores
 from testbed.clock import Clock
@@ -30,12 +31,12 @@ def secret(client_id: str = "web-shop", network: str = HOME) -> Keys:
 
 
 @contextmanager
-def a_guard(clock: Clock, mongo_uri: str | None = None, **more: Any) -> Iterator[Guard]:
+def a_guard(clock: Clock, mongo_uri: str | None = None, place: HostPlace | None = None, **more: Any) -> Iterator[Guard]:
     """Yield the guard of one process, with further settings."""
     store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
     settings = load_config({**guard(), **store, **more})
     stores = open_stores(settings.store)
-    found = Guard(settings, stores and stores.failures, clock=clock)
+    found = Guard(settings, stores and stores.failures, clock=clock, place=place)
     try:
         yield found
     finally:
