@@ -36,6 +36,7 @@ from oauth_ratelimit.process.log import get_logger
 log = get_logger(__name__)
 
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
+ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
 SHORTEST_NAP_S = 0.0002
@@ -101,6 +102,7 @@ class HostFile:
         self._identity = place.identity
         self._membership = Membership(place)
         self._damaged: FileId | None = None
+        self._was_full = False
         self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
 
     def open(self, *, was_stuck: bool = False) -> FileConnection | None:
@@ -111,6 +113,8 @@ class HostFile:
         """
         until_s = time.monotonic() + OPENING_S
         try:
+            if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
+                self._check_room()
             self._membership.join(until_s)
             with self._alone(until_s):
                 connection = self._connect(until_s)
@@ -123,6 +127,13 @@ class HostFile:
             log.info("host_file_used", path=self.path, former_problem=self.problem)
             self.problem = self._given_up = None
         return connection
+
+    def _check_room(self) -> None:
+        """Raise ``UnusableFile`` if the file system is nearly full."""
+        found = os.statvfs(Path(self.path).parent)
+        if found.f_bavail * found.f_frsize < ROOM:
+            raise UnusableFile("its file system is full")
+        self._was_full = False
 
     def open_given_up(self) -> FileConnection | None:
         """Return a connection to look at a file that was given up after an error, if no other process uses it."""
@@ -140,6 +151,10 @@ class HostFile:
             self._given_up = connection.file_id
             if isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
                 self._damaged = connection.file_id  # to be put aside before the path is opened again
+            self._was_full = isinstance(exc, sqlite3.Error) and _code(exc) in (
+                sqlite3.SQLITE_FULL,
+                sqlite3.SQLITE_IOERR,
+            )
         reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
         if reason != self.problem:
             log.error("host_file_unusable", path=self.path, reason=reason, effect=ALONE)
@@ -205,6 +220,7 @@ class HostFile:
         if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
             raise UnusableFile("the process that this one was forked from had it open")
         connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _text
         connection.path, connection.file_id, connection.process_id = self.path, file_id, os.getpid()
         connection.bell = Bell()
         try:
@@ -270,6 +286,11 @@ def _check(path: str, *names: str) -> None:
         found = _found(name)
         if found is not None:
             check_file(name, found)
+
+
+def _text(stored: bytes) -> str:
+    """Return a text of a row. One that is damaged is found where it is used."""
+    return stored.decode(errors="replace")
 
 
 def _check_free(connection: FileConnection) -> None:

@@ -78,7 +78,7 @@ INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
-DAMAGES = ValueError, TypeError, LookupError, OverflowError
+DAMAGES = ValueError, TypeError, LookupError, OverflowError, RecursionError
 """Exceptions that unpacking a damaged row may raise."""
 
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here

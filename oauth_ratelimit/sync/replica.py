@@ -132,7 +132,9 @@ class Replica:
         """Raise an exception of ``DAMAGES`` if the row is none that was written by this package."""
         document = self.document
         numbers = self.due_s, self.urgent_s, self.requested_s, document.version, document.mark, document.newest_s
-        sum(number or 0 for number in (*numbers, self.writer_count, document.read_s, document.known_s))
+        for number in (*numbers, self.writer_count, document.read_s, document.known_s):
+            if not isinstance(number, int | float | None):
+                raise TypeError(f"no number: {number!r:.20}")
         for packed in (self.hits, self.packed_unsent, self.held):
             if packed and min(array("q", packed)) < 0:
                 raise ValueError("negative number")

@@ -333,6 +333,26 @@ def test_full_disk_costs_no_request(path: Path) -> None:
     assert "True True 10" == _run(code, path)
 
 
+def test_file_that_was_full_is_used_again_when_there_is_room(path: Path) -> None:
+    """A cycle before that would give up what was counted meanwhile."""
+    code = (
+        "import resource\n"
+        "from oauth_ratelimit.counters import host_file\n"
+        "limiter = a_limiter(sys.argv[1])\n"
+        "limiter.check('app')\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))\n"
+        "for number in range(500): limiter.check(f'client-{number}')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "found, room = [admitted(limiter)], host_file.ROOM\n"
+        "for host_file.ROOM in (2**60, room):\n"
+        "    limiter.sync()\n"
+        "    found += [limiter.host_problem, admitted(limiter)]\n"
+        "print(found)\n"
+    )
+    assert "[10, 'its file system is full', 0, None, 9]" == _run(code, path)
+
+
 def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
     """Those that came later were counted in memory, and are sent."""
     code = (

@@ -64,6 +64,8 @@ DAMAGES = [
     ("prunable", "[1]"),
     ("requested", b"\1"),
     ("version", b"\1"),
+    ("newest", ""),
+    ("prunable", "[" * 100_000),
 ]
 
 
@@ -141,6 +143,16 @@ def test_damaged_file_does_not_keep_a_process_from_ending(limiter: Limiter, path
     with capture_logs() as logs:
         limiter.close()
     assert ["flush_failed", "host_file_unusable"] == sorted(entry["event"] for entry in logs)
+
+
+def test_text_of_a_row_that_is_not_utf_8_concerns_no_other_row(
+    limiter: Limiter, faulty: FaultyStore, path: Path
+) -> None:
+    limiter.check("good")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE rows SET prunable = CAST(x'ff' AS TEXT) WHERE name LIKE '%bad%'")
+    assert limiter.sync().error is None
+    assert (None, 2) == (limiter.host_problem, stored(faulty, "good"))
 
 
 @pytest.mark.parametrize("column", ["hits", "held", "unsent"])
