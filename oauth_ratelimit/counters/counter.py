@@ -70,6 +70,7 @@ class Step(Enum):
     SEND = auto()  # count it, and have it sent
     HOLD = auto()  # count it
     CONFIRM = auto()  # it is counted and held: have it sent
+    TAKE_BACK = auto()  # it is counted and held: take it out of the totals, or have it sent if too many were
     RELEASE = auto()  # it is counted and held: take it out of the totals
 
 
@@ -218,8 +219,8 @@ class RequestCounter:
                     self._table.postponed.remove(postponed)
                 return self._take_back(held, now_s, is_bounded=True)
             except HostLocked:
-                held[0].spare_s = 0.0
-                return False
+                self._postpone(Postponed(held, Step.TAKE_BACK))
+                return True
 
     def release(self, held: Held, *, now_s: float) -> None:
         """Take a guess that was right out of the totals again, always, and forget rows that hold nothing else."""
@@ -448,10 +449,14 @@ class RequestCounter:
 
     def _do(self, postponed: Postponed, now_s: float) -> None:
         """Take a step of a request."""
-        if postponed.step is Step.RELEASE:
+        if postponed.step in (Step.RELEASE, Step.TAKE_BACK):
+            is_bounded = postponed.step is Step.TAKE_BACK
             with suppress(*DAMAGES):  # the next cycle deletes the row
-                self._take_back(postponed.rows, now_s, is_bounded=False)
-            return
+                if self._take_back(postponed.rows, now_s, is_bounded=is_bounded):
+                    return
+            if not is_bounded:
+                return
+            postponed.step = Step.CONFIRM
         while True:
             written = []
             rows = tuple([(each.name, each.part) for each in postponed.rows])

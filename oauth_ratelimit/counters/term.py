@@ -22,6 +22,8 @@ TERM_SCHEMA = """
 """
 WRITES_PER_TERM = 2**32
 
+_KINDS = (str | None, int, int, str | None, float, float | None, int | None)  # of the first columns
+
 
 class TermOver(Exception):
     """Another process synchronises the table."""
@@ -60,6 +62,7 @@ class Term:
         found = connection.execute(
             "SELECT writer, writer_count, term, holder, beat, synced, progress, clock FROM host"
         ).fetchone()
+        _check(*found[:-1])
         writer, known_writer_count, number, holder, beat_s, synced_s, self.progress, self.clock = found
         self.writer_count = max(writer_count, known_writer_count)
         is_own = holder == self._own and number == self._number
@@ -99,3 +102,11 @@ class Term:
         """Return a number that no write of this table has had, higher than those before."""
         self._write_count += 1
         return self._number * WRITES_PER_TERM + self._write_count
+
+
+def _check(*values: object) -> None:
+    """Raise the error of a damaged file if columns of ``TERM_SCHEMA`` hold what was never written there."""
+    if not all(isinstance(value, kinds) for value, kinds in zip(values, _KINDS, strict=True)):
+        damage = sqlite3.DatabaseError("the table of the host is damaged")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage

@@ -1,7 +1,7 @@
 """Requests that do not get the lock of the host's file: each counts once, here and in the store."""
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,24 @@ def test_each_request_counts_once_whenever_the_file_is_locked(
                     expected -= 1
                 else:
                     worker.confirm(each)
-            assert expected == used_hits(worker, CLIENT, NAME)
-        assert way != "take back" or (expected == 0) is not is_locked_after
+            assert way == "take back" or expected == used_hits(worker, CLIENT, NAME)
+        assert (way == "take back") is (expected == 0)
         for _ in range(2):
             worker.sync()
             other.sync()
         assert [expected] * 2 == [used_hits(each, CLIENT, NAME) for each in (worker, other)]
         assert [expected] * 2 == stored(store)
+
+
+def test_no_more_requests_than_the_limit_are_taken_back_although_the_file_was_locked(path: Path, clock: Clock) -> None:
+    store, limits = MemoryStore(clock), {"client": ["3 per 1 hour"]}
+    with closing(a_worker(path, clock, store, **limits)) as worker:
+        for is_locked, count, used in ((False, 2, 0), (True, 3, 2)):
+            held = [worker.hold(CLIENT)[1] for _ in range(count)]
+            with locked(path) if is_locked else nullcontext():
+                assert all(map(worker.take_back, held))
+            worker.sync()
+            assert used == used_hits(worker, CLIENT) == stored_hits(store, Key(CLIENT, None))
 
 
 def test_request_that_has_waited_for_the_lock_does_not_wait_again_when_its_response_is_known(

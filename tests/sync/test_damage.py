@@ -193,3 +193,18 @@ def test_directory_that_became_a_file_ends_no_cycle(limiter: Limiter, faulty: Fa
     path.parent.touch()
     assert limiter.sync().error is None
     assert 2 == stored(faulty, "good")
+
+
+@pytest.mark.parametrize("column", ["writer", "writer_count", "term", "holder", "beat", "synced", "progress"])
+def test_file_whose_table_of_the_host_is_damaged_is_replaced(
+    limiter: Limiter, faulty: FaultyStore, path: Path, column: str
+) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE host SET {column} = ?", (b"x",))
+    with capture_logs() as logs:
+        limiter.sync()
+        assert limiter.sync().error is None
+    assert ["host_file_damaged"] == [entry["event"] for entry in logs if entry["event"] == "host_file_damaged"]
+    limiter.check("good")
+    assert limiter.sync().error is None
+    assert (None, 2) == (limiter.host_problem, stored(faulty, "good"))
