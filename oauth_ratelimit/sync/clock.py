@@ -88,10 +88,14 @@ class ServerClock:
         times = _times_of(measurement)
         if times is None:
             return
+        former_s = self.offset_s
         self._measured_s, self._unconfirmed_epoch_s, followed_s = times[0], times[2], times[5]
         self._epoch_s, self._wall_epoch_s, self.offset_s = times[1] or 0.0, times[3] or 0.0, times[4] or 0.0
         self.measurement = measurement
         if self._on_change is not None and followed_s is not None and followed_s != self._followed_s:
+            offset_s = followed_s + self.monotonic() - self._wall()
+            if abs(offset_s - former_s) >= NOTABLE_S:
+                log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(former_s, 3))
             self._followed_s = followed_s
             self._on_change(followed_s)
 
