@@ -155,16 +155,7 @@ class Limiter:
         """
         if cost != 1 or type(cost) is not int:
             check_cost(cost)
-        pseudonym = username if self._names is None else self._names(username)
-        rules = self._rules.find(client_id, endpoint, grant_type)
-        if rules.exempt is not None:
-            return rules.exempt
-        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        rows, now_s = rules.rows_of(pseudonym), self._clock()
-        decision, _ = self._counter.decide(rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse)
-        if decision.denial is not None and decision.action != "reuse":
-            self._report(rules, pseudonym, decision, grant_type)
-        return decision
+        return self._decide(client_id, username, endpoint, grant_type, cost=cost)[0]
 
     def hold(
         self,
@@ -178,13 +169,27 @@ class Limiter:
 
         Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
         """
+        return self._decide(client_id, username, endpoint, grant_type, holds=True)
+
+    def _decide(
+        self,
+        client_id: str,
+        username: str | None,
+        endpoint: str,
+        grant_type: str | None,
+        *,
+        cost: int = 1,
+        holds: bool = False,
+    ) -> tuple[Decision, Held]:
+        pseudonym = username if self._names is None else self._names(username)
         rules = self._rules.find(client_id, endpoint, grant_type)
         if rules.exempt is not None:
             return rules.exempt, ()
-        pseudonym = username if self._names is None else self._names(username)
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         rows, now_s = rules.rows_of(pseudonym), self._clock()
-        decision, held = self._counter.decide(rules.mode, rows, now_s=now_s, can_reuse=can_reuse, holds=True)
+        decision, held = self._counter.decide(
+            rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse, holds=holds
+        )
         if decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held

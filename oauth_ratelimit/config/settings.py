@@ -390,7 +390,7 @@ class Settings:
 
     @property
     def service(self) -> tuple[str, ...]:
-        """Whose counters these are in the store: of processes that share them, all have the same. Empty without one."""
+        """Identity of the counters in the store: processes that share them have the same. Empty without a store."""
         store = self.store
         if store.uri is None:
             return ()

@@ -65,7 +65,7 @@ Held = tuple[Opened, ...]
 
 
 class Step(Enum):
-    """What is left to do with a request."""
+    """Step of a request that is left to take."""
 
     SEND = auto()  # count it, and have it sent
     HOLD = auto()  # count it
@@ -433,7 +433,7 @@ class RequestCounter:
                 each.starts = {}  # it counts nowhere, so it is not held, either
 
     def _find(self, held: Held) -> Postponed | None:
-        """Return what is left to do with a request, None if nothing is."""
+        """Return the step of a request that is left, None if there is none."""
         return next((each for each in self._table.postponed if each.rows[0] is held[0]), None)
 
     def _write_postponed(self, now_s: float) -> bool:

@@ -208,7 +208,7 @@ class HostTable:
 
     @property
     def progress(self) -> int | None:
-        """How far the state of the store had come that the rows went by, at the last call of ``lead``."""
+        """Operation time of the store that the rows went by, at the last call of ``lead``; None if unknown."""
         return self._term.progress
 
     @property

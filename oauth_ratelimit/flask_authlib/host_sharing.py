@@ -1,4 +1,4 @@
-"""Which processes of a host count together without being told to: the workers of one server."""
+"""Finds the processes of a host that count together unasked: the workers of one server."""
 
 import os
 import signal

@@ -101,7 +101,7 @@ class Status:
 
     @property
     def hosts_text(self) -> str:
-        """How many hosts there are whose instances count as one, and how many instances count alone."""
+        """Number of hosts whose instances count as one, and of instances that count alone."""
         sizes = sorted(Counter(beat.host for beat in self.heartbeats if beat.host).values(), reverse=True)
         alone_count = len(self.heartbeats) - sum(sizes)
         largest = ", ".join(map(str, sizes[:MAX_HOSTS])) + (", …" if len(sizes) > MAX_HOSTS else "")

@@ -84,7 +84,7 @@ class HeartbeatStore(StatisticsCollection):
 
     @property
     def refused(self) -> str | None:
-        """What MongoDB has refused lately to this process, also in other collections; None if nothing."""
+        """Operations that MongoDB has refused lately to this process, in any collection; None without any."""
         return self._connection.refused()
 
     def put(self, heartbeat: Heartbeat) -> None:
