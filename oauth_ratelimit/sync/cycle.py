@@ -356,14 +356,15 @@ class SyncCycle:
         return len(loaded)
 
     def _make_room(self) -> None:
-        """Forget rows if there are nearly too many: first those far below their limits, those quiet longest first.
+        """Forget rows if there are nearly too many: first those far below their limits, last those that deny.
 
+        Of each kind those go first that were quiet longest.
         A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
         """
         with self._table.locked():
             excess = self._table.excess_count()
         busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
-        for is_filling in (False, True) if excess else ():
+        for full_ratio in (reading.FILLING_RATIO, 1.0, inf) if excess else ():
             quiet = self._table.all_names(after_s=busy_s, only_clean=True)
             parts = islice(chain(quiet, self._table.all_names(until_s=busy_s, only_clean=True)), MOST_LOOKED_AT)
             for step in chain.from_iterable(map(self._rows.steps, parts)):
@@ -371,8 +372,7 @@ class SyncCycle:
                     return
                 with self._rows.changing(step) as replicas:
                     for replica in replicas:
-                        is_chosen = (replica.used_ratio(self._clock()) >= reading.FILLING_RATIO) is is_filling
-                        if excess > 0 and is_chosen and replica.is_clean:
+                        if excess > 0 and replica.is_clean and replica.used_ratio(self._clock()) < full_ratio:
                             replica.is_forgotten = True
                             excess -= 1
 

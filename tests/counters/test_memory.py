@@ -101,8 +101,10 @@ def test_flood_during_an_outage_drops_no_unsent_hit(
     assert 0 == key_count(limiter)
 
 
-@pytest.mark.parametrize(("cost", "is_evicted"), [(1, False), (2, True)], ids=["far below their limit", "near it"])
-def test_user_who_is_denied_is_evicted_after_those_far_below_their_limit(
+@pytest.mark.parametrize(
+    ("cost", "is_evicted"), [(1, False), (2, False), (LIMIT, True)], ids=["far below their limit", "near it", "at it"]
+)
+def test_user_who_is_denied_is_evicted_after_those_who_are_admitted(
     limiter: Limiter, clock: Clock, cost: int, is_evicted: bool
 ) -> None:
     """One who was evicted is denied again after the next urgent cycle."""

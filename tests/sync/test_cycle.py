@@ -9,7 +9,7 @@ from oauth_ratelimit.counters.table import READ_LOCAL
 from oauth_ratelimit.store.base import Snapshot
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, limiter_of, some_settings, stored_hits
 
 USERS = [f"user-{number}" for number in range(300)]
 BATCH = 400  # documents of one call
@@ -367,3 +367,15 @@ def test_key_that_is_asked_for_while_its_hits_are_written_is_read_with_the_next_
     here.peek(CLIENT)
     here.sync(is_scheduled=True)
     assert 40 - 11 == here.peek(CLIENT).remaining
+
+
+def test_room_is_made_by_keys_that_are_admitted_rather_than_by_those_that_are_denied(clock: Clock) -> None:
+    """Although the one that is denied was quiet longest."""
+    settings = {"limits": {"client": ["3 per 1 hour"]}, "max_keys": 10}
+    limiter = limiter_of(settings, clock=clock)
+    for client_id in ("denied",) * 3 + tuple(f"admitted-{number}" for number in range(9)):
+        limiter.check(client_id)
+    limiter.sync()
+    assert 9 == len(list(limiter.known_keys()))
+    assert not limiter.peek("denied").allowed
+    limiter.close()
