@@ -127,7 +127,7 @@ class Worker:
         self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
-        self.is_outdated = self._is_ending = self._has_preloaded = False
+        self.is_outdated = self._is_ending = self._is_closed = self._has_preloaded = False
         self._shared_overrides: tuple[Override, ...] | None = None
         self._share_again_s = 0.0  # by the monotonic clock
         self._is_held = False  # whether limits deny nobody because overrides are not known yet
@@ -210,6 +210,7 @@ class Worker:
                 self._attempt(partial(task.close, part))
         with self._time_limit(deadline):
             self.health_monitor.stop()
+            self._is_closed = True
             if self.stores is not None:
                 self.stores.close()
         if self._reconnector is not None:
@@ -260,6 +261,8 @@ class Worker:
         for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
             if not self._is_ending:  # else it would only take the time of the last flush
                 self._attempt(step)
+        if self._is_closed and self.stores is not None:  # ``stop`` has not waited for this thread, which connects anew
+            self.stores.close()
 
     def _run_tasks(self) -> None:
         """Run the tasks that ask MongoDB, those for revoked tokens first.

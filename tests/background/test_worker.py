@@ -34,6 +34,7 @@ from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -120,6 +121,27 @@ def test_override_applies_although_counters_cannot_be_shared(
     worker.after_cycle(CycleReport(error=error))
     assert mode is worker.limiter.settings.policies.mode
     worker.stop()
+
+
+def test_cycle_that_outlasts_the_end_leaves_no_connection_open(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh, is_running, has_ended = OverrideCache.refresh, threading.Event(), threading.Event()
+
+    def refresh_late(cache: OverrideCache) -> bool:
+        is_running.set()
+        return has_ended.wait(60) and refresh(cache)
+
+    monkeypatch.setattr(OverrideCache, "refresh", refresh_late)
+    worker = a_worker(mongo_uri, clock)
+    cycle = threading.Thread(target=worker.after_cycle, args=(None,))
+    cycle.start()
+    assert is_running.wait(60)
+    worker.stop(Deadline(0.0))
+    has_ended.set()
+    cycle.join()
+    assert worker.stores is not None
+    assert worker.stores.overrides._connection._client is None
 
 
 def test_watch_of_the_file_is_started_again_when_the_process_has_threads(
