@@ -25,7 +25,7 @@ import sys
 control_socket_disable = True
 
 def post_worker_init(worker):
-    print(f"worker {worker.pid} is ready", file=sys.stderr, flush=True)
+    sys.stderr.write(f"worker {worker.pid} is ready\\n")  # in one piece: workers share the log
 """
 
 
