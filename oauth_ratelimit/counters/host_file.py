@@ -100,7 +100,7 @@ class HostFile:
         self.opening = threading.Lock()
         self._schema = schema
         self._identity = place.identity
-        self._membership = Membership(place)
+        self.membership = Membership(place)
         self._damaged: FileId | None = None
         self._was_full = False
         self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
@@ -115,7 +115,7 @@ class HostFile:
         try:
             if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
                 self._check_room()
-            self._membership.join(until_s)
+            self.membership = self.membership.join(until_s)
             with self._alone(until_s):
                 connection = self._connect(until_s)
                 if was_stuck:
@@ -162,20 +162,22 @@ class HostFile:
 
     def leave(self) -> None:
         """Let other processes remove the file, if no configuration names it."""
-        self._membership.leave()
+        self.membership.leave()
 
     def stay(self) -> None:
         """Show that the file is in use. Called with each cycle."""
-        self._membership.stay()
+        self.membership.stay()
 
     def is_last(self) -> bool:
-        """Return True if no other process uses the file. Of processes that end, exactly one is told so."""
-        return self._membership.is_last()
+        """Return True if no other process uses the file that runs. Of processes that end, exactly one is told so."""
+        with suppress(UnusableFile, OSError), self._alone(time.monotonic() + OPENING_S):
+            return self.membership.is_last()
+        return self.membership.is_last()
 
     def leave_to_parent(self) -> None:
         """In a forked child, forget what the parent has open."""
         self.opening = threading.Lock()
-        self._membership.forget()
+        self.membership.forget()
 
     def is_file_of(self, connection: FileConnection) -> bool:
         """Return True unless the path names another file by now, or none."""

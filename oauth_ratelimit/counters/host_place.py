@@ -11,12 +11,13 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from oauth_ratelimit.process.identity import identity_of
+from oauth_ratelimit.process.identity import has_ended, identity_of
 
 LAYOUT = 4  # of the tables; raised with every change of them
 MEMBERS = "-members"
@@ -121,36 +122,32 @@ class Membership:
     """Lock that says that a process uses a file, so that others neither remove it nor take over what it does."""
 
     def __init__(self, place: HostPlace) -> None:
+        self._place = place
         self._path = place.path
-        self._is_named = place.is_named
         self._descriptor: int | None = None
+        self._close: Callable[[], object] = lambda: None
 
-    def join(self, until_s: float) -> None:
-        """Take the lock, unless this process has it.
+    def join(self, until_s: float) -> "Membership":
+        """Take the lock unless this process has it, and return the membership: a new one if the file was removed.
 
         In a directory of our own, remove the files that nobody uses. ``until_s`` is when to give up. Raises
         ``UnusableFile`` or ``OSError`` if the directory cannot be used.
         """
-        if self._is_named:
-            self._take(until_s)
-            return
         directory = Path(self._path).parent
-        with suppress(FileExistsError):
-            directory.mkdir(0o700)
-        if not _is_ours(directory):
-            raise UnusableFile(f"{directory} is not a directory of this user alone")
-        if self._take(until_s):
-            for members in directory.glob(f"*{MEMBERS}"):
-                with suppress(OSError):
-                    _remove_if_unused(str(members))
-
-    def _take(self, until_s: float) -> bool:
-        """Take the lock, and return whether this process did not have it."""
+        if not self._place.is_named:
+            with suppress(FileExistsError):
+                directory.mkdir(0o700)
+            if not _is_ours(directory):
+                raise UnusableFile(f"{directory} is not a directory of this user alone")
         if self._descriptor is not None and is_same(self._descriptor, self._path + MEMBERS):
-            return False
-        self.forget()
-        self._descriptor = self._locked(until_s)
-        return True
+            return self
+        joined = Membership(self._place)
+        joined._descriptor = self._locked(until_s)
+        joined._close = weakref.finalize(joined, os.close, joined._descriptor)
+        for members in () if self._place.is_named else directory.glob(f"*{MEMBERS}"):
+            with suppress(OSError):
+                _remove_if_unused(str(members))
+        return joined
 
     def stay(self) -> None:
         """Show that the file is in use, for as long as others wait before they remove it. Called with each cycle."""
@@ -175,14 +172,17 @@ class Membership:
             time.sleep(0.001)
 
     def is_last(self) -> bool:
-        """Return True if no other process uses the file. Of processes that end, exactly one is told so."""
+        """Return True if no other process uses the file but those that are stopped.
+
+        Of processes that end one after the other, exactly one is told so.
+        """
         if self._descriptor is None:
             return True
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         is_last = lock(self._descriptor)
         if is_last:  # others may join meanwhile
             lock(self._descriptor, fcntl.LOCK_SH)
-        return is_last
+        return is_last or _are_stopped(self._descriptor)
 
     def leave(self) -> None:
         """Release the lock. The file waits for other processes for a while."""
@@ -193,9 +193,19 @@ class Membership:
 
     def forget(self) -> None:
         """Close what is open. In a forked child this leaves the lock to its parent."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._close()
+        self._descriptor = None
+
+
+def _are_stopped(descriptor: int) -> bool:
+    """Return True if all processes that have a lock on a file were stopped by a signal, as far as the system tells."""
+    found = os.fstat(descriptor)
+    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with suppress(OSError):
+        locks = map(str.split, Path("/proc/locks").read_text().splitlines())
+        holders = [int(each[4]) for each in locks if each[1] == "FLOCK" and each[5] == name]
+        return bool(holders) and all(has_ended(identity_of(pid), or_is_stopped=True) for pid in holders)
+    return False
 
 
 def _remove_if_unused(members: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
-from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, UnusableFile
+from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, Membership, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.fork import hold_over_fork
 from oauth_ratelimit.process.log import get_logger
@@ -130,6 +130,7 @@ class HostTable:
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
         self._file = None if place is None else HostFile(place, _SCHEMA)
+        self._membership: Membership | None = None  # of a file that was left
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
             hold_over_fork(self._file, lambda file: file.opening)
@@ -277,7 +278,9 @@ class HostTable:
         return self._term.is_held
 
     def is_last(self) -> bool:
-        """Return True if no other process counts in these rows. Of processes that end, exactly one is told so."""
+        """Return True if no other process counts in these rows that runs. Of those that end, exactly one is told so."""
+        if self._membership is not None:
+            return self._membership.is_last()
         return self._connected is None or self._file is None or self._file.is_last()
 
     def resign(self) -> None:
@@ -307,6 +310,7 @@ class HostTable:
             with self.lock:
                 if not self._is_open or (self._connected is not None and self._can_stay(self._file, self._connected)):
                     return None
+            membership = self._file.membership
             connected = self._file.open(was_stuck=self._was_stuck)  # waits, so requests go on meanwhile
             self._was_stuck = self._was_stuck and connected is None
             with self.lock:
@@ -315,6 +319,7 @@ class HostTable:
                 if self._is_open and not is_same:
                     left = self._with(self._connection, self._connected)
                     left._term, left._bell, left._term_of = self._term, self._bell, self._term_of
+                    left._membership = None if self._connected is None else membership
                     self._connected, self._is_open = None, False
                 self._take(connected)
         return left

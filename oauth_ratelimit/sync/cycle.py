@@ -35,6 +35,7 @@ log = get_logger(__name__)
 FAILED_CYCLES = 3  # after which another process may synchronise: this one may fail for reasons of its own
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 MOST_LOOKED_AT = 10  # parts of the rows, when a cycle makes room; the next one goes on
+LOCKED_TRIES = 3  # of the last process for the file's lock, of a second each: another one may be stopped with it
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
@@ -408,7 +409,8 @@ class SyncCycle:
             try:
                 is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store has it
                 is_able = is_idle and (is_last or self._failure is None)
-                if is_able and self._lead(is_alone=is_last, is_ending=True):
+                tries = range(LOCKED_TRIES if is_last else 1) if is_able else ()
+                if any(self._lead(is_alone=is_last, is_ending=True) for _ in tries):
                     self._flush_last(flusher, deadline, is_last=is_last)
                 self._table.resign()
             finally:

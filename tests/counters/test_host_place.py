@@ -181,7 +181,7 @@ def test_counts_of_killed_workers_wait_for_others(place: HostPlace, memory: Path
         limiter.sync()
         limiter._table._close_file()  # as the system does with a process that was killed
         assert limiter._table._file is not None
-        limiter._table._file._membership.forget()
+        limiter._table._file.membership.forget()
         with closing(a_limiter(other)) as started:
             started.check("app")
         assert 9 == admitted(limiter)
@@ -230,9 +230,7 @@ def test_file_that_others_can_change_is_not_used(place: HostPlace, memory: Path,
 
 def test_one_of_the_processes_that_end_is_told_that_it_is_the_last(place: HostPlace) -> None:
     """Whatever start looks for old files meanwhile, and although a child holds what its parent had open."""
-    first, second = Membership(place), Membership(place)
-    first.join(time.monotonic() + 1.0)
-    second.join(time.monotonic() + 1.0)
+    first, second = (Membership(place).join(time.monotonic() + 1.0) for _ in range(2))
     inherited = os.dup(first._descriptor or 0)  # as by a fork below Python
     found = [first.is_last()]
     first.leave()
@@ -245,8 +243,7 @@ def test_one_of_the_processes_that_end_is_told_that_it_is_the_last(place: HostPl
 
 def test_start_does_not_disturb_processes_that_end(place: HostPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the lock of none but old files."""
-    member = Membership(place)
-    member.join(time.monotonic() + 1.0)
+    member = Membership(place).join(time.monotonic() + 1.0)
     locked: list[int] = []
     monkeypatch.setattr(host_place, "lock", lambda descriptor, *_: locked.append(descriptor))
     host_place._remove_if_unused(place.path + MEMBERS)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
@@ -354,24 +355,36 @@ def test_requests_without_the_lock_are_reported_by_their_own_process(start: Star
     assert [0, 1] == [here.sync().lock_timeout_count, there.sync().lock_timeout_count]
 
 
-def _take_over(path: Path, has_taken_over: Any) -> None:
+def _take_over(path: Path, steps: Any) -> None:
     limiter = Limiter(settings(path), MemoryStore())
     limiter.sync()
-    has_taken_over.set()
+    steps.wait()
+    steps.wait()  # until the lock is to be taken
+    limiter._table._connection.execute("BEGIN IMMEDIATE")
+    steps.wait()
     threading.Event().wait()
 
 
 @pytest.fixture
-def other(path: Path) -> Iterator[Any]:
+def steps() -> Any:
+    """Barrier of a test and the other process: it synchronises at the first step, and has the lock at the third."""
+    return multiprocessing.get_context("spawn").Barrier(2, timeout=60)
+
+
+@pytest.fixture
+def other(path: Path, steps: Any) -> Iterator[Any]:
     """A process that synchronises."""
-    context = multiprocessing.get_context("spawn")
-    has_taken_over = context.Event()
-    process = context.Process(target=_take_over, args=(path, has_taken_over))
+    process = multiprocessing.get_context("spawn").Process(target=_take_over, args=(path, steps))
     process.start()
-    assert has_taken_over.wait(timeout=60)
+    steps.wait()
     yield process
     process.kill()
     process.join()
+
+
+def stop(process: Any) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 def test_another_takes_over_at_once_from_one_that_was_killed(path: Path, other: Any) -> None:
@@ -386,8 +399,51 @@ def test_one_that_ends_sends_the_hits_while_the_one_that_synchronises_is_stopped
     store = MemoryStore()
     limiter = Limiter(settings(path), store)
     request(limiter, 1)
-    os.kill(other.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, other.pid, os.WSTOPPED | os.WNOWAIT)
+    stop(other)
     assert limiter.sync().is_elsewhere
     limiter.close()
     assert 1 == stored_hits(store)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_last_one_that_runs_tries_to_get_the_lock_of_one_that_is_stopped_before_it_logs_the_hits(
+    path: Path, other: Any, steps: Any, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """The others that end leave that to it."""
+    monkeypatch.setattr("oauth_ratelimit.counters.table.CYCLE_WAIT_S", 0.01)
+    store = MemoryStore()
+    first, last = (Limiter(settings(path), store) for _ in range(2))
+    request(first, 2)
+    request(last, 3)
+    steps.wait()
+    steps.wait()
+    stop(other)
+    with capture_logs() as logs:
+        first.close()
+        assert [] == logs
+        lead = last._table.lead
+        if is_killed:
+            monkeypatch.setattr(last._table, "lead", lambda **how: lead(**how) or other.kill() or other.join())
+        last.close()
+    undelivered = [(entry["event"], entry["hits"]) for entry in logs]
+    assert ([] if is_killed else [("hits_undelivered", 5)]) == undelivered
+    assert (5 if is_killed else 0) == stored_hits(store)
+
+
+def test_process_that_left_a_file_leaves_the_hits_in_it_to_the_others(
+    start: Start, faulty: FaultyStore, path: Path
+) -> None:
+    here, there = start(), start()
+    here.sync()
+    request(here, 2)
+    request(there, 3)
+    path.unlink()
+    faulty.is_down = True
+    here.sync()
+    with capture_logs() as logs:
+        here.close()
+    assert [] == [entry["event"] for entry in logs if entry["event"].startswith("hits_")]
+    faulty.is_down = False
+    there.sync()
+    there.sync()
+    assert 5 == stored(faulty)
