@@ -40,6 +40,7 @@ from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
+BRIEF_WAIT_S = 0.5  # the same for one beyond the share of the server's threads that may wait so long
 POLL_S = 0.05  # after which it looks again: other processes tell nobody of theirs
 RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repeated
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is released after it
@@ -107,8 +108,8 @@ class Guard:
         """Return a guess that may be checked, or the lockout that denies it.
 
         If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right,
-        unless it may not, or a share of the server's threads waits already: others need the rest. The answer does not
-        depend on whether the user exists or the password is right, so a guesser learns nothing from it.
+        unless it may not: briefly if a share of the server's threads waits already, because others need the rest. The
+        answer does not depend on whether the user exists or the password is right, so a guesser learns nothing from it.
 
         A denial of an exempt attempt, of a trusted client that has proven itself, is reported as a dry run does.
         """
@@ -183,8 +184,9 @@ class Guard:
 
     def _wait_for_room(self, guess: Guess, *, is_exempt: bool, wait_s: float) -> Lockout | None:
         """Hold a guess as soon as those that are being checked leave room for it, or return what denies it."""
-        deadline_s = time.monotonic() + wait_s
-        has_waited = False
+        begun_s = time.monotonic()
+        deadline_s = begun_s + wait_s
+        has_waited = has_place = False
         while True:
             left_s = deadline_s - time.monotonic()
             with self._settled:
@@ -197,10 +199,11 @@ class Guard:
             if lockout is None or not lockout.is_busy or left_s <= 0:
                 return lockout
             with self._settled:
-                has_place = has_waited or self._settled.has_place_for(lockout.key)
-                if has_place and settled_count == self._settled_count:
-                    self._settled.wait_for_key(lockout.key, min(left_s, POLL_S))
-            if not has_place:
+                has_place = has_place or self._settled.has_place_for(lockout.key)
+                patience_s = left_s if has_place else begun_s + BRIEF_WAIT_S - time.monotonic()
+                if patience_s > 0 and settled_count == self._settled_count:
+                    self._settled.wait_for_key(lockout.key, min(left_s, patience_s, POLL_S))
+            if patience_s <= 0:
                 return self._denial(guess.keys) or lockout
             has_waited = True
 

@@ -226,6 +226,7 @@ def test_one_of_eight_threads_waits_for_a_key_and_the_next_is_denied_for_a_secon
 ) -> None:
     """A user who logs in rightly over many connections leaves the server's other threads to everybody else."""
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 60.0)
+    monkeypatch.setattr("oauth_ratelimit.guard.BRIEF_WAIT_S", 0.01)
     checking = [own.reserve(keys) for _ in range(checked_count)]
     with ThreadPoolExecutor(7) as pool:
         start = Barrier(7)
@@ -239,6 +240,14 @@ def test_one_of_eight_threads_waits_for_a_key_and_the_next_is_denied_for_a_secon
 
     assert [1.0] * 6 == [found.decision.retry_after_s for found in denied if isinstance(found, Lockout)]
     assert [Guess] == [type(found) for found in accepted]
+
+
+def test_right_passwords_of_one_user_over_more_connections_than_may_wait_for_long_are_not_denied(own: Guard) -> None:
+    """Each check is over soon."""
+    start = Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda _: start.wait(60) >= 0 and guess(own, password(), is_right=True), range(80))
+        assert [True] * 80 == list(found)
 
 
 def test_passwords_of_one_user_are_checked_one_at_a_time_and_secrets_are_not(
@@ -304,6 +313,7 @@ def test_attempt_without_a_place_to_wait_is_denied_for_a_second_unless_wrong_gue
 
     monkeypatch.setattr(own.limiter, "hold_guess", hold_slowly)
     monkeypatch.setattr(Waiters, "has_place_for", lambda *_: False)
+    monkeypatch.setattr("oauth_ratelimit.guard.BRIEF_WAIT_S", 0.01)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(own.reserve, password())
         assert is_counting.wait(60)
