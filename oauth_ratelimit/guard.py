@@ -30,6 +30,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.host_place import HostPlace
+from oauth_ratelimit.counters.table import CHECK_S
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -43,7 +44,6 @@ WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being ch
 BRIEF_WAIT_S = 0.5  # the same for one beyond the share of the server's threads that may wait so long
 POLL_S = 0.05  # after which it looks again: other processes tell nobody of theirs
 RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repeated
-CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is released after it
 
 
 class Lockout(NamedTuple):

@@ -292,6 +292,8 @@ class Limiter:
         if left is not None:
             self._left.append(self._cycle_of(left))
         self._counter.write_postponed(now_s=self._clock())
+        if self._keeps_held:
+            self._counter.release_lost(lambda name: self._rules.part_of(key_of(name)), now_s=self._clock())
         self._left = [cycle for cycle in self._left if not cycle.finish(error=error)]
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 

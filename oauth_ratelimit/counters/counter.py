@@ -1,6 +1,8 @@
 """Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
 
+import json
 import math
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +59,9 @@ class Opened:
     is_asked: int = 0
     due_s: float = 0.0
     urgent_s: float | None = None
-    spare_s: float | None = None  # for which the first row of a held request may still wait for the file's lock
+    # Of the first row of a held request
+    spare_s: float | None = None  # for which it may still wait for the file's lock
+    guess_id: int | None = None  # by which the table knows it
 
 
 Held = tuple[Opened, ...]
@@ -155,6 +159,9 @@ class RequestCounter:
             held = tuple([each for each in opened if each.starts]) if is_held else ()
             if held:
                 held[0].spare_s = self._table.spare_s()
+                if is_guess:
+                    rows_of = [(each.name, list(each.starts.items())) for each in held]
+                    held[0].guess_id = self._table.note_guess(json.dumps(rows_of))
         if self._is_exhausted or self._lock_effect:
             self._log_noted()
         return decision, held
@@ -185,6 +192,7 @@ class RequestCounter:
                 # Most rows are as the request has left them.
                 if not self._table.write([self._confirmed(each, now_s) for each in held]):
                     self._do(Postponed(held, Step.CONFIRM), now_s)
+                self._table.forget_guess(held[0].guess_id)
             except HostLocked:
                 self._postpone(Postponed(held, Step.CONFIRM))
         self._log_noted()
@@ -233,8 +241,24 @@ class RequestCounter:
                 return
             try:
                 self._take_back(held, now_s, is_bounded=False)
+                self._table.forget_guess(held[0].guess_id)
             except HostLocked:
                 self._postpone(Postponed(held, Step.RELEASE))
+
+    def release_lost(self, part_of: Callable[[str], Part | None], *, now_s: float) -> None:
+        """Release the guesses of processes that were killed: nobody got an answer. ``part_of`` finds limits of a row.
+
+        At most ``limit`` in a window, further ones count as wrong: nobody is to guess without a limit by causing kills.
+        """
+        with suppress(sqlite3.Error, *DAMAGES):  # the next cycle tries again
+            for guess_id, found in self._table.lost_guesses():
+                with self._table.transaction():
+                    for name, frames in json.loads(found) if self._table.forget_guess(guess_id) else ():
+                        part = part_of(name)
+                        if part is not None:  # else the limits have changed, as for other series
+                            starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
+                            row = Opened(name, part, Totals(b"", now_s), starts, 0)
+                            self._do(Postponed((row,), Step.TAKE_BACK), now_s)
 
     def _take_back(self, held: Sequence[Opened], now_s: float, *, is_bounded: bool) -> bool:
         while True:
@@ -449,6 +473,8 @@ class RequestCounter:
 
     def _do(self, postponed: Postponed, now_s: float) -> None:
         """Take a step of a request."""
+        if postponed.step is not Step.HOLD:
+            self._table.forget_guess(postponed.rows[0].guess_id)
         if postponed.step in (Step.RELEASE, Step.TAKE_BACK):
             is_bounded = postponed.step is Step.TAKE_BACK
             with suppress(*DAMAGES):  # the next cycle deletes the row

@@ -24,6 +24,7 @@ from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile,
 from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, Membership, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.fork import hold_over_fork
+from oauth_ratelimit.process.identity import has_ended, identity_of
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.process.uptime import uptime_s
 
@@ -35,6 +36,7 @@ ROOMY_RATIO = 0.9  # until here
 LISTED = 1000  # rows at once: requests wait for the end
 LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, that for other threads included
 CYCLE_WAIT_S = 1.0  # longest wait of the sync cycle
+CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is released after it
 STUCK_S = 10.0  # after which a file whose lock each cycle has found taken is not used any more
 LOST = "hits in it that were not sent are lost"
 
@@ -64,6 +66,12 @@ CREATE TABLE rows (
 );
 CREATE INDEX due ON rows (due);
 CREATE INDEX urgent ON rows (urgent) WHERE urgent IS NOT NULL;
+CREATE TABLE guesses (       -- passwords and secrets that are being checked
+    id INTEGER PRIMARY KEY,
+    owner TEXT NOT NULL,      -- process that checks it
+    since REAL NOT NULL,      -- by the clock that is never set
+    rows TEXT NOT NULL        -- where it counts: names, each with its frames, as JSON
+);
 CREATE TABLE host (
     key_count INTEGER NOT NULL,
     layout INTEGER NOT NULL,
@@ -147,6 +155,7 @@ class HostTable:
         self._until_s = 0.0  # time until which the request that has the lock waits for that of the file
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
         self._was_stuck = False  # the file was given up because of its lock
+        self._identity = identity_of()
         self._process_id = os.getpid()  # last: other threads go by it
 
     @property
@@ -470,6 +479,28 @@ class HostTable:
             "AND attempt IS NULL"
         )
         return self._run(unused, (name, change)).rowcount == 1
+
+    def note_guess(self, rows: str) -> int | None:
+        """Note where a guess counts, for others if this process is killed meanwhile. None if nobody shares the rows."""
+        noted = "INSERT INTO guesses (owner, since, rows) VALUES (?, ?, ?)"
+        with suppress(HostLocked):
+            if self._connected is not None:
+                return self._run(noted, (self._identity, self.monotonic(), rows)).lastrowid
+        return None
+
+    def forget_guess(self, guess_id: int | None) -> bool:
+        """Forget a guess that was noted, and return whether it was there."""
+        with suppress(HostLocked):
+            return guess_id is not None and self._run("DELETE FROM guesses WHERE id = ?", (guess_id,)).rowcount == 1
+        return False
+
+    def lost_guesses(self) -> list[tuple[int, str]]:
+        """Return the guesses of processes that have ended, or that have not settled them in time. Takes the lock."""
+        with self.locked():
+            found = self._connection.execute("SELECT id, rows, owner, since FROM guesses").fetchall()
+        now_s = self.monotonic()
+        lost = [each for each in found if not 0 <= now_s - each[3] <= 2 * CHECK_S or has_ended(each[2])]
+        return [(guess_id, rows) for guess_id, rows, *_ in lost]
 
     def ask(self, name: str, due_s: float) -> None:
         """Note a request that is counted nowhere, so that the next cycle looks at the document; unless it is locked."""

@@ -1,5 +1,6 @@
 """The guard: which guesses are checked, counted and denied."""
 
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit import guard as guard_module
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import secret_keys
 from oauth_ratelimit.core.mode import Mode
@@ -369,3 +371,33 @@ def test_error_while_a_guess_is_counted_stops_no_other_guess(
         with pytest.raises(MemoryError):
             first.result(60)
         assert isinstance(second.result(30), Guess)
+
+
+def _check_for_ever(path: str, clock_s: float, is_checking: Any) -> None:
+    """Check as many passwords at the same time as the limit allows, without an end."""
+    guard_module.WAIT_S = 0.0
+    with a_guard(Clock(clock_s), place=named_place(path, []), **guard()) as own:
+        is_checking.put([type(own.reserve(password())) is Guess for _ in range(USER_LIMIT)])
+        Event().wait()
+
+
+def test_guesses_of_killed_processes_are_released_but_no_more_than_the_limit_in_a_window(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lock nobody out, and whoever can cause kills does not guess for ever."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    context, path = multiprocessing.get_context("spawn"), str(tmp_path / "ratelimit.db")
+    with a_guard(clock, place=named_place(path, []), **guard()) as own:
+        for may_go_on in (True, False):
+            is_checking = context.Queue()
+            process = context.Process(target=_check_for_ever, args=(path, clock(), is_checking))
+            process.start()
+            assert [True] * USER_LIMIT == is_checking.get(timeout=60)
+            own.run()
+            found = lockout_of(own, password())
+            assert found is not None and found.is_busy
+            process.kill()
+            process.join()
+            own.run()
+            found = lockout_of(own, password())
+            assert (None if may_go_on else False) is (found and found.is_busy)
