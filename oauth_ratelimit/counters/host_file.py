@@ -35,6 +35,7 @@ from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
 
+FREE_S = 0.03  # longest wait of a process that finds the file ready: another one may be stopped while it opens it
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
 ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
@@ -51,6 +52,10 @@ ALONE = "this process counts alone: each such process admits the limits once mor
 
 FileId = tuple[int, int]
 """Device and inode."""
+
+
+class OpenedByAnother(UnusableFile):
+    """Another process makes, checks or replaces the file."""
 
 
 class FileConnection(sqlite3.Connection):
@@ -116,10 +121,9 @@ class HostFile:
             if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
                 self._check_room()
             self.membership = self.membership.join(until_s)
-            with self._alone(until_s):
-                connection = self._connect(until_s)
-                if was_stuck:
-                    _check_free(connection)
+            connection = self._connect(until_s)
+            if was_stuck:
+                _check_free(connection)
         except (UnusableFile, OSError, sqlite3.Error) as exc:
             self.note_problem(exc)
             return None
@@ -193,7 +197,7 @@ class HostFile:
         try:
             while not lock(descriptor):
                 if time.monotonic() > until_s:
-                    raise UnusableFile("another process has been opening it for too long")
+                    raise OpenedByAnother("another process has been opening it for too long")
                 nap()
             yield
         finally:
@@ -202,6 +206,14 @@ class HostFile:
             os.close(descriptor)
 
     def _connect(self, until_s: float) -> FileConnection:
+        with suppress(OpenedByAnother), self._alone(time.monotonic() + FREE_S):
+            return self._connect_alone(until_s)
+        with suppress(UnusableFile, OSError, sqlite3.Error):
+            return self._connect_to_file(-inf, is_alone=False)
+        with self._alone(until_s):
+            return self._connect_alone(until_s)
+
+    def _connect_alone(self, until_s: float) -> FileConnection:
         found = _found(self.path)
         if found is not None and _id_of(found) == self._damaged:
             self._put_aside("it is damaged")
@@ -213,8 +225,9 @@ class HostFile:
             self._put_aside(str(exc))
             return self._connect_to_file(until_s)
 
-    def _connect_to_file(self, until_s: float) -> FileConnection:
-        if _found(self.path) is None:
+    def _connect_to_file(self, until_s: float, *, is_alone: bool = True) -> FileConnection:
+        """Return a connection. Raises ``UnusableFile`` without ``is_alone`` if the file is not ready."""
+        if is_alone and _found(self.path) is None:
             for suffix in (WAL, SHM):  # of a file that was removed
                 Path(self.path + suffix).unlink(missing_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -227,7 +240,7 @@ class HostFile:
         connection.bell = Bell()
         try:
             connection.bell = Bell(self.path)
-            self._prepare(connection, until_s)
+            self._prepare(connection, until_s, is_alone=is_alone)
             _check(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
             if _id_of(os.lstat(self.path)) != file_id:
                 raise UnusableFile("it was replaced while it was opened")
@@ -237,14 +250,14 @@ class HostFile:
         _connections.add(connection)
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection, until_s: float) -> None:
+    def _prepare(self, connection: sqlite3.Connection, until_s: float, *, is_alone: bool) -> None:
         """Create the tables if there are none, check whose they are, and write to them unless another process does."""
         _patiently(connection, "PRAGMA synchronous = OFF", until_s)
-        if _patiently(connection, "PRAGMA journal_mode = WAL", until_s) != "wal":
+        if _patiently(connection, f"PRAGMA journal_mode{' = WAL' if is_alone else ''}", until_s) != "wal":
             raise UnusableFile("its file system has no shared memory")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_SIZE}")
-        if not _patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
+        if is_alone and not _patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
             connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
         try:
             owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()
@@ -263,7 +276,7 @@ class HostFile:
         try:
             _patiently(connection, "BEGIN IMMEDIATE", until_s if is_new else -inf)
         except UnusableFile:
-            if is_new:
+            if is_new:  # and without ``is_alone`` another process may be making it
                 raise
             return
         for statement in _AFTER_BOOT if former_boot_id != boot_id() else ():

@@ -271,9 +271,19 @@ class HostTable:
         """
         was_held, patience_s = self._term.is_held, -inf if is_alone else self._patience_s
         try:
-            with self.transaction():
-                now_s, seen = self.monotonic(), self.max_writer_count
-                self._term.claim(self._connection, now_s, patience_s=patience_s, writer_count=seen, is_ending=is_ending)
+            # At first without the file's lock: most processes look at the term with each urgent key.
+            for lock, only_looks in ((self.locked, True), (self.transaction, False)):
+                with lock():
+                    may_lead = self._term.claim(
+                        self._connection,
+                        self.monotonic(),
+                        patience_s=patience_s,
+                        writer_count=self.max_writer_count,
+                        is_ending=is_ending,
+                        only_looks=only_looks,
+                    )
+                if not may_lead:
+                    break
             if self._term.is_held and self._connected is not None:
                 with self.locked():
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

@@ -52,8 +52,11 @@ class Term:
         patience_s: float,
         writer_count: int,
         is_ending: bool = False,
+        only_looks: bool = False,
     ) -> bool:
         """Take over unless another process holds the term, and return whether this one does.
+
+        With ``only_looks`` return whether it would, which needs no transaction.
 
         One that has not shown itself for ``patience_s`` does not hold it any more; with ``is_ending`` neither does one
         that is stopped, because this one cannot wait. ``writer_count`` is the most instances that this process has seen
@@ -68,12 +71,13 @@ class Term:
         is_own = holder == self._own and number == self._number
         is_free = holder is None or not 0 <= now_s - beat_s <= patience_s
         is_free = is_free or has_ended(holder.rpartition(" ")[0], or_is_stopped=is_ending)
-        self.is_held = is_own or is_free
+        self.is_held = self.is_held and is_own
         self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
         if not is_own:
             self.synced_s = synced_s
-        if not self.is_held:
-            return False
+        if only_looks or not (is_own or is_free):
+            return is_own or is_free
+        self.is_held = True
         if not is_own:
             self._number, self._write_count = number + 1, 0
         values = self.writer, self.writer_count, self._number, self._own, now_s, self.synced_s

@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.counters import table
+from oauth_ratelimit.counters import host_file, table
 from oauth_ratelimit.counters.host_file import LAYOUT
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
@@ -147,6 +147,26 @@ def test_request_waits_50_ms_for_a_process_that_is_stopped_and_is_counted_later(
         assert (3, 0) == (report.lock_timeout_count, limiter.sync().lock_timeout_count)
         assert not other.check("app").allowed
         assert 2 == admitted(other, client_id="new")
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_first_request_waits_for_a_process_that_is_stopped_while_it_opens_the_file_only_if_it_is_not_ready(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    """Then it counts alone until a later cycle."""
+    monkeypatch.setattr(host_file, "OPENING_S", 60.0 if is_ready else 0.01)
+    if is_ready:
+        with closing(a_limiter(path)) as other:
+            assert 4 == admitted(other, 4)
+    with closing(a_limiter(path)) as limiter:
+        with Path(f"{path}-lock").open("a") as opener:
+            fcntl.flock(opener, fcntl.LOCK_EX)
+            begun_s = time.monotonic()
+            assert (6 if is_ready else 10) == admitted(limiter)
+            assert time.monotonic() - begun_s < 20.0
+            assert is_ready is (limiter.host_problem is None)
+        limiter.sync()
+        assert limiter.host_problem is None
 
 
 def test_counts_survive_a_restart_of_the_service(path: Path) -> None:

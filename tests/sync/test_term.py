@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +24,7 @@ from oauth_ratelimit.sync.clock import MEASURE_EVERY_S
 from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.limiters import stored_hits
+from tests.support.limiters import locked, stored_hits
 
 KEY = Key("app", None)
 PATIENCE_S = 7.0  # the store's timeout and two intervals
@@ -343,6 +344,20 @@ def test_urgent_key_of_another_process_wakes_the_one_that_synchronises(start: St
     waiting.join(timeout=60)
     assert not waiting.is_alive()
     assert here.sync_urgent() is not None
+
+
+def test_process_that_does_not_synchronise_needs_no_lock_to_see_that_another_one_does(
+    start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks with each urgent key."""
+    monkeypatch.setattr("oauth_ratelimit.counters.table.CYCLE_WAIT_S", 30.0)
+    here, there = start(), start()
+    here.sync()
+    there.check("app", "ann")
+    with locked(path):
+        begun_s = time.monotonic()
+        assert there.sync_urgent() is None
+        assert time.monotonic() - begun_s < 20.0
 
 
 def test_requests_without_the_lock_are_reported_by_their_own_process(start: Start, path: Path) -> None:
