@@ -14,7 +14,7 @@ from oauth_ratelimit.core.limit_check import check_limits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import Cells, Totals, unpack
+from oauth_ratelimit.counters.hits import Cells, Totals, check_cells, unpack
 from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.table import (
     CYCLE_WAIT_S,
@@ -267,12 +267,14 @@ class RequestCounter:
                 found = self._table.read(READ_HELD, each.name)
                 if found is None:
                     continue
-                taken = Totals(found[-1] or b"", now_s)
-                if is_bounded:
+                try:
+                    taken = Totals(found[-1] or b"", now_s)
                     for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
-                        if content.estimate > tier.limit - 1:
+                        if is_bounded and content.estimate > tier.limit - 1:
                             return False
-                written.append(self._without(each, found, taken if is_bounded else None, now_s))
+                    written.append(self._without(each, found, taken if is_bounded else None, now_s))
+                except DAMAGES as exc:
+                    self._table.drop_damaged(each.name, exc)
             rest = written if is_bounded else [row for row in written if not self._is_deleted(row)]
             if not rest or self._table.write(rest):
                 return True
@@ -328,6 +330,9 @@ class RequestCounter:
                 # Others may have counted in later frames since the time was read.
                 try:
                     totals = Totals(row[0], max(now_s, self._clock()))
+                    for packed in row[2:4]:
+                        check_cells(packed)
+                    sum([number for number in row[4:] if number is not None])  # nothing but numbers has one
                 except DAMAGES as exc:
                     self._table.drop_damaged(name, exc)
                     return self._open(rows, now_s, adds=adds, is_counted=is_counted, is_guess=is_guess)
@@ -477,10 +482,7 @@ class RequestCounter:
             self._table.forget_guess(postponed.rows[0].guess_id)
         if postponed.step in (Step.RELEASE, Step.TAKE_BACK):
             is_bounded = postponed.step is Step.TAKE_BACK
-            with suppress(*DAMAGES):  # the next cycle deletes the row
-                if self._take_back(postponed.rows, now_s, is_bounded=is_bounded):
-                    return
-            if not is_bounded:
+            if self._take_back(postponed.rows, now_s, is_bounded=is_bounded) or not is_bounded:
                 return
             postponed.step = Step.CONFIRM
         while True:

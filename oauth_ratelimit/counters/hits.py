@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oauth_ratelimit.core.tier import FLAG_BITS, Content, Series, Tier, number_of, series_of
 from oauth_ratelimit.core.window import MAX_FRAMES
@@ -203,6 +203,12 @@ class Cells:
     def packed(self) -> bytes | None:
         """Return the packed hits, None if there are none."""
         return self._numbers.tobytes() or None
+
+
+def check_cells(packed: Any) -> None:
+    """Raise an exception for what are no cells: ``ValueError`` or ``TypeError``."""
+    if packed is not None and len(array("q", packed)) % _CELL:
+        raise ValueError("numbers of a cell are missing")
 
 
 def unpack(packed: bytes) -> Counted:

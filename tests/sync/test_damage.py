@@ -87,13 +87,34 @@ def test_row_that_cannot_be_unpacked_is_deleted_and_keeps_no_other_from_being_se
     assert 2 == stored(faulty, "bad")
 
 
-@pytest.mark.parametrize("value", [b"\1" * 13, b"\0" * 80, (b"\1" + b"\0" * 7) * 3 + b"\xfc" + b"\xff" * 7 + b"\0" * 8])
-def test_request_of_a_damaged_row_begins_a_new_one(limiter: Limiter, path: Path, value: bytes) -> None:
-    damage(path, "hits", value)
+NOT_CELLS = [("unsent", b"\1" * 13), ("unsent", b"\0" * 8), ("held", "text"), ("held", b"\0" * 8), ("urgent", "text")]
+NOT_HITS = [b"\1" * 13, b"\0" * 80, (b"\1" + b"\0" * 7) * 3 + b"\xfc" + b"\xff" * 7 + b"\0" * 8]
+
+
+@pytest.mark.parametrize(("column", "value"), [*(("hits", value) for value in NOT_HITS), *NOT_CELLS], ids=str)
+def test_request_of_a_damaged_row_begins_a_new_one(limiter: Limiter, path: Path, column: str, value: object) -> None:
+    damage(path, column, value)
     with capture_logs() as logs:
         assert 9 == limiter.check("bad").remaining
         assert 8 == limiter.check("bad").remaining
     assert ["host_row_damaged"] == [entry["event"] for entry in logs]
+
+
+@pytest.mark.parametrize("column", ["hits", "held", "taken"])
+@pytest.mark.parametrize("step", ["take_back", "release", "confirm", "look"])
+def test_step_of_a_held_request_whose_row_is_damaged_meanwhile_fails_nothing(
+    limiter: Limiter, path: Path, step: str, column: str
+) -> None:
+    _, held = limiter.hold("bad")
+    damage(path, column, b"\1" * 13)
+    with capture_logs() as logs:
+        if step == "look":
+            assert limiter.peek_known(Key("bad", None), ignores_held=True).allowed
+        else:
+            getattr(limiter, step)(held)
+        assert limiter.sync().error is None
+    assert {"host_row_damaged"} >= {entry["event"] for entry in logs}
+    assert limiter.check("bad").allowed
 
 
 def test_last_flush_sends_all_but_what_is_damaged(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
