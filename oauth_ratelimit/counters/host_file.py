@@ -37,7 +37,8 @@ log = get_logger(__name__)
 
 FREE_S = 0.03  # longest wait of a process that finds the file ready: another one may be stopped while it opens it
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
-ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again
+ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again; a quarter if there are few
+GROWTH_RATIO = 1 / 8  # of the file: so much room is kept for the time until the next cycle
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
 SHORTEST_NAP_S = 0.0002
@@ -134,10 +135,21 @@ class HostFile:
 
     def _check_room(self) -> None:
         """Raise ``UnusableFile`` if the file system is nearly full."""
-        found = os.statvfs(Path(self.path).parent)
-        if found.f_bavail * found.f_frsize < ROOM:
+        free, total = _space(self.path)
+        if free < min(ROOM, total // 4):
             raise UnusableFile("its file system is full")
         self._was_full = False
+
+    def is_nearly_full(self, connection: FileConnection) -> bool:
+        """Return whether new rows may fill the file system before rows are forgotten."""
+        size, unused, page_size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        with suppress(OSError):  # a file that was removed grows no more
+            log_size = Path(self.path + WAL).stat().st_size
+            free = _space(self.path)[0] + unused * page_size
+            return bool(free < max(0, MAX_LOG_SIZE - log_size) + GROWTH_RATIO * size * page_size)
+        return False
 
     def open_given_up(self) -> FileConnection | None:
         """Return a connection to look at a file that was given up after an error, if no other process uses it."""
@@ -316,6 +328,12 @@ def _check_free(connection: FileConnection) -> None:
     except sqlite3.OperationalError:
         connection.close()
         raise
+
+
+def _space(path: str) -> tuple[int, int]:
+    """Return the bytes of a file system that are free, and all."""
+    found = os.statvfs(Path(path).parent)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def _found(path: str) -> os.stat_result | None:

@@ -153,6 +153,7 @@ class HostTable:
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
         self._term_of: FileId | None = None  # the file that the term is of; None for memory
         self._until_s = 0.0  # time until which the request that has the lock waits for that of the file
+        self.is_nearly_full = False  # the file system has no room for further rows
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
         self._was_stuck = False  # the file was given up because of its lock
         self._identity = identity_of()
@@ -188,7 +189,7 @@ class HostTable:
         elif not is_in_memory:
             self._connection = open_in_memory(_SCHEMA)
             self._term, self._bell, self._term_of = Term(), Bell(), None
-        self._is_open, self._stuck_since_s = True, None
+        self._is_open, self.is_nearly_full, self._stuck_since_s = True, False, None
 
     def _close_before_fork(self) -> None:
         """Close the file, so that no connection crosses the fork, unless it could not be opened again.
@@ -364,6 +365,7 @@ class HostTable:
         try:
             connected.execute("BEGIN IMMEDIATE")
             connected.execute("COMMIT")
+            self.is_nearly_full = file.is_nearly_full(connected)
         except sqlite3.Error as exc:
             now_s = time.monotonic()
             self._stuck_since_s = self._stuck_since_s or now_s
@@ -391,7 +393,7 @@ class HostTable:
     def drop_damaged(self, name: str, exc: Exception) -> None:
         """Delete a row that cannot be unpacked, and log it. Raises ``HostLocked``: who finds it next tries again."""
         self._run("DELETE FROM rows WHERE name = ?", (name,))
-        log.error("host_row_damaged", key=logged_name(name), reason=f"{type(exc).__name__}: {exc}", effect=LOST)
+        log.error("host_row_damaged", key=logged_name(f"{name}"), reason=f"{type(exc).__name__}: {exc}", effect=LOST)
 
     @contextmanager
     def locked(self, wait_s: float | None = None) -> Iterator[None]:
@@ -460,7 +462,7 @@ class HostTable:
         added = (
             "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
         )
-        most = inf if has_room else self.max_keys
+        most = inf if has_room else 0 if self.is_nearly_full else self.max_keys
         self._run(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
             self.wake()
@@ -635,6 +637,8 @@ class HostTable:
     def excess_count(self) -> int:
         """Return the number of rows to forget, to make room for new ones."""
         count = self.key_count()
+        if self.is_nearly_full:
+            return count - int(count * ROOMY_RATIO)
         return 0 if count < self.max_keys * FEWEST_FREE else count - int(self.max_keys * ROOMY_RATIO)
 
     def count_waiting(self, now_s: float, until_s: float) -> int:

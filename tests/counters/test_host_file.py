@@ -355,13 +355,35 @@ def test_full_disk_costs_no_request_and_the_file_is_used_again_when_there_is_roo
         "found = [all([limiter.check(f'client-{number}').allowed for number in range(500)])]\n"
         "found += [limiter.host_problem is not None, admitted(limiter)]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
-        "room = host_file.ROOM\n"
-        "for host_file.ROOM in (2**60, room):\n"
+        "space = host_file._space\n"
+        "for host_file._space in (lambda _: (2**20, 2**24), space):\n"
         "    limiter.sync()\n"
         "    found += [limiter.host_problem, admitted(limiter)]\n"
         "print(found)\n"
     )
     assert "[True, True, 10, 'its file system is full', 0, None, 9]" == _run(code, path)
+
+
+def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it each process would count alone. Requests of new keys count nowhere meanwhile."""
+    free = 2**30
+    monkeypatch.setattr(host_file, "_space", lambda _: (free, 2**30))
+    with capture_logs() as logs, closing(a_limiter(path, window="1s")) as limiter:
+        for number in range(200):
+            limiter.check(f"client-{number}")
+        assert 200 == limiter.sync().key_count
+        free = 0
+        for key_count in (180, 162):
+            assert key_count == limiter.sync().key_count
+        assert (9, 30) == (admitted(limiter, client_id="client-199"), admitted(limiter, client_id="new"))
+        assert ["the file system of the host's file is full"] == [
+            entry["reason"] for entry in logs if entry["event"] == "keys_exhausted"
+        ]
+        free = 2**30
+        limiter.sync()
+        assert (10, None) == (admitted(limiter, client_id="new"), limiter.host_problem)
 
 
 def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
