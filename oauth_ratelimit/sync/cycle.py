@@ -14,7 +14,6 @@ from itertools import chain, islice
 from math import inf
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters.rules import RuleBook, is_total_scope, key_of, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
@@ -299,7 +298,8 @@ class SyncCycle:
         return min(
             (
                 reading.read_gap_s(
-                    _filling_of(tier, content),
+                    tier,
+                    content,
                     quiet_s=0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s,
                     found_rate=self._found_rates.get(replica.name, 0.0),
                     writer_count=replica.writer_count,
@@ -452,20 +452,6 @@ class SyncCycle:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks(self._table.all_names(), part)
-
-
-def _filling_of(tier: Tier, content: Content) -> reading.Filling:
-    is_denied = content.estimate > tier.limit - 1
-    return reading.Filling(
-        limit=tier.limit,
-        estimate=content.estimate,
-        current=content.current,
-        past=content.past,
-        frame_count=tier.frame_count,
-        frame_s=tier.frame_s,
-        left_s=content.left_s,
-        opens_after_s=tier.retry_after_s(content, cost=1) if is_denied else 0.0,
-    )
 
 
 def is_total(name: str) -> bool:

@@ -4,22 +4,24 @@ from math import inf
 
 import pytest
 
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.sync import reading
-from oauth_ratelimit.sync.reading import Filling
+from tests.support.limiters import a_policy
+
+Filling = tuple[Tier, Content]
 
 
-def a_filling(
-    *past: int, current: int = 0, limit: int = 10, opens_after_s: float = 0.0, left_s: float = 6.0
-) -> Filling:
+def a_filling(*past: int, current: int = 0, limit: int = 10, left_s: float = 6.0) -> Filling:
     """Return ten frames of 6 s, the newest first."""
-    return Filling(limit, current + sum(past), current, past, 10, 6, left_s, opens_after_s)
+    return Tier(a_policy(limit, frames=10), Mode.ENFORCE), Content(current + sum(past), current, past, left_s)
 
 
 def gap_s(
     filling: Filling, *, quiet_s: float = 20.0, writers: int = 2, instances: int = 2, found: float = 0.0
 ) -> float:
     return reading.read_gap_s(
-        filling,
+        *filling,
         quiet_s=quiet_s,
         found_rate=found,
         writer_count=writers,
@@ -44,14 +46,14 @@ def test_key_that_others_write_is_read_from_a_quarter_of_its_limit_on(used: int,
 
 
 def test_rate_is_the_mean_of_the_window_where_hits_come_alone() -> None:
-    assert pytest.approx(6 / 60) == reading.hit_rate(a_filling(1, 0, 1, 1, 0, 1, 1, 1))
+    assert pytest.approx(6 / 60) == reading.hit_rate(*a_filling(1, 0, 1, 1, 0, 1, 1, 1))
 
 
 def test_rate_is_twice_that_around_a_hit_in_a_burst() -> None:
     """Each of four hits has three others within 6 s."""
-    assert pytest.approx(2 * 3 / 6) == reading.hit_rate(a_filling(4))
-    assert pytest.approx(2 * 3 / 0.5) == reading.hit_rate(a_filling(current=4))
-    assert pytest.approx(2 * 3 / 2) == reading.hit_rate(a_filling(current=4, left_s=4.0))
+    assert pytest.approx(2 * 3 / 6) == reading.hit_rate(*a_filling(4))
+    assert pytest.approx(2 * 3 / 0.5) == reading.hit_rate(*a_filling(current=4))
+    assert pytest.approx(2 * 3 / 2) == reading.hit_rate(*a_filling(current=4, left_s=4.0))
 
 
 @pytest.mark.parametrize(
@@ -62,26 +64,26 @@ def test_rate_that_a_read_has_found(hits: int, passed_s: float, expected: float)
 
 
 def test_key_is_read_when_others_have_probably_used_up_a_part_of_the_room() -> None:
-    assert pytest.approx(1.6) == reading.filled_after_s(a_filling(6), 1.0)
+    assert pytest.approx(1.6) == reading.filled_after_s(*a_filling(6), 1.0)
 
 
 def test_hits_that_leave_the_window_make_room() -> None:
     """Of the six hits of the oldest frame one leaves each second: 1 * t = 0.4 * (4 + t)."""
     filling = a_filling(*[0] * 9, 6)
-    assert pytest.approx(8 / 3) == reading.filled_after_s(filling, 1.0)
-    assert inf == reading.filled_after_s(filling, 0.05)
+    assert pytest.approx(8 / 3) == reading.filled_after_s(*filling, 1.0)
+    assert inf == reading.filled_after_s(*filling, 0.05)
 
 
 def test_key_that_denies_is_not_read_before_it_has_room_again() -> None:
     """One hit of ten leaves each 0.6 s; the others begin to use up the room when there is some: t - 0.6 = 2 t / 3."""
-    filling = a_filling(*[0] * 9, 10, opens_after_s=0.6)
-    assert pytest.approx(1.8) == reading.filled_after_s(filling, 1.0)
-    assert 0.6 <= reading.filled_after_s(filling, 100.0) < 0.61
+    filling = a_filling(*[0] * 9, 10)
+    assert pytest.approx(1.8, abs=1e-4) == reading.filled_after_s(*filling, 1.0)
+    assert 0.6 <= reading.filled_after_s(*filling, 100.0) < 0.61
 
 
 def test_all_instances_together_read_at_most_ten_times_for_a_hit() -> None:
     filling = a_filling(9)
-    rate = reading.hit_rate(filling)
+    rate = reading.hit_rate(*filling)
     assert pytest.approx(1 / rate) == gap_s(filling, writers=10)
     assert pytest.approx(10 / rate) == gap_s(filling, writers=100)
 
