@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import token_authenticated, token_revoked
+from authlib.oauth2 import AuthorizationServer
 from flask import Flask, Response, abort, current_app
+from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, username_of
@@ -20,6 +22,7 @@ from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.observe.observer import Callbacks, Hook
 from oauth_ratelimit.process.log import get_logger
 
+INTEGRATIONS = "authlib.integrations."
 MIDDLEWARE = f"{EXTENSION}.middleware"  # in app.extensions: an application is wrapped once
 
 SUPPORTED = (
@@ -113,8 +116,7 @@ class OAuthRateLimit:
         servers = list(server) if isinstance(server, list | tuple) else [server]
         if app is None or server is None or not servers:
             raise TypeError("OAuthRateLimit needs both the Flask application and its Authlib server")
-        for one in servers:
-            check_supported(app, one)
+        servers = supported_servers(app, servers)
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_off = is_switched_off()
@@ -126,7 +128,8 @@ class OAuthRateLimit:
             is_switched_off=is_off,
         )
         for one in servers:
-            attach(one)
+            with app_limiter.fail_open("check_failed"):  # a class may forbid it
+                attach(one)
         token_authenticated.connect(limit_token_owner, weak=False)  # connects once, however often this is called
         token_revoked.connect(_forget_tokens, weak=False)
         app.extensions[EXTENSION] = app_limiter
@@ -195,15 +198,23 @@ def _forget_tokens(_sender: Any, client: Any = None, token: Any = None, **_extra
         OAuthRateLimit.forget_tokens(token.client_id)
 
 
-def check_supported(app: Any, server: Any) -> None:
-    """Raise ``TypeError`` unless these are a Flask application and a server for Flask."""
-    if isinstance(server, Flask):
+def supported_servers(app: Any, servers: list[Any]) -> list[Any]:
+    """Return the servers themselves instead of proxies.
+
+    Raises:
+        TypeError: These are no Flask application and servers of Authlib for Flask.
+    """
+    if any(isinstance(server, Flask) for server in servers):
         raise TypeError(f"the application comes first, then the server. {SUPPORTED}")
     if not isinstance(app, Flask):
         raise TypeError(f"got {_type_name(app)} as the application. {SUPPORTED}")
-    for parent in type(server).__mro__:
-        if parent.__module__.startswith("authlib.integrations.") and ".flask_" not in parent.__module__:
-            raise TypeError(f"got {_type_name(server)} as the server, which is not for Flask. {SUPPORTED}")
+    with app.app_context():
+        servers = [server._get_current_object() if type(server) is LocalProxy else server for server in servers]
+    for server in servers:
+        others = (kind.__module__ for kind in type(server).__mro__ if ".flask_" not in kind.__module__)
+        if not isinstance(server, AuthorizationServer) or any(each.startswith(INTEGRATIONS) for each in others):
+            raise TypeError(f"got {_type_name(server)} as the server, which is not Authlib's for Flask. {SUPPORTED}")
+    return servers
 
 
 def _type_name(value: Any) -> str:

@@ -1,10 +1,11 @@
-"""Hooks on Authlib's server: a mixin that overrides eight of its methods.
+"""Hooks on Authlib's server: what happens around eight of its methods.
 
 Authlib's grants call ``generate_token`` after client and user are authenticated and before anything is saved, deleted
 or revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
 """
 
 from collections.abc import Iterable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -30,10 +31,130 @@ from oauth_ratelimit.flask_authlib.request_state import (
     new_state,
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.server_methods import HookedMethod, MethodCall, MethodHook
 from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall
 
 REVOCATION = "revocation"
+ASKED = ("grant_type", "client", "user")  # arguments of generate_token that decide
 WITHOUT_SERVER = "it neither generates nor saves its token through the server: call self.save_token(token)"
+
+
+def _create_token_response(call: MethodCall) -> Any:
+    """Open the state of a token request, and report a token that was issued without a decision."""
+    state = new_state()
+    outer = TOKEN_STATE.set(state)
+    try:
+        response = call()
+        return response if state is None else _end_token_request(state, response)
+    finally:
+        TOKEN_STATE.reset(outer)
+        if state is not None:
+            state.close()
+
+
+def _get_token_grant(call: MethodCall) -> Any:
+    """Prepare the grant of a token request.
+
+    If the route took ``create_token_response`` before the hooks were added, the request's state is opened here.
+    """
+    state = TOKEN_STATE.get() or _open_late()
+    grant = call()
+    if state is not None:
+        state.grant = grant
+        if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
+            guard_assertion(state.app_limiter, grant)
+    return grant
+
+
+def _create_authorization_response(call: MethodCall) -> Any:
+    """Open the state of an authorization request, unless the application leaves those unlimited."""
+    state = new_state(is_authorize=True, grant=call.argument("grant"))
+    outer = TOKEN_STATE.set(state)
+    try:
+        return call()
+    finally:
+        TOKEN_STATE.reset(outer)
+        if state is not None:
+            state.close()
+
+
+def _generate_token(call: MethodCall) -> Any:
+    """Decide before a token is generated, or give out one again."""
+    state = current_state()
+    if state is not None:
+        asked = None
+        with state.app_limiter.fail_open("check_failed"):
+            asked = _token_of(call)
+        if asked is not None:
+            state.limit(*asked)
+        if state.reuse is not None:
+            return state.reuse.generate(call)
+    return call()
+
+
+def _save_token(call: MethodCall) -> Any:
+    """Decide before a token is saved, where ``generate_token`` could not, and record its lifetime."""
+    state = current_state()
+    if state is None:
+        return call()
+    if state.denial is not None:
+        raise state.denial
+    if not state.is_decided:
+        client, user, grant_type = _facts_of(state.app_limiter, call.argument("request"))
+        if client is not None:
+            state.limit(client, user, grant_type)
+    token = call.argument("token")
+    if state.reuse is not None and state.reuse.is_saved_already(token):
+        return None
+    saved = call()
+    if state.hit is not None:
+        state.hit.is_saved = True
+    if state.reuse is not None:
+        state.reuse.note_saved(token)
+    state.note_lifetime(token)
+    return saved
+
+
+def _authenticate_client(call: MethodCall) -> Any:
+    """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
+    endpoint = call.argument("endpoint", TOKEN_ENDPOINT)
+    state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
+    found = limited_request() if state is None else (state.app_limiter, state.response)
+    app_limiter = None if found is None else found[0]
+    request = call.argument("request")
+    if app_limiter is None or not app_limiter.live.current.is_guarded:
+        client = call()
+    else:
+        with app_limiter.fail_open("guard_failed"):
+            _hook_look_up(call.server)
+        methods = list(call.argument("methods"))  # what yields them once is read twice
+        client = authenticate_guarded(app_limiter, call.replace("methods", methods), methods)
+        if endpoint == TOKEN_ENDPOINT:
+            reserve_password(client, request)
+    if endpoint == TOKEN_ENDPOINT or app_limiter is None:
+        return client
+    if getattr(request, "auth_method", None) != NO_SECRET:
+        if endpoint == REVOCATION:
+            app_limiter.forget_tokens(client)
+        limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
+    return client
+
+
+def _query_client(call: MethodCall) -> Any:
+    """Have the guard count a client that Authlib looks up to check its secret."""
+    return look_up(lambda _: call(), call.argument("client_id"))
+
+
+def _handle_error_response(call: MethodCall) -> Any:
+    """Count a wrong password, and redirect a denial at the authorization endpoint."""
+    state = current_state()
+    if state is not None:
+        error = call.argument("error")
+        state.settle_guess(error)
+        if state.is_authorize and isinstance(error, RateLimited):
+            with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
+                _redirect_denial(state, error, call.argument("request"))
+    return call()
 
 
 class RateLimitMixin:
@@ -42,134 +163,55 @@ class RateLimitMixin:
     ``OAuthRateLimit.init_app`` adds it to a server that does not have it, and without ``init_app`` it does nothing.
     """
 
-    def create_token_response(self, request: Any = None) -> Any:
-        """Open the state of a token request, and report a token that was issued without a decision."""
-        state = new_state()
-        outer = TOKEN_STATE.set(state)
-        try:
-            response = super().create_token_response(request)  # type: ignore[misc]  # Authlib's
-            return response if state is None else _end_token_request(state, response)
-        finally:
-            TOKEN_STATE.reset(outer)
-            if state is not None:
-                state.close()
-
-    def get_token_grant(self, request: Any) -> Any:
-        """Prepare the grant of a token request.
-
-        If the route took ``create_token_response`` before the mixin was added, the request's state is opened here.
-        """
-        state = TOKEN_STATE.get() or _open_late()
-        grant = super().get_token_grant(request)  # type: ignore[misc]
-        if state is not None:
-            state.grant = grant
-            if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
-                guard_assertion(state.app_limiter, grant)
-        return grant
-
-    def create_authorization_response(
-        self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Open the state of an authorization request, unless the application leaves those unlimited."""
-        state = new_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
-        outer = TOKEN_STATE.set(state)
-        try:
-            return super().create_authorization_response(request, grant_user, *args, **kwargs)  # type: ignore[misc]
-        finally:
-            TOKEN_STATE.reset(outer)
-            if state is not None:
-                state.close()
-
-    def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Decide before a token is generated, or give out one again."""
-        state = current_state()
-        if state is not None:
-            call = GenerateCall(self, args, kwargs) if grant_type == CLIENT_CREDENTIALS else None
-            state.limit(client, user, grant_type, call)
-            if state.reuse is not None:
-                generate = partial(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
-                return state.reuse.generate(generate)
-        return super().generate_token(grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
-
-    def save_token(self, token: Any, request: Any) -> Any:
-        """Decide before a token is saved, for grants that generate it themselves, and record its lifetime."""
-        state = current_state()
-        if state is None:
-            return super().save_token(token, request)  # type: ignore[misc]
-        if state.denial is not None:
-            raise state.denial
-        if not state.is_decided:
-            client, user, grant_type = _facts_of(state.app_limiter, request)
-            if client is not None:
-                state.limit(client, user, grant_type)
-        if state.reuse is not None and state.reuse.is_saved_already(token):
-            return None
-        saved = super().save_token(token, request)  # type: ignore[misc]
-        if state.hit is not None:
-            state.hit.is_saved = True
-        if state.reuse is not None:
-            state.reuse.note_saved(token)
-        state.note_lifetime(token)
-        return saved
-
-    def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
-        state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
-        found = limited_request() if state is None else (state.app_limiter, state.response)
-        app_limiter = None if found is None else found[0]
-        if app_limiter is None or not app_limiter.live.current.is_guarded:
-            client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
-        else:
-            methods = list(methods)  # what yields them once is read twice
-            authenticate = partial(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
-            client = authenticate_guarded(app_limiter, authenticate, methods)
-            if endpoint == TOKEN_ENDPOINT:
-                reserve_password(client, request)
-        if endpoint == TOKEN_ENDPOINT or app_limiter is None:
-            return client
-        if getattr(request, "auth_method", None) != NO_SECRET:
-            if endpoint == REVOCATION:
-                app_limiter.forget_tokens(client)
-            limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
-        return client
-
-    def query_client(self, client_id: str) -> Any:
-        """Have the guard count a client that Authlib looks up to check its secret."""
-        return look_up(super().query_client, client_id)  # type: ignore[misc]
-
-    def handle_error_response(self, request: Any, error: Any) -> Any:
-        """Count a wrong password, and redirect a denial at the authorization endpoint."""
-        state = current_state()
-        if state is not None:
-            state.settle_guess(error)
-            if state.is_authorize and isinstance(error, RateLimited):
-                with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
-                    _redirect_denial(state, error, request)
-        return super().handle_error_response(request, error)  # type: ignore[misc]
+    create_token_response: Any = MethodHook(_create_token_response, "request", nests=True)
+    get_token_grant: Any = MethodHook(_get_token_grant, "request")
+    create_authorization_response: Any = MethodHook(
+        _create_authorization_response, "request", "grant_user", "grant", nests=True
+    )
+    generate_token: Any = MethodHook(_generate_token, "grant_type", "client", "user", "scope", "expires_in")
+    save_token: Any = MethodHook(_save_token, "token", "request")
+    authenticate_client: Any = MethodHook(_authenticate_client, "request", "methods", "endpoint")
+    query_client: Any = MethodHook(_query_client, "client_id")
+    handle_error_response: Any = MethodHook(_handle_error_response, "request", "error")
 
 
 def attach(server: Any) -> None:
-    """Add the mixin to the class of this one server. A server that has it stays as it is.
-
-    Raises:
-        TypeError: This is no Authlib authorization server, or a method is set on the object, where it hides the hook.
-    """
-    hooked = [name for name in vars(RateLimitMixin) if not name.startswith("_")]
-    if missing := [name for name in hooked if not callable(getattr(server, name, None))]:
-        raise TypeError(f"expected an Authlib AuthorizationServer, got {server!r}, which has no {', '.join(missing)}")
-    if hidden := [name for name in hooked if name in vars(server)]:
-        raise TypeError(f"define {', '.join(hidden)} in a class instead of on {server!r}, where it bypasses the limits")
-    if not isinstance(server, RateLimitMixin):
-        kind = server.__class__
-        server.__class__ = type(kind.__name__, (RateLimitMixin, kind), {"__module__": kind.__module__})
-        if getattr(server, "_client_auth", None) is not None:  # Authlib's, which has kept the method without the hook
-            server._client_auth.query_client = server.query_client
+    """Put the hooks on the class of this one server, before all that its class and the object define."""
+    kind = server.__class__
+    hooks = {name: hook for name, hook in vars(RateLimitMixin).items() if isinstance(hook, MethodHook)}
+    if all(isinstance(getattr(kind, name), MethodHook) for name in hooks):
+        return
+    names: dict[str, Any] = {"__module__": kind.__module__}
+    if issubclass(kind, RateLimitMixin):  # and overrides its methods
+        server.__class__ = type(kind.__name__, (kind,), names | {name: copy(hook) for name, hook in hooks.items()})
+    else:
+        server.__class__ = type(kind.__name__, (RateLimitMixin, kind), names)
 
 
 def has_grant(servers: Iterable[Any], grant_type: str) -> bool:
     """Return True if a grant type is registered with one of an application's servers."""
     grants = (grant for server in servers for grant, _ in getattr(server, "_token_grants", ()))
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant in grants)
+
+
+def _token_of(call: MethodCall) -> tuple[Any, Any, str, GenerateCall | None] | None:
+    """Return client, user, grant type and call of a token that is to be generated; None if the call shows not all."""
+    client, grant_type = call.argument("client"), call.argument("grant_type")
+    if not (call.shows("user") and isinstance(grant_type, str) and callable(getattr(client, "get_client_id", None))):
+        return None
+    generate = None
+    if grant_type == CLIENT_CREDENTIALS:
+        others = {name: value for name, value in call.named_arguments().items() if name not in ASKED}
+        generate = GenerateCall(call.server, (), others)
+    return client, call.argument("user"), grant_type, generate
+
+
+def _hook_look_up(server: Any) -> None:
+    """Put the hook around the look-up of clients that Authlib has kept, which may have been before it was there."""
+    kept: Any = getattr(server, "_client_auth", None)
+    query = getattr(kept, "query_client", None)
+    if query is not None and not isinstance(query, HookedMethod):
+        kept.query_client = RateLimitMixin.query_client.around(server, query)
 
 
 def _open_late() -> RequestState | None:

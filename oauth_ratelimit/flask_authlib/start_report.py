@@ -13,6 +13,7 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.grant_type import IMPLICIT
 from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
@@ -24,7 +25,7 @@ log = get_logger(__name__)
 class StartReport:
     """Logs ``ratelimit_started`` when the worker of a process starts, which is with its first token request.
 
-    The servers are those that were passed to the extension. Others are limited if they have the mixin.
+    The servers are those that were passed to the extension. All that have the mixin are limited.
     """
 
     app: Flask
@@ -47,16 +48,17 @@ class StartReport:
             store=store_text(settings.store),
             host=host_path or NO_FILE,
             trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),
+            servers=[f"{_name_of(server)}: {_deciding_hook(server)}" for server in self._limited()],
             grants=list(dict.fromkeys([*limited, *(front_channel if authorize_endpoint else ())])),
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),
         )
         self.warn(settings)
-        for server in _servers_used_by(self.app):
+        for server in self._all_servers():
             if not isinstance(server, self.mixin):
-                kind, grants = type(server), [_type_of(grant) for grant, _ in server._token_grants]
+                grants = [_type_of(grant) for grant, _ in server._token_grants]
                 log.warning(
                     "server_unlimited",
-                    server=f"{kind.__module__}.{kind.__qualname__}",
+                    server=_name_of(server),
                     grants=[name for name in grants if name],
                     hint="pass it, too: OAuthRateLimit(app, [server, other]); or derive its class from RateLimitMixin",
                 )
@@ -94,9 +96,23 @@ class StartReport:
         return [grant for server in self._limited() for grant, _ in getattr(server, attribute, ())]
 
     def _limited(self) -> list[Any]:
-        """Return the servers that were passed, and others with the mixin."""
-        others = [server for server in _servers_used_by(self.app) if isinstance(server, self.mixin)]
-        return [*self.servers, *(server for server in others if server not in self.servers)]
+        """Return the servers with the mixin, which those that were passed have unless their class forbids it."""
+        return [server for server in self._all_servers() if isinstance(server, self.mixin)]
+
+    def _all_servers(self) -> list[Any]:
+        used = _servers_used_by(self.app)
+        return [*self.servers, *(server for server in used if server not in self.servers)]
+
+
+def _name_of(server: Any) -> str:
+    return f"{type(server).__module__}.{type(server).__qualname__}"
+
+
+def _deciding_hook(server: Any) -> str:
+    """Return the method whose arguments name client, user and grant type. Only in the first a token can be reused."""
+    method = getattr(server, "generate_token", None)
+    shows = isinstance(method, HookedMethod) and method.shows("grant_type", "client", "user")
+    return "generate_token" if shows else "save_token"
 
 
 def _type_of(grant: Any) -> str | None:

@@ -117,12 +117,6 @@ class Starlette:
     extensions: dict[str, Any]
 
 
-def patched(server: Any) -> Any:
-    """Return a server on which a method was replaced, so that ours would not be called."""
-    server.generate_token = lambda *_, **__: {"access_token": "mine"}
-    return server
-
-
 class DjangoServer(AuthorizationServer):  # type: ignore[misc]
     """Authlib's server for Django has the same methods as the one for Flask."""
 
@@ -137,14 +131,13 @@ class DjangoServer(AuthorizationServer):  # type: ignore[misc]
             r"got .*Starlette as the application\. OAuthRateLimit supp",
         ),
         (lambda app, server: (app.wsgi_app, server), "others can call oauth_ratelimit.Limiter"),
-        (lambda app, server: (app, DjangoServer()), "DjangoServer as the server, which is not for Flask"),
+        (lambda app, server: (app, DjangoServer()), "DjangoServer as the server, which is not Authlib's for Flask"),
         (lambda app, server: (server, app), "the application comes first"),
         (lambda app, server: (app, None), "needs both"),
         (lambda app, server: (None, server), "needs both"),
-        (lambda app, server: (app, "server"), "expected an Authlib AuthorizationServer, got 'server', which has no"),
-        (lambda app, server: (app, patched(server)), "define generate_token in a class instead of on"),
+        (lambda app, server: (app, "server"), "got builtins.str as the server, which is not Authlib's for Flask"),
     ],
-    ids=["Starlette", "WSGI", "Django", "swapped", "no server", "no application", "text", "hidden method"],
+    ids=["Starlette", "WSGI", "Django", "swapped", "no server", "no application", "text"],
 )
 def test_what_is_not_supported_is_refused(arguments: Any, message: str) -> None:
     app = make_app()

@@ -145,11 +145,14 @@ def test_a_second_token_in_one_request_is_not_the_one_that_was_given_out_again(
 
 
 @pytest.mark.parametrize("saved", [None, "text", LocalProxy(Mock(side_effect=RuntimeError))], ids=range(3))
-def test_any_object_may_be_saved_in_place_of_a_token(site: ReuseSite, saved: Any) -> None:
-    server, hook = site.servers[0], site.servers[0].save_token
+def test_any_object_may_be_saved_in_place_of_a_token(
+    site: ReuseSite, monkeypatch: pytest.MonkeyPatch, saved: Any
+) -> None:
     site.use_up()
-    server._save_token = lambda *_: None
-    server.save_token = lambda _token, request: hook(saved, request)
+    site.servers[0]._save_token = lambda *_: None
+    monkeypatch.setattr(
+        ClientCredentialsGrant, "save_token", lambda grant, _: grant.server.save_token(saved, grant.request)
+    )
     assert [site.ask(name).status_code for name in "ab"] == [429, 200]
 
 

@@ -50,6 +50,7 @@ def test_first_request_logs_once_what_applies() -> None:
         "store": "none: nothing is shared with other hosts",
         "host": "none: this process shares no file",
         "trusted_clients": ["our-own-app"],
+        "servers": ["authlib.integrations.flask_oauth2.authorization_server.AuthorizationServer: generate_token"],
         "grants": ["client_credentials", "refresh_token"],
         "unprotected_grants": {},
     } == entry
