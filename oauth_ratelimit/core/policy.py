@@ -1,7 +1,7 @@
 """Policies, and the set of them that applies to a client."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
@@ -186,15 +186,16 @@ class PolicySet(NamedTuple):
         client, plan = self.rules_of(client_id)
         return list({**self.grants, **plan.grants, **client.grants})
 
-    def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
+    def endpoint_of(self, name: str | None, *, paths: Iterable[str], method: str) -> str | None:
         """Return the configured endpoint that a request belongs to, None if there is none.
 
-        One with path patterns is found by them, any other by its name in the web framework or the OAuth server. The
-        first in the configuration wins. HEAD counts as GET, because servers answer it with the same work.
+        One with path patterns is found by them, in any of the ways to write the path; any other by its name in the web
+        framework or the OAuth server. The first in the configuration wins. HEAD counts as GET, because servers answer
+        it with the same work.
         """
         accepted = {method, "GET"} if method == "HEAD" else {method}
         for key, rules in self.endpoints.items():
-            is_found = matches_any(rules.paths, path) if rules.paths else key == name
+            is_found = any(matches_any(rules.paths, path) for path in paths) if rules.paths else key == name
             if is_found and (not rules.methods or not accepted.isdisjoint(rules.methods)):
                 return key
         return None

@@ -39,7 +39,7 @@ EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
 LOG_INTERVAL_S = 10.0  # between two log lines about the same problem
 UNCOUNTED = (
     "requests go on without a limit until this is corrected: it must not raise, and names are text; "
-    "OAuthRateLimit(username_of=..., caller_of=...) name users and callers"
+    "OAuthRateLimit(client_id_of=..., username_of=..., caller_of=...) name clients, users and callers"
 )
 
 TAKEN_BACK = "the application failed before it saved a token, so the request does not count"
@@ -76,6 +76,11 @@ class LimitAnswer(NamedTuple):
     record: DecidedRequest | None = None  # for statistics
     quota_headers: QuotaHeaders = ()
     hit: "HeldHit | None" = None  # to be settled once the response is known
+
+
+def client_id_of(client: Any) -> str:
+    """Return what a client of Authlib's calls itself."""
+    return f"{client.get_client_id()}"
 
 
 def username_of(user: Any) -> str:
@@ -121,6 +126,7 @@ class AppLimiter:
 
     live: LiveSettings
     _: KW_ONLY
+    client_id_of: Callable[[Any], str]
     username_of: Callable[[Any], str]
     caller_of: Callable[[Any], Any]
     callbacks: Callbacks
@@ -189,6 +195,17 @@ class AppLimiter:
         # As text, because structlog may render local variables with a traceback, the client's secret included.
         self.log.error(event, error=error, traceback="".join(traceback.format_exception(exc)), **facts)
 
+    def checked_client_id_of(self, client: Any) -> str:
+        """Return the name under which a client is counted.
+
+        Raises:
+            Exception: The application's function has failed, or did not return a name. See ``log_uncounted``.
+        """
+        client_id = self.client_id_of(client)
+        if client_id is None or client_id == "":
+            raise TypeError("client_id_of must name the client")
+        return f"{client_id}"
+
     def checked_username_of(self, user: Any) -> str | None:
         """Return the name of a user; None while nothing is decided.
 
@@ -204,9 +221,10 @@ class AppLimiter:
 
     def check(
         self,
-        client: Any,
+        client_id: str,
         username: str | None,
         *,
+        client: Any = None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
         reuse_request: ReuseRequest | None = None,
@@ -214,15 +232,14 @@ class AppLimiter:
     ) -> LimitAnswer:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
-        ``reuse_request`` is None unless its token may be given out again. With ``holds``, a request within its limits
-        is to be settled.
+        ``reuse_request`` is None unless the token of the ``client`` may be given out again. With ``holds``, a request
+        within its limits is to be settled.
         """
         if self.is_switched_off:
             return LimitAnswer()
         settings = self.live.current
         reuse = partition = record = hit = None
         try:  # not ``fail_open``: this is the hot path
-            client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
             begun_s = time.perf_counter()
             limiter, held = worker.limiter, Held()
@@ -264,13 +281,12 @@ class AppLimiter:
         """Note the lifetime of the token that was issued for a request, as the token says it."""
         self._running_worker().observer.note_lifetime(record, lifetime_s)
 
-    def forget_tokens(self, client: Any) -> None:
+    def forget_tokens(self, client_id: str) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.
 
         Here also where nothing is reused now: it may have been, and may be again.
         """
         with self.fail_open("reuse_failed"):
-            client_id = f"{client.get_client_id()}"
             if client_id and not self.is_switched_off:  # no client has an empty name, which means all
                 self._running_worker().tokens.revoke(client_id)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from flask import request
 
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, username_of
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, client_id_of, username_of
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
     keep_state,
@@ -31,10 +31,6 @@ class Caller(NamedTuple):
 
     client_id: str
     username: str | None
-
-    def get_client_id(self) -> str:
-        """Return the client's id, as Authlib's clients do."""
-        return self.client_id
 
 
 def limit_token_owner(_sender: Any, token: Any = None, **_extra: Any) -> None:
@@ -64,35 +60,57 @@ def limit_caller(find_caller: Callable[[AppLimiter], Caller | None], *, authlib_
     if state is None:
         try:
             caller = find_caller(app_limiter)
-            username = None if caller is None or caller.username is None else caller.username + ""  # it may be a proxy
+            if caller is None:
+                raise LookupError("the token names no client")
+            username = None if caller.username is None else caller.username + ""  # it may be a proxy
         except Exception as exc:  # noqa: BLE001  # an error in a callback does not keep a request from its answer
-            app_limiter.log_uncounted("caller_of" if authlib_name is None else "get_client_id", exc)
+            app_limiter.log_uncounted("caller_of" if authlib_name is None else "client_id_of", exc)
             return
-        state = None if caller is None else new_state()
+        state = new_state()
         if state is None:
             return
         keep_state(state, endpoint)
-        state.follow(app_limiter.check(caller, username, endpoint=endpoint, holds=response.is_seen))
+        state.follow(app_limiter.check(f"{caller.client_id}", username, endpoint=endpoint, holds=response.is_seen))
     if state.denial is not None:
         raise state.denial
 
 
 def _endpoint(app_limiter: AppLimiter, authlib_name: str | None) -> str | None:
     find = app_limiter.settings.policies.endpoint_of
-    path, method = request.path, request.method
-    found = None if authlib_name is None else find(authlib_name, path=path, method=method)
-    return find(request.endpoint, path=path, method=method) if found is None else found
+    paths, method = {request.path, f"{request.root_path.rstrip('/')}{request.path}"}, request.method
+    if request.url_rule is not None and not request.url_rule.strict_slashes:
+        paths |= {path.rstrip("/") for path in paths} | {f"{path.rstrip('/')}/" for path in paths}
+    found = None if authlib_name is None else find(authlib_name, paths=paths, method=method)
+    return find(request.endpoint, paths=paths, method=method) if found is None else found
 
 
-def caller_of_token(token: Any) -> Caller | None:
-    """Return the owner of a stored token or of the claims of a JWT or an introspection; None if it names no client."""
-    client_id = _first_value(token, "client_id", "azp")
-    if client_id is None:
+def caller_of_token(
+    token: Any,
+    *,
+    client_id_of: Callable[[Any], str] = client_id_of,
+    username_of: Callable[[Any], str] = username_of,
+) -> Caller | None:
+    """Return the owner of a token, None if it names no client.
+
+    The methods of Authlib's ``TokenMixin`` are asked first, then the attributes of a stored token or the claims of a
+    JWT or an introspection.
+    """
+    client, named_id = _answer(token, "get_client"), _first_value(token, "client_id", "azp")
+    client_id = _answer(token, "get_client_id") or named_id if client is None else client_id_of(client)
+    if client_id in (None, ""):
         return None
-    user = _first_value(token, "user")
+    user = _answer(token, "get_user") or _first_value(token, "user")
     username = username_of(user) if user is not None else _first_value(token, "username", "user_id", "sub")
     # Without a user, the subject of a JWT is the client itself (RFC 9068, 2.2).
-    return Caller(str(client_id), None if username in (None, client_id) else str(username))
+    return Caller(str(client_id), None if username in (None, client_id, named_id) else str(username))
+
+
+def _answer(token: Any, name: str) -> Any:
+    """Return what a method of a token returns, None without the method or if it is only that of Authlib's mixin."""
+    try:
+        return getattr(token, name)() if callable(getattr(token, name, None)) else None
+    except NotImplementedError:
+        return None
 
 
 def _first_value(token: Any, *names: str) -> Any:

@@ -13,7 +13,7 @@ from flask import Flask, Response, abort, current_app
 from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, username_of
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, client_id_of, username_of
 from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token, limit_caller, limit_token_owner
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
@@ -40,10 +40,12 @@ class OAuthRateLimit:
         app: The Flask application; None if ``init_app`` follows.
         server: Its Authlib server, or a list of them. Others of the application are limited if their class has
             ``RateLimitMixin``, else named by ``server_unlimited`` at start.
+        client_id_of: Returns the name under which a client is counted, trusted and configured; by default its
+            ``get_client_id()``. With tenants whose clients may have the same id: ``"acme/portal"``.
         username_of: Returns the name of a user object; by default its ``username``, ``get_user_id()`` or ``id``.
         caller_of: Returns the client and user of a token that a ``ResourceProtector`` has validated; by default from
-            its ``client_id`` and its ``user``, ``username``, ``user_id`` or ``sub``. Matters for configured
-            ``endpoints`` only.
+            its ``get_client()`` and ``get_user()``, else its ``client_id`` and its ``user``, ``username``, ``user_id``
+            or ``sub``. Matters for configured ``endpoints`` only.
         authorize_endpoint: Limit tokens from the authorization endpoint (implicit, hybrid) like all others. A denial
             there is redirected to the client, as RFC 6749, section 4.2.2.1 says. False leaves them unlimited.
         on_denied: Called as ``on_denied(decision, client_id=..., username=..., grant_type=...)`` with each denied
@@ -64,8 +66,9 @@ class OAuthRateLimit:
         app: Flask | None = None,
         server: Any = None,
         *,
+        client_id_of: Callable[[Any], str] = client_id_of,
         username_of: Callable[[Any], str] = username_of,
-        caller_of: Callable[[Any], Caller | None] = caller_of_token,
+        caller_of: Callable[[Any], Caller | None] | None = None,
         authorize_endpoint: bool = True,
         on_denied: Hook | None = None,
         on_near_limit: Hook | None = None,
@@ -76,8 +79,9 @@ class OAuthRateLimit:
         self._callbacks = partial(Callbacks, on_denied=on_denied, on_near_limit=on_near_limit)
         self._app_limiter = partial(
             self._app_limiter_type,
+            client_id_of=client_id_of,
             username_of=username_of,
-            caller_of=caller_of,
+            caller_of=caller_of or partial(caller_of_token, client_id_of=client_id_of, username_of=username_of),
             authorize_endpoint=authorize_endpoint,
             is_token_active=is_token_active,
             reuse_key=reuse_key,
@@ -167,7 +171,7 @@ class OAuthRateLimit:
         """
         app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
         if app_limiter is not None:
-            app_limiter.forget_tokens(Caller(client_id, None))
+            app_limiter.forget_tokens(client_id)
 
     @staticmethod
     def limit(client_id: str, username: str | None = None) -> None:
@@ -192,10 +196,12 @@ class OAuthRateLimit:
 
 def _forget_tokens(_sender: Any, client: Any = None, token: Any = None, **_extra: Any) -> None:
     """Drop the tokens of the client that has revoked one, and of its owner. Receives Authlib's signal."""
-    if client is not None:
-        OAuthRateLimit.forget_tokens(str(client.get_client_id()))
-    with suppress(Exception):  # a token that is deleted may have no attributes left
-        OAuthRateLimit.forget_tokens(token.client_id)
+    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+    if app_limiter is not None:
+        with suppress(Exception):
+            app_limiter.forget_tokens(app_limiter.checked_client_id_of(client))
+        with suppress(Exception):  # a token that is deleted may have no attributes left
+            app_limiter.forget_tokens(app_limiter.caller_of(token).client_id)
 
 
 def supported_servers(app: Any, servers: list[Any]) -> list[Any]:

@@ -135,8 +135,9 @@ def _authenticate_client(call: MethodCall) -> Any:
         return client
     if getattr(request, "auth_method", None) != NO_SECRET:
         if endpoint == REVOCATION:
-            app_limiter.forget_tokens(client)
-        limit_caller(lambda _: Caller(str(client.get_client_id()), None), authlib_name=endpoint)
+            with app_limiter.fail_open("reuse_failed"):
+                app_limiter.forget_tokens(app_limiter.checked_client_id_of(client))
+        limit_caller(lambda found: Caller(found.checked_client_id_of(client), None), authlib_name=endpoint)
     return client
 
 

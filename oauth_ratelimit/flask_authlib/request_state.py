@@ -73,18 +73,22 @@ class RequestState:
         if not self.is_decided:
             self.client = client
             self.is_decided = True
+            source = "client_id_of"
             try:
+                client_id = self.app_limiter.checked_client_id_of(client)
+                source = "username_of"
                 username = None if user is None else self.app_limiter.checked_username_of(user)
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
-                self.app_limiter.log_uncounted("username_of", exc)
+                self.app_limiter.log_uncounted(source, exc)
             else:
                 reuse_request = None
                 if call is not None and self.grant is not None and not self.is_authorize:
                     reuse_request = ReuseRequest(call, self.grant, self.response.is_seen)
                 self.follow(
                     self.app_limiter.check(
-                        client,
+                        client_id,
                         username,
+                        client=client,
                         grant_type=grant_type,
                         reuse_request=reuse_request,
                         holds=self.response.is_seen,

@@ -1,13 +1,15 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask
+from werkzeug.routing import Rule
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
@@ -88,7 +90,14 @@ class StartReport:
 
     def unknown_endpoints(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each endpoint in a configuration that the application does not have."""
-        named = [name for name, rules in policies.endpoints.items() if not rules.paths]
+        routes = [_Route(rule) for rule in self.app.url_map.iter_rules()]
+        named = []
+        for name, rules in policies.endpoints.items():
+            if not rules.paths:
+                named.append(name)
+            for path in rules.paths:
+                if not any(route.may_match(path, rules.methods) for route in routes):
+                    yield name, f"its path {path} never applies; no route of the application has it with its method"
         ours = {name for server in self._limited() for name in getattr(server, "_endpoints", ())}
         yield from _unknown(named, {*ours, *self.app.view_functions})
 
@@ -102,6 +111,42 @@ class StartReport:
     def _all_servers(self) -> list[Any]:
         used = _servers_used_by(self.app)
         return [*self.servers, *(server for server in used if server not in self.servers)]
+
+
+class _Route:
+    """A route as a pattern: converters match anything."""
+
+    def __init__(self, rule: Rule) -> None:
+        pattern = re.sub("<[^>]*>", "*", rule.rule)
+        self._patterns = {pattern} if rule.strict_slashes else {pattern, pattern.rstrip("/"), f"{pattern}/"}
+        self._methods = rule.methods
+
+    def may_match(self, path: str, methods: Collection[str]) -> bool:
+        """Return True if a request may match this route and a configured path, wherever the application is mounted."""
+        if methods and self._methods and not {*methods} & self._methods:
+            return False
+        path = re.sub(r"\[.[^]]*\]", "?", path)
+        below = [path[start:] for start, letter in enumerate(path) if letter == "/"]
+        return any(_overlap(part, pattern) for part in (path, *below) for pattern in self._patterns)
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Return True if a text matches two patterns of ``*`` and ``?``."""
+    open_pairs, seen = [(first, second)], set()
+    while open_pairs:
+        first, second = pair = open_pairs.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        if not first and not second:
+            return True
+        if second[:1] == "*":
+            first, second = second, first
+        if first[:1] == "*":
+            open_pairs += [(first[1:], second), *([(first, second[1:])] if second else ())]
+        elif first and second and (first[0] == second[0] or "?" in (first[0], second[0])):
+            open_pairs.append((first[1:], second[1:]))
+    return False
 
 
 def _name_of(server: Any) -> str:

@@ -213,5 +213,5 @@ def test_endpoint_is_found_by_its_paths_or_name_and_by_its_methods() -> None:
         (None, "/", "GET"),
     ]
     assert ["revocation", None, "profile", "api", "profile", None, None, "userinfo", "api", None] == [
-        policies.endpoint_of(name, path=path, method=method) for name, path, method in requests
+        policies.endpoint_of(name, paths=[path], method=method) for name, path, method in requests
     ]

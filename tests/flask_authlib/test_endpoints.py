@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import requests
-from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
+from authlib.integrations.flask_oauth2 import ResourceProtector, current_token, token_authenticated
+from authlib.oauth2 import OAuth2Error
+from authlib.oauth2.rfc6749 import TokenMixin
 from authlib.oauth2.rfc6750 import BearerTokenValidator
 from flask import Flask, Response, jsonify, request
+from structlog.testing import capture_logs
 from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_limiter import username_of
@@ -22,6 +25,7 @@ from testbed.clock import Clock
 from testbed.oauth_server.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
 from testbed.oauth_server.database import database as demo_database
 from testbed.oauth_server.models import Client
+from tests.support.apps import CLIENT, PasswordGrant, ask, protected_app
 from tests.support.flows import issue, password_of, post
 from tests.support.helpers import statuses
 from tests.support.sites import Site, config, protect_after, protected
@@ -185,6 +189,62 @@ def test_application_can_limit_a_request_itself(open_site: Callable[..., Site]) 
     assert [200] * 3 == statuses(lambda: ask(unlimited), 3)
 
 
+@pytest.mark.parametrize("path", ["/auth/api/orders", "/auth/api/orders/", "/api/orders", "/api/orders/"])
+def test_path_is_found_as_a_client_writes_it(path: str) -> None:
+    """With the mount point or without, with a trailing slash or without where the route has both."""
+    settings = config(limit=9, endpoints={"orders": {**LIMITS, "path": [path]}})
+    with protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+        app.add_url_rule("/api/orders/", "orders", limited, strict_slashes=False)
+        client = app.test_client()
+        found = [
+            client.get(f"/api/orders{slash}", base_url="http://localhost/auth").status_code for slash in ("", "/", "")
+        ]
+    assert [200, 200, 429] == found
+
+
+def limited() -> str:
+    OAuthRateLimit.limit("some-client")
+    return "seen"
+
+
+def test_token_that_names_no_client_is_logged() -> None:
+    settings = config(limit=9, endpoints={"view": LIMITS})
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+        app.add_url_rule("/view", "view", lambda: token_authenticated.send("protector", token={"sub": "a"}) and "seen")
+        assert [200] * 3 == [app.test_client().get("/view").status_code for _ in range(3)]
+    assert ["caller_of"] == [entry["source"] for entry in logs if entry["event"] == "caller_unknown"]
+
+
+# Tenants.
+
+
+def test_clients_of_two_tenants_with_one_id_are_counted_and_trusted_apart() -> None:
+    """At the token endpoint, at another one and behind a token."""
+    settings = config(limit=1, endpoints={"view": LIMITS}, trusted_clients=["initech/some-client"])
+    options = {"client_id_of": lambda client: f"{request.headers['X-Tenant']}/{client.client_id}"}
+    with protected_app(OAUTH_RATELIMIT_CONFIG=settings, options=options) as app:
+
+        def view() -> tuple[str, int]:
+            token = type("Token", (TokenMixin,), {"client_id": 4711, "get_client": lambda _: CLIENT})()
+            try:
+                token_authenticated.send("protector", token=token)
+            except OAuth2Error as exc:  # as a ResourceProtector does
+                return "denied", exc.status_code
+            return "seen", 200
+
+        app.add_url_rule("/view", "view", view, methods=["POST"])
+
+        def found(tenant: str, path: str) -> list[int]:
+            return [ask(app, path=path, headers={"X-Tenant": tenant}).status_code for _ in range(3)]
+
+        assert [[200, 429, 429]] * 2 == [found(tenant, "/token") for tenant in ("acme", "globex")]
+        assert [[200, 200, 429]] * 2 == [found(tenant, "/view") for tenant in ("acme", "globex")]
+        assert [200] * 3 == found("initech", "/token")
+        with capture_logs() as logs:  # without the header it raises
+            assert [200] * 3 == statuses(lambda: ask(app), 3)
+    assert ["client_id_of"] == [entry["source"] for entry in logs if entry["event"] == "caller_unknown"]
+
+
 # Names of users and owners of tokens.
 
 
@@ -215,8 +275,18 @@ def test_first_attribute_that_is_set_names_a_user(attributes: dict[str, Any], ex
         ({"azp": "app", "sub": "app"}, Caller("app", None)),
         ({"sub": "alice"}, None),
         (SimpleNamespace(), None),
+        (SimpleNamespace(get_client=lambda: CLIENT, client_id=3, user_id=7), Caller("some-client", "7")),
+        (
+            SimpleNamespace(get_client=lambda: CLIENT, get_user=lambda: PasswordGrant.user),
+            Caller("some-client", "some-user"),
+        ),
+        (SimpleNamespace(get_client_id=lambda: "app", client_id=3, sub="app"), Caller("app", None)),
+        (type("Token", (TokenMixin,), {"client_id": "app", "user_id": 7})(), Caller("app", "7")),
     ],
-    ids=["user", "user id", "username", "no user", "JWT of a user", "JWT of a client", "JWT of nobody", "nothing"],
+    ids=[
+        *("user", "user id", "username", "no user", "JWT of a user", "JWT of a client", "JWT of nobody", "nothing"),
+        *("client of the token", "user of the token", "id of the client", "methods that are not defined"),
+    ],
 )
 def test_owner_is_read_from_stored_tokens_and_claims(token: Any, expected: Caller | None) -> None:
     """Without a client, a token has no owner."""

@@ -69,6 +69,7 @@ def as_processor(foreign: Foreign, _: Patch) -> dict[str, Any]:
 
 # Where it enters, and whether the limit is enforced all the same.
 PLACES: dict[str, tuple[Callable[[Foreign, Patch], dict[str, Any]], bool]] = {
+    "client_id_of": (in_options("client_id_of"), False),
     "username_of": (in_options("username_of"), False),
     "caller_of": (in_options("caller_of"), True),
     "on_denied": (in_options("on_denied"), True),

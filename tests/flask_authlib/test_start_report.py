@@ -72,7 +72,12 @@ def test_names_that_match_nothing_are_logged() -> None:
     settings = {
         "grants": {"client_cred": {"mode": "enforce"}, "password": {"mode": "off"}},
         "clients": {"a": {"grants": {"client_credentials": {"mode": "off"}}}},
-        "endpoints": {"tokens": {}, "static": {}, "by-path": {"path": ["/x"]}},
+        "endpoints": {
+            "tokens": {},
+            "static": {},
+            "by-path": {"path": ["/x*", "/static/?.css", "/sso/tok[ei]n"]},
+            "by-method": {"path": ["/token"], "method": ["PUT"]},
+        },
     }
     logs = started(settings=settings)
 
@@ -80,8 +85,9 @@ def test_names_that_match_nothing_are_logged() -> None:
     assert {"client_cred", "password"} == unknown.keys()
     assert "its rules never apply; the application has client_credentials" == unknown["password"]
     assert f"{unknown['password']}; did you mean client_credentials?" == unknown["client_cred"]
-    [endpoint] = of("endpoint_unknown", logs)
-    assert "tokens" == endpoint["endpoint"]
+    path, method, endpoint = of("endpoint_unknown", logs)
+    assert ("by-path", "by-method", "tokens") == (path["endpoint"], method["endpoint"], endpoint["endpoint"])
+    assert path["hint"].startswith("its path /x* never applies")
     assert endpoint["hint"].endswith("did you mean token?")
 
 
@@ -123,3 +129,29 @@ def test_second_server_without_limits_is_named() -> None:
     assert names == [entry["server"] for entry in entries]
     assert [["refresh_token"]] * 3 == [entry["grants"] for entry in entries]
     assert [] == of("grant_unknown", logs), "the server with the mixin has it"
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_strict", "path", "matches"),
+    [
+        ("/api/orders", True, "/api/orders", True),
+        ("/api/orders", True, "/api/order", False),
+        ("/api/orders", True, "/auth/api/orders", True),  # it may be mounted there
+        ("/api/orders/", False, "/api/orders", True),
+        ("/api/orders/", True, "/api/orders", False),  # Flask redirects
+        ("/api/orders/<int:number>", True, "/api/orders/7*", True),
+        ("/api/<kind>/new", True, "/api/x*/old", False),
+        ("/<path:rest>", True, "/anything", True),
+        ("/api/orders", True, "/*", True),
+        ("/api/orders", True, "/api/orders*/items", False),
+        ("/api/orders", True, "/api/order[sz]", True),
+    ],
+)
+def test_path_that_no_route_can_have_is_named(rule: str, is_strict: bool, path: str, matches: bool) -> None:
+    app = make_app(OAUTH_RATELIMIT_CONFIG=SETTINGS | {"endpoints": {"orders": {"path": [path]}}})
+    app.add_url_rule(rule, "view", lambda **_: "", strict_slashes=is_strict)
+    with capture_logs() as logs:
+        OAuthRateLimit(app, make_server(app))
+        token_status(app)
+        app_limiter_of(app).close()
+    assert ([] if matches else ["orders"]) == [entry["endpoint"] for entry in of("endpoint_unknown", logs)]

@@ -65,7 +65,7 @@ def app_limiter_of(app: Flask) -> AppLimiter:
 def decide(app: Flask, client: Any, username: str | None, grant_type: str | None = None) -> RequestState:
     """Return the state of a request after its decision."""
     state = RequestState(app_limiter_of(app), ResponseState(), False, None)
-    state.follow(state.app_limiter.check(client, username, grant_type=grant_type))
+    state.follow(state.app_limiter.check(client.client_id, username, grant_type=grant_type))
     return state
 
 
@@ -91,9 +91,11 @@ def protected_app(
         app_limiter_of(app).close()
 
 
-def ask(app: Flask, grant_type: str = "client_credentials", *, path: str = "/token", **form: str) -> TestResponse:
+def ask(
+    app: Flask, grant_type: str = "client_credentials", *, path: str = "/token", headers: Any = None, **form: str
+) -> TestResponse:
     auth = (CLIENT.client_id, CLIENT.client_secret or "")
-    return app.test_client().post(path, data={"grant_type": grant_type, **form}, auth=auth)
+    return app.test_client().post(path, data={"grant_type": grant_type, **form}, auth=auth, headers=headers)
 
 
 def dispatch(app: Flask, client: Client = CLIENT) -> int:
