@@ -99,10 +99,11 @@ class FrozenRateLimit(OAuthRateLimit):
             self._replaced.append((app, app.extensions.pop(EXTENSION, None)))
         super().init_app(app, server)
 
-    def close(self) -> None:
-        """Restore every application."""
-        while self._replaced:
-            app, former = self._replaced.pop()
+    def close(self, app: Flask | None = None) -> None:
+        """Restore an application, by default every one."""
+        ending = [each for each in self._replaced if app in (None, each[0])]
+        self._replaced = [each for each in self._replaced if each not in ending]
+        for app, former in reversed(ending):
             frozen = app.extensions.pop(EXTENSION, None)
             if isinstance(frozen, _FrozenAppLimiter):
                 frozen.close()

@@ -64,7 +64,8 @@ class Worker:
     most: one may say so. A worker of a host that has others goes by what these have read.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
-    name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``.
+    name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``. Once
+    ``is_needed`` returns False the worker stops by itself.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class Worker:
         callbacks: Callbacks,
         clock: Callable[[], float],
         trace_of: Callable[[], Trace] = Trace,
+        is_needed: Callable[[], bool] = lambda: True,
         place: HostPlace | None = None,
     ) -> None:
         self._settings = settings = live.use()  # of limiter and guard
         self.pid = os.getpid()
         self._live = live
+        self._is_needed = is_needed
         self._log = ThrottledLog(log, REPEAT_S)
         self.stores = stores = open_stores(settings.store)
         denials = stores and DenialRecorder(
@@ -285,6 +288,9 @@ class Worker:
 
     def _watch(self, look: Callable[[], None]) -> None:
         while not self._is_ending:
+            if look == self.look_at_file and not self._is_needed():
+                self._attempt(self.stop)
+                return
             look()
             time.sleep(min(WATCH_S, self._settings.sync.interval_s))
 

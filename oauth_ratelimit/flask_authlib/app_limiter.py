@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakSet, ref
 
 from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.background.live_settings import LiveSettings
@@ -101,7 +103,18 @@ def username_of(user: Any) -> str:
     )
 
 
-_started: set["AppLimiter"] = set()  # those that this process or its parent has started
+_started: WeakSet["AppLimiter"] = WeakSet()  # those that this process or its parent has started
+
+
+def weak_call(owner: Any, name: str, default: Any = None) -> Callable[..., Any]:
+    """Return a function that calls what an object has, and does not keep the object alive."""
+    reference, find = ref(owner), attrgetter(name)
+
+    def call(*args: Any, **facts: Any) -> Any:
+        found = reference()
+        return default if found is None else find(found)(*args, **facts)
+
+    return call
 
 
 def close_all() -> None:
@@ -358,8 +371,15 @@ class AppLimiter:
             place = None
             with self.fail_open("check_failed"):  # it asks the server
                 place = shared_place(self.start_report.app, self.live, is_started=is_started)
+            # The worker's threads do not keep the application alive, or it would never be collected.
+            owner, callbacks = ref(self), self.callbacks._asdict()
             worker = self.worker_type(
-                self.live, callbacks=self.callbacks, clock=self.clock, trace_of=self._trace_of, place=place
+                self.live,
+                callbacks=Callbacks(*(callbacks[name] and weak_call(self, f"callbacks.{name}") for name in callbacks)),
+                clock=self.clock,
+                trace_of=weak_call(self, "_trace_of", Trace()),
+                is_needed=lambda: owner() is not None,
+                place=place,
             )
             worker.start()
             self._worker = worker

@@ -13,7 +13,7 @@ from flask import Flask, Response, abort, current_app
 from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, client_id_of, username_of
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, client_id_of, username_of, weak_call
 from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token, limit_caller, limit_token_owner
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
@@ -126,7 +126,7 @@ class OAuthRateLimit:
         is_off = is_switched_off()
         start_report = StartReport(app, servers, RateLimitMixin)
         app_limiter = self._app_limiter(
-            live_settings(app, is_switched_off=is_off, warn=start_report.warn),
+            live_settings(app, is_switched_off=is_off, warn=weak_call(start_report, "warn")),
             callbacks=self._callbacks(partial(has_grant, servers)),
             start_report=start_report,
             is_switched_off=is_off,
@@ -161,6 +161,16 @@ class OAuthRateLimit:
         """
         app_limiter: AppLimiter = app.extensions[EXTENSION]
         app_limiter.start()
+
+    def close(self, app: Flask) -> None:
+        """Flush for the last time and end the threads and connections of an application, within seven seconds.
+
+        For a process that makes applications and drops them, such as a test. One that is dropped without it ends them
+        in the background. A request that comes later starts them again.
+        """
+        app_limiter: AppLimiter | None = app.extensions.get(EXTENSION)
+        if app_limiter is not None:
+            app_limiter.close()
 
     @staticmethod
     def forget_tokens(client_id: str) -> None:

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from random import SystemRandom
 from typing import Protocol
 
+from apscheduler.events import EVENT_JOB_REMOVED
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import STATE_STOPPED
 
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
@@ -110,7 +112,6 @@ class SyncLoop:
         self._urgent = UrgentLoop(limiter, interval_s=interval_s)
         self._full = threading.Lock()  # held while a full cycle runs, so that stop() can wait for it
         self._stopping = threading.Event()
-        self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
         """Start the threads."""
@@ -118,14 +119,21 @@ class SyncLoop:
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
         logger.setLevel(logging.WARNING)
         # The executor runs the job in the scheduler's thread, so there is no other one that the exit would wait for.
-        self._scheduler = BackgroundScheduler(
+        scheduler = BackgroundScheduler(
             daemon=True, executors={LOGGER_NAME: DebugExecutor()}, logger=logger, timezone="UTC"
         )
         # The scheduler plans by the wall clock, which may be set. So it has one job, which has been due since 1970, and
         # which goes by the monotonic clock.
         long_ago = datetime.fromtimestamp(0, UTC)
-        self._scheduler.add_job(self._run, next_run_time=long_ago, executor=LOGGER_NAME, misfire_grace_time=None)
-        self._scheduler.start()
+        scheduler.add_job(self._run, next_run_time=long_ago, executor=LOGGER_NAME, misfire_grace_time=None)
+
+        def end(_: object) -> None:
+            scheduler.state = (
+                STATE_STOPPED  # shutdown() waits for the thread, and hangs in an exit handler under gevent
+            )
+
+        scheduler.add_listener(end, EVENT_JOB_REMOVED)
+        scheduler.start()
         self._urgent.start()
 
     def _run(self) -> None:
@@ -158,8 +166,6 @@ class SyncLoop:
     def stop(self, *, timeout_s: float = 5.0) -> bool:
         """Start no further cycle, wait for those that run, and return whether they have ended within the timeout."""
         self._stopping.set()
-        if self._scheduler is not None:
-            self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
         deadline = Deadline(timeout_s)
         has_ended = self._urgent.stop(deadline)
         if not self._full.acquire(timeout=deadline.remaining_s):

@@ -1,0 +1,74 @@
+"""The end of an application: it leaves no thread, connection or file in its process."""
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import pytest
+from flask import Flask
+
+from oauth_ratelimit import OAuthRateLimit
+from testbed.clock import wait_until
+from tests.support.apps import ask, make_app, make_server
+from tests.support.sites import config
+
+
+def used_app(extension: OAuthRateLimit, settings: dict[str, Any]) -> Flask:
+    app = make_app(OAUTH_RATELIMIT_CONFIG=settings)
+    server = make_server(app)
+    server.application = app  # as an application's own server may know it
+    extension.init_app(app, server)
+    assert 200 == ask(app).status_code
+    return app
+
+
+def held() -> tuple[int, int]:
+    """Return the numbers of this process's threads and open files."""
+    return threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
+
+
+def shared(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return config(store={"uri": request.getfixturevalue("mongo_uri"), "collection": "closing"})
+
+
+@pytest.fixture(params=["alone", pytest.param("with MongoDB", marks=pytest.mark.mongo)])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return config() if request.param == "alone" else shared(request)
+
+
+def test_closed_applications_leave_nothing(settings: dict[str, Any]) -> None:
+    extension = OAuthRateLimit()
+    extension.close(used_app(extension, settings))  # what the first one loads
+    before = held()
+    for _ in range(200 if "store" not in settings else 10):
+        extension.close(used_app(extension, settings))
+    extension.close(make_app())  # one that is not protected
+    wait_until(lambda: held() <= before, "they end")
+
+
+def test_dropped_application_ends_by_itself(settings: dict[str, Any]) -> None:
+    """Whatever its functions refer to."""
+    before = held()
+    apps: list[Any] = []
+    for _ in range(5):
+        extension = OAuthRateLimit(on_denied=lambda *_, **__: apps.append(apps), on_near_limit=apps.index)
+        apps.append(ref(used_app(extension, settings)))
+    del extension
+    gc.collect()
+    assert [None] * 5 == [app() for app in apps]
+    wait_until(lambda: held() <= before, "they end")
+
+
+def test_application_that_served_nobody_is_closed_and_may_begin_again(tmp_path: Path) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text("limits: {client: [1/minute]}\nmode: enforce\n")
+    app = make_app(OAUTH_RATELIMIT_CONFIG=str(path))
+    extension = OAuthRateLimit(app, make_server(app))
+    before = held()
+    for _ in range(2):
+        extension.close(app)
+        wait_until(lambda: held() <= before, "they end")
+        assert 200 == ask(app).status_code
+    extension.close(app)
