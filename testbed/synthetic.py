@@ -11,8 +11,7 @@ from typing import NamedTuple
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.traffic.profiles import Traffic
-from oauth_ratelimit.traffic.suggest import Proposal, configuration, suggest
+from oauth_ratelimit.traffic.suggest import Proposal, Traffic, configuration, suggest
 from testbed.fleet import Fleet
 
 BEGIN_S = 1_793_577_600  # Monday 2026-11-02

@@ -27,14 +27,12 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
 )
 from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, recording_options
-from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.report import find, period_text, record_of
-from oauth_ratelimit.traffic.suggest import proposal_data, suggest
+from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
 NO_STATISTICS = "No statistics."
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
@@ -153,17 +151,23 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     context.allows_invalid_config = True
     facts: RecordingFacts | None = None
     if options["file"] is None:
-        traffic = Traffic(options["window_s"], is_trusted=context.policies.trusts)
+        traffic = Traffic(
+            options["window_s"],
+            is_trusted=context.policies.trusts,
+            token_lifetime_s=options["lifetime_s"],
+            assumed_lifetime_s=context.settings.statistics.token_lifetime_s,
+        )
         since_s = context.now_s - options["span_s"]
-        for minute in context.minutes(since_s, parts=("by", "users", "lifetimes")):
+        for minute in context.minutes(since_s, parts=("by", "users", "registers", "lifetimes")):
             traffic.add_minute(minute)
-        assumed_s = context.settings.statistics.token_lifetime_s or HOUR_S
     else:
-        traffic, assumed_s = Traffic(options["window_s"], is_trusted=_trusted_by_file(context)), HOUR_S
+        traffic = Traffic(
+            options["window_s"], is_trusted=_trusted_by_file(context), token_lifetime_s=options["lifetime_s"]
+        )
         with opened(recording_of(options)) as facts:
             for minute in minutes_of_rows(facts.read()):
                 traffic.add_minute(minute)
-    proposal = suggest(traffic, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
+    proposal = suggest(traffic)
     data = proposal_data(proposal)
     if options["as_json"]:
         print_json({**data, "recording": facts and facts.data()})

@@ -19,8 +19,7 @@ from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.traffic.judge import judge_subjects
-from oauth_ratelimit.traffic.minutes import excluded_count, loads
-from oauth_ratelimit.traffic.profiles import ReuseShares
+from oauth_ratelimit.traffic.minutes import ReuseShares, excluded_count, loads
 
 SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 APPROXIMATE = (

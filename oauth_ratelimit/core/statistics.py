@@ -12,8 +12,6 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 OTHER_CLIENTS = ""
 """Id of all clients together that a process had no room for in a minute. No client has it."""
 
-MIN_LIFETIME_SHARE = 10  # one in ten tokens; rarer lifetimes are exceptions
-
 ENDPOINT = "endpoint:"
 GUARD = "guard:"
 NOT_TOKEN = (ENDPOINT, GUARD)
@@ -204,7 +202,6 @@ class ClientSum(Load):
     registers: dict[int, int] = field(default_factory=dict)
     burst: int = 0
     busiest: tuple[int, int] = (0, 0)  # token requests in the busiest minute, and the start of that minute
-    lifetimes: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, client_id: str, minutes: Iterable[ClientMinute]) -> "ClientSum":
@@ -221,15 +218,5 @@ class ClientSum(Load):
         for user in minute.users:
             add_user(self.users, user)
         merge_into(self.registers, minute.registers)
-        for lifetime_s, count in minute.lifetimes.items():
-            self.lifetimes[lifetime_s] = self.lifetimes.get(lifetime_s, 0) + count
         self.burst = max(self.burst, minute.burst)
         self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
-
-    @property
-    def lifetime_range(self) -> tuple[int, int] | None:
-        """Shortest and longest lifetime that at least a tenth of the tokens have, in seconds; None if not recorded."""
-        total = sum(self.lifetimes.values())
-        usual = [seconds for seconds, count in self.lifetimes.items() if count * MIN_LIFETIME_SHARE >= total]
-        usual = usual or list(self.lifetimes)
-        return (min(usual), max(usual)) if usual else None

@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
 
 EVEN = (1,) * MINUTE_S
 
@@ -66,6 +66,33 @@ def requests_of(minute: ClientMinute, kind: LimitKind) -> Iterator[tuple[Subject
     for user in minute.users:
         if user.offered:
             yield Subject(minute.client_id, user.username), user.offered
+
+
+class ReuseShares:
+    """Share of each client's requests over a limit that reuse answered, or would have answered in a dry run."""
+
+    def __init__(self, kind: LimitKind) -> None:
+        self._kind = kind
+        self._tallies: dict[str, Tally] = {}
+
+    def add(self, minute: ClientMinute) -> None:
+        tally = minute.tally(None if self._kind is LimitKind.CLIENT_TOTAL else "client")
+        self._tallies[minute.client_id] = self._tallies.get(minute.client_id, NO_REQUESTS) + tally
+
+    def noting(self, minutes: Iterable[ClientMinute]) -> Iterator[ClientMinute]:
+        for minute in minutes:
+            self.add(minute)
+            yield minute
+
+    def spared(self, client_id: str, denied: int) -> int | None:
+        """Return how many denials of a client reuse would have spared.
+
+        None if that is not known: for a limit per user, and for a client that was over no limit so far.
+        """
+        tally = self._tallies.get(client_id, NO_REQUESTS)
+        if self._kind is LimitKind.USER or not tally.over:
+            return None
+        return round(denied * (tally.reused + tally.would_reuse) / tally.over)
 
 
 def rolling_sums(load: Mapping[int, int], span_s: int) -> Iterator[tuple[int, int]]:

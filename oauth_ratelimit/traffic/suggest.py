@@ -1,22 +1,151 @@
 """Limits proposed from recorded traffic, as docs/statistics.md describes in five steps."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute
 from oauth_ratelimit.operations.format import counted, duration
-from oauth_ratelimit.traffic.profiles import Profile, Traffic
+from oauth_ratelimit.traffic.minutes import ReuseShares, Subject, requests_of, rolling_sums
+from oauth_ratelimit.traffic.need import ClientNeed, Need, NeedCounter
 
+BINS_PER_WINDOW = 12
+MAX_SUBJECTS = 200_000  # of each kind, some 100 MB
+DEVIATIONS = 3.0  # standard deviations of a day's peak above the mean
 MAX_OWN = 10  # clients with a limit of their own; more are no configuration that anybody reads
 GOOD_DEAL = 2.0  # times the safe limit that costs nothing while wasteful clients are far above
 TO_STOP = 0.98  # of the needless requests, so that 95 % are stopped in a week that differs a little
-WASTEFUL_RATIO = 3.0  # requests to need, as in the report
-MIN_REQUESTS = 20  # below it nobody is called wasteful
 ENOUGH_REQUESTS = 1000
 ENOUGH_S = 20 * HOUR_S
+
+
+class Traffic:
+    """Requests of clients and users in bins of a twelfth of the window of the limits to propose, whole minutes.
+
+    A token is valid for ``token_lifetime_s``, else as long as those of its client, else ``assumed_lifetime_s``.
+    """
+
+    def __init__(
+        self,
+        window_s: int = HOUR_S,
+        *,
+        is_trusted: Callable[[str], bool] = lambda _: False,
+        token_lifetime_s: float | None = None,
+        assumed_lifetime_s: float | None = None,
+    ) -> None:
+        self.window_s = window_s
+        self.bin_s = max(1, window_s // BINS_PER_WINDOW // MINUTE_S) * MINUTE_S
+        self.trusted_count = 0  # requests of trusted clients, which are left out
+        self.left_out_count = 0  # requests of subjects for which there was no room
+        self.reuse = ReuseShares(LimitKind.CLIENT)
+        # Requests by the start of the bin, seconds since the epoch
+        self._loads: dict[LimitKind, dict[Subject, Counter[int]]] = {kind: {} for kind in LimitKind}
+        new = partial(ClientNeed, token_lifetime_s, assumed_lifetime_s)
+        self._clients: defaultdict[str, ClientNeed] = defaultdict(new)
+        self._users: dict[Subject, NeedCounter] = {}
+        self._is_trusted = is_trusted
+
+    def add_minute(self, minute: ClientMinute) -> None:
+        """Add a recorded minute with its tallies, users, registers and lifetimes. They come in the order of time."""
+        total = minute.tally()
+        if minute.client_id == OTHER_CLIENTS:
+            self.left_out_count += total.offered - total.trusted
+        elif total.is_mostly_trusted or self._is_trusted(minute.client_id):
+            self.trusted_count += total.offered
+        else:
+            self._clients[minute.client_id].add(minute)
+            self.reuse.add(minute)
+            for kind in LimitKind:
+                for subject, count in requests_of(minute, kind):
+                    self._add(kind, subject, minute.minute_s, count)
+
+    def _add(self, kind: LimitKind, subject: Subject, at_s: int, count: int) -> None:
+        loads = self._loads[kind]
+        if subject not in loads and len(loads) >= MAX_SUBJECTS:
+            self.left_out_count += count
+            return
+        loads.setdefault(subject, Counter())[at_s // self.bin_s * self.bin_s] += count
+        if kind is LimitKind.USER:
+            lifetime_s = self._clients[subject.client_id].lifetime_s
+            self._users.setdefault(subject, NeedCounter(kind, lifetime_s)).add(at_s, count)
+
+    def profiles(self, kind: LimitKind) -> list["Profile"]:
+        found = []
+        for subject, load in self._loads[kind].items():
+            client = self._clients[subject.client_id]
+            need = of_client = client.of(kind)
+            if kind is LimitKind.USER:
+                need = self._users[subject].result()
+            profile = Profile(subject, load, need, traffic=self, needed_in_window=client.most_in(self.window_s, kind))
+            profile.is_wasteful |= of_client.is_wasteful
+            found.append(profile)
+        return found
+
+    @property
+    def request_count(self) -> int:
+        return sum(sum(load.values()) for load in self._loads[LimitKind.CLIENT_TOTAL].values())
+
+    @property
+    def day_count(self) -> int:
+        return len({start_s // DAY_S for start_s in self._starts()})
+
+    @property
+    def span_s(self) -> int:
+        """Time from the first bin with requests to the end of the last one; 0 without requests."""
+        starts = self._starts()
+        return max(starts) + self.bin_s - min(starts) if starts else 0
+
+    def _starts(self) -> set[int]:
+        return set(chain.from_iterable(self._loads[LimitKind.CLIENT_TOTAL].values()))
+
+
+class Profile:
+    """One client or user: its peaks by day, and the requests that it did not need."""
+
+    def __init__(
+        self, subject: Subject, load: Mapping[int, int], need: Need, *, traffic: Traffic, needed_in_window: int
+    ) -> None:
+        self.subject = subject
+        self.is_wasteful = need.is_wasteful  # or its client is
+        self.needed_in_window = needed_in_window  # tokens, at most
+        self.offered = sum(load.values())
+        # Requests that came while an earlier token of the same client or user was valid
+        self.needless = round(self.offered - need.least)
+        self._load, self._window_s = load, traffic.window_s
+        peaks: Counter[int] = Counter()  # most requests in a window by the day of its end
+        # A window that begins within a bin holds all of it.
+        for start_s, inside in rolling_sums(load, traffic.window_s + traffic.bin_s):
+            peaks[start_s // DAY_S] = max(inside, peaks[start_s // DAY_S])
+        values = list(peaks.values())
+        mean = sum(values) / len(values)
+        # Few days say little about their variance, but that of independent requests is known: the mean.
+        deviation = math.sqrt(max(mean, sum((value - mean) ** 2 for value in values) / len(values)))
+        self.peak = max(values)
+        # The limit that it stays below on other days, too.
+        self.safe_limit = max(self.peak, math.ceil(mean + DEVIATIONS * deviation))
+
+    def denied(self, limit: int) -> int:
+        """Return how many requests a limit would deny. A window holds half of the bin that it begins in."""
+        if self.peak <= limit:
+            return 0
+        denied = full = 0.0  # full: admitted in the bins that lie wholly in the window
+        admitted: deque[tuple[int, float]] = deque()
+        for start_s in sorted(self._load):
+            oldest = 0.0  # admitted in the bin that the window begins in
+            while admitted and admitted[0][0] <= start_s - self._window_s:
+                past_s, count = admitted.popleft()
+                full -= count
+                oldest = count if past_s == start_s - self._window_s else 0.0
+            count = min(float(self._load[start_s]), max(0.0, limit - full - oldest / 2))
+            denied += self._load[start_s] - count
+            admitted.append((start_s, count))
+            full += count
+        return round(denied)
 
 
 class Suggestion:
@@ -42,7 +171,7 @@ class Suggestion:
         # Of these, those that ``on_limit: reuse`` would have spared; None if not known
         self.spared = sum(known) if known and kind is LimitKind.CLIENT else None
         self.well_behaved_denied = sum(denied[profile.subject] for profile in calm)
-        needless = sum(profile.reusable for profile in wasteful)
+        needless = sum(profile.needless for profile in wasteful)
         stopped = sum(denied[profile.subject] for profile in wasteful)
         # Share of the needless requests that are denied; None without any
         self.stopped_ratio = min(1.0, stopped / needless) if needless else None
@@ -68,26 +197,18 @@ class Proposal:
         return f"{counted(self.traffic.request_count, 'request')} {when}"
 
 
-def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_lifetime_s: float = HOUR_S) -> Proposal:
-    """Propose limits from recorded requests, of a week or more if possible.
-
-    A token is valid for ``token_lifetime_s``, else as long as most tokens of its client, else ``assumed_lifetime_s``.
-    """
+def suggest(traffic: Traffic) -> Proposal:
+    """Propose limits from recorded requests, of a week or more if possible."""
     suggestions: list[Suggestion] = []
     wasteful_clients: set[str] = set()
-
-    for kind in (LimitKind.CLIENT, LimitKind.USER, LimitKind.CLIENT_TOTAL):
-        profiles = []
-        for subject, load in traffic.loads[kind].items():
-            lifetime_s = token_lifetime_s or traffic.lifetime_s(subject.client_id) or assumed_lifetime_s
-            profiles.append(Profile(subject, load, kind=kind, traffic=traffic, lifetime_s=lifetime_s))
-        _mark_wasteful(profiles)
-        if kind is not LimitKind.CLIENT_TOTAL:
-            wasteful_clients.update(profile.subject.client_id for profile in profiles if profile.is_wasteful)
-            suggestions += _limits(kind, profiles, traffic)
-        elif calm := [each for each in profiles if each.subject.client_id not in wasteful_clients]:
-            ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
-            suggestions.append(Suggestion(kind, None, ceiling, profiles, traffic))
+    for kind in (LimitKind.CLIENT, LimitKind.USER):
+        profiles = traffic.profiles(kind)
+        wasteful_clients.update(profile.subject.client_id for profile in profiles if profile.is_wasteful)
+        suggestions += _limits(kind, profiles, traffic)
+    totals = traffic.profiles(LimitKind.CLIENT_TOTAL)
+    if calm := [each for each in totals if each.subject.client_id not in wasteful_clients]:
+        ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
+        suggestions.append(Suggestion(LimitKind.CLIENT_TOTAL, None, ceiling, totals, traffic))
     return Proposal(traffic, suggestions)
 
 
@@ -123,21 +244,6 @@ def proposal_data(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _mark_wasteful(profiles: list[Profile]) -> None:
-    """Mark the profiles that are wasteful, or whose client is."""
-    offered, needed = Counter[str](), Counter[str]()
-    for profile in profiles:
-        offered[profile.subject.client_id] += profile.offered
-        needed[profile.subject.client_id] += profile.needed
-    wasteful = {client_id for client_id, count in offered.items() if _wastes(count, needed[client_id])}
-    for each in profiles:
-        each.is_wasteful = _wastes(each.offered, each.needed) or each.subject.client_id in wasteful
-
-
-def _wastes(offered: int, needed: int) -> bool:
-    return offered >= MIN_REQUESTS and offered > WASTEFUL_RATIO * needed
-
-
 def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[Suggestion]:
     """Return the limit of a kind for all clients, and those of clients that need their own."""
     if not profiles:
@@ -168,13 +274,13 @@ def _limits(kind: LimitKind, profiles: list[Profile], traffic: Traffic) -> list[
 
 def _limits_of_wasteful(wasteful: list[Profile], limit: int) -> dict[str, int]:
     """Return limits of single wasteful clients, if the limit for all stops too little: what they need in a window."""
-    missing = TO_STOP * sum(profile.reusable for profile in wasteful)
+    missing = TO_STOP * sum(profile.needless for profile in wasteful)
     needs = {profile.subject.client_id: profile.needed_in_window for profile in wasteful}
     left = Counter[str]()  # needless requests that the limit for all would admit
     for profile in wasteful:
         denied = profile.denied(limit)
         missing -= denied
-        left[profile.subject.client_id] += max(0, profile.reusable - denied)
+        left[profile.subject.client_id] += max(0, profile.needless - denied)
     own: dict[str, int] = {}
     for client_id, count in left.most_common(MAX_OWN):
         if missing > 0 and needs[client_id] < limit:
@@ -185,7 +291,7 @@ def _limits_of_wasteful(wasteful: list[Profile], limit: int) -> dict[str, int]:
 
 def _largest_that_stops(wasteful: list[Profile], *, at_most: int) -> int:
     """Return the largest limit that stops 98 % of the needless requests, found by bisection."""
-    target = TO_STOP * sum(profile.reusable for profile in wasteful)
+    target = TO_STOP * sum(profile.needless for profile in wasteful)
 
     def stops(limit: int) -> bool:
         return sum(profile.denied(limit) for profile in wasteful) >= target

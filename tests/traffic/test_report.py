@@ -15,7 +15,7 @@ def only(findings: list[ClientFinding]) -> ClientFinding:
 def test_one_token_per_user_and_hour_is_fine_and_so_are_few_requests() -> None:
     finding = only(find(minutes({LOGIN: Tally(10)}, users=10, count=5, every_s=3600)))
 
-    assert (Verdict.FINE, (), 0) == (finding.verdict, finding.faults, finding.needless)
+    assert (Verdict.FINE, (), 0) == (finding.verdict, finding.faults, finding.need.needless)
     assert 1.0 == pytest.approx(finding.tokens_per_user_hour, abs=0.05)
     assert (0.0, None, None) == (finding.refresh_share, finding.tokens_per_hour, finding.retry_share)
     assert () == only(find(minutes({LOGIN: Tally(1)}, users=1, count=15))).faults
@@ -38,16 +38,16 @@ def test_token_per_user_and_minute_is_wasteful(
     assert (Verdict.WASTEFUL, (fault,)) == (finding.verdict, finding.faults)
     assert 60.0 == pytest.approx(finding.tokens_per_user_hour, rel=0.05)
     assert refresh_share == finding.refresh_share
-    assert 590 == pytest.approx(finding.needless, abs=1)
+    assert 590 == pytest.approx(finding.need.needless, abs=1)
 
 
 def test_token_per_call_is_more_than_one_per_process_and_hour() -> None:
     fine = only(find(minutes({OWN: Tally(1)}, count=24, every_s=3600)))
     wasteful = only(find(minutes({OWN: Tally(2)}, count=24 * 60)))
 
-    assert (Verdict.FINE, 1.0, 0) == (fine.verdict, fine.tokens_per_hour, fine.needless)
+    assert (Verdict.FINE, 1.0, 0) == (fine.verdict, fine.tokens_per_hour, fine.need.needless)
     assert (Fault.TOKEN_PER_CALL,) == wasteful.faults
-    assert (120.0, 24 * 110) == (wasteful.tokens_per_hour, wasteful.needless)
+    assert (120.0, 24 * 110) == (wasteful.tokens_per_hour, wasteful.need.needless)
 
 
 @pytest.mark.parametrize(("lifetime_s", "verdict"), [(600, Verdict.FINE), (3600, Verdict.WASTEFUL)])

@@ -1,5 +1,6 @@
 """Limits proposed from recorded traffic."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -7,31 +8,33 @@ import pytest
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
-from oauth_ratelimit.traffic.profiles import Traffic
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
-from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, configuration, proposal_data, suggest
+from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, Traffic, configuration, proposal_data, suggest
 from testbed.synthetic import Size, judge, requests
 
 BEGIN_S = 1_793_577_600  # midnight
 OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
 
-def add(traffic: Traffic, client: str, user: str | None = None, *, each_day: list[int]) -> None:
-    for day, count in enumerate(each_day):
-        times = [BEGIN_S + day * DAY_S + 36_000 + number * HOUR_S / count for number in range(count)]
-        for minute in minutes_of_rows(Row(int(at_s * SECOND_US), client, user) for at_s in times):
-            traffic.add_minute(minute)
+def rows(client: str, user: str | None = None, *, each_day: list[int]) -> list[Row]:
+    return [
+        Row(int((BEGIN_S + day * DAY_S + 36_000 + number * HOUR_S / count) * SECOND_US), client, user)
+        for day, count in enumerate(each_day)
+        for number in range(count)
+    ]
 
 
-def traffic_of(**each_day: list[int]) -> Traffic:
-    traffic = Traffic()
-    for client, counts in each_day.items():
-        add(traffic, client, each_day=counts)
+def traffic_of(*requests: list[Row], token_lifetime_s: float | None = None, **each_day: list[int]) -> Traffic:
+    """Requests, and clients by their number of requests on each day."""
+    traffic = Traffic(token_lifetime_s=token_lifetime_s)
+    clients = (rows(client, each_day=counts) for client, counts in each_day.items())
+    for minute in minutes_of_rows(sorted(chain(*requests, *clients))):
+        traffic.add_minute(minute)
     return traffic
 
 
-def limits_of(traffic: Traffic, **options: float) -> dict[tuple[str, str | None], Suggestion]:
-    return {(one.kind.value, one.client_id): one for one in suggest(traffic, **options).suggestions}
+def limits_of(traffic: Traffic) -> dict[tuple[str, str | None], Suggestion]:
+    return {(one.kind.value, one.client_id): one for one in suggest(traffic).suggestions}
 
 
 @pytest.mark.slow
@@ -97,42 +100,36 @@ def test_wasteful_client_gets_what_it_needs_if_the_limit_for_all_stops_too_littl
 
 
 def test_need_is_the_limit_if_everybody_is_wasteful() -> None:
-    traffic = traffic_of(wasteful=[200] * 7)
+    traffic, short = traffic_of(wasteful=[200] * 7), traffic_of(wasteful=[600] * 7, token_lifetime_s=600.0)
     assert {("client", None): 10} == {key: one.limit for key, one in limits_of(traffic).items()}
-    add(traffic, "wasteful", each_day=[400] * 7)
-    assert {("client", None): 60} == {key: one.limit for key, one in limits_of(traffic, token_lifetime_s=600.0).items()}
+    assert {("client", None): 60} == {key: one.limit for key, one in limits_of(short).items()}
 
 
 def test_users_of_a_wasteful_client_are_no_example_for_others() -> None:
-    traffic = Traffic()
-    for number in range(5):
-        add(traffic, "shop", f"user-{number}", each_day=[2] * 7)
-        add(traffic, "wasteful", f"user-{number}", each_day=[300] * 7)
-    add(traffic, "wasteful", "rare", each_day=[19])
-    found = limits_of(traffic)
+    calm = [rows("shop", f"user-{number}", each_day=[2] * 7) for number in range(5)]
+    wasteful = [rows("wasteful", f"user-{number}", each_day=[300] * 7) for number in range(5)]
+    found = limits_of(traffic_of(*calm, *wasteful, rows("wasteful", "rare", each_day=[19])))
     assert max(one.limit for (kind, _), one in found.items() if kind == "user") < 19
     assert 0 == found["user", None].well_behaved_denied
     assert {"shop"} == {one.safest.client_id for (kind, _), one in found.items() if kind == "user" and one.safest}
 
 
 def test_single_client_with_one_wasteful_user_gets_a_limit() -> None:
-    traffic = Traffic()
-    for number in range(40):
-        add(traffic, "shop", f"user-{number}", each_day=[5] * 7)
-    add(traffic, "shop", "rude", each_day=[100] * 7)
-    assert {("user", None), ("user", "shop")} == limits_of(traffic).keys()
+    others = [rows("shop", f"user-{number}", each_day=[2] * 7) for number in range(80)]
+    found = limits_of(traffic_of(*others, rows("shop", "rude", each_day=[60] * 7)))
+    assert {("user", None): 7, ("user", "shop"): 3} == {key: one.limit for key, one in found.items()}, "three devices"
 
 
 @pytest.mark.parametrize(("lifetime_s", "is_wasteful"), [(60, False), (43_200, True)])
 def test_lifetime_of_the_tokens_issued_tells_what_is_wasteful(lifetime_s: int, is_wasteful: bool) -> None:
-    traffic = Traffic()
+    recorded, given = Traffic(), Traffic(token_lifetime_s=60.0)
     for minute in range(12 * 60):
         tallies, users = {LOGIN: Tally(1)}, (UserLoad("ann", 1),)
-        traffic.add_minute(
-            ClientMinute("shop", BEGIN_S + 60 * minute, tallies, users=users, lifetimes={lifetime_s: 1, 7: 0})
-        )
-    assert is_wasteful is (limits_of(traffic)["user", None].safest is None)
-    assert limits_of(traffic, token_lifetime_s=60.0)["user", None].safest
+        found = ClientMinute("shop", BEGIN_S + 60 * minute, tallies, users=users, lifetimes={lifetime_s: 20, 7: 1})
+        recorded.add_minute(found)
+        given.add_minute(found)
+    assert is_wasteful is (limits_of(recorded)["user", None].safest is None)
+    assert limits_of(given)["user", None].safest
 
 
 def test_trusted_clients_and_those_counted_together_are_left_out() -> None:
@@ -143,11 +140,8 @@ def test_trusted_clients_and_those_counted_together_are_left_out() -> None:
 
 
 def test_total_ceiling_is_above_every_client_without_waste() -> None:
-    traffic = Traffic()
-    add(traffic, "shop", "ann", each_day=[3] * 7)
-    add(traffic, "shop", "bob", each_day=[3] * 7)
-    add(traffic, "wasteful", each_day=[500] * 7)
-    found = limits_of(traffic)["client_total", None]
+    users = [rows("shop", user, each_day=[3] * 7) for user in ("ann", "bob")]
+    found = limits_of(traffic_of(*users, wasteful=[500] * 7))["client_total", None]
     assert 12 <= found.limit < 100
     assert 0 == found.well_behaved_denied
 
