@@ -1,22 +1,30 @@
-"""Files of recorded traffic, for the commands that read one: options, progress, facts."""
+"""Recorded traffic for the commands that read it, from a file or from MongoDB: options, progress, facts."""
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
-from oauth_ratelimit.cli.context import Function
+from oauth_ratelimit.cli.context import CliContext, Function
 from oauth_ratelimit.cli.options import invalid
-from oauth_ratelimit.cli.output import Value, visible
+from oauth_ratelimit.cli.output import STATISTICS_LAG, Value, print_facts, print_unknown_client_hint, visible
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.statistics import ClientMinute
+from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.store.mongo.statistics import PARTS
 from oauth_ratelimit.traffic.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
+from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.rows import OrderedRows, Recording, RowReader
 
 NO_USERS = (
@@ -28,6 +36,9 @@ ADDRESSES = (
     "--client-pattern 'client_id=(?P<client>[^& ]+)'"
 )
 NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
+NO_TRUST = "No configuration, so no client is taken for a trusted one."
+ADMITTED, TRUSTED = Decision(Mode.OFF), Decision(Mode.OFF, trusted=True)
+RECORDING_OPTIONS = ("client_pattern", "request_path", "columns", "file_format")
 MAX_NAMED = 5  # paths and reasons
 MIN_BAR_BYTES = 4 << 20  # a smaller file takes a second or two
 ROWS_PER_STEP = 10_000  # of the progress bar
@@ -53,7 +64,7 @@ def column(value: str) -> tuple[str, str]:
 
 
 def recording_options(command: Function) -> Function:
-    """Add the options of a recording, from which ``recording_of`` makes one."""
+    """Add the options of a file beside its name, from which ``recording_of`` makes a recording."""
     for option in (
         click.option(
             "--client-pattern",
@@ -76,10 +87,90 @@ def recording_options(command: Function) -> Function:
             type=column,
             help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
         ),
-        click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."),
+        click.option("--file-format", type=click.Choice([form.value for form in Format]), help="Default: detected."),
     ):
         command = option(command)
     return command
+
+
+def source_options(command: Function) -> Function:
+    """Add ``--file`` and the options of a file to a command that reads MongoDB without them."""
+    words = "Recorded requests, instead of the statistics in MongoDB: as replay reads them."
+    return click.option("--file", metavar="FILE", help=words)(recording_options(command))
+
+
+class Source(NamedTuple):
+    """Recorded minutes in the order of time."""
+
+    minutes: Iterator[ClientMinute]
+    settings: Settings
+    since_s: float  # begin of the time in question; minutes before it may come first
+    until_s: float
+    facts: "RecordingFacts | None"  # of a file
+
+    @property
+    def period(self) -> tuple[float, float]:
+        """Begin and end, of a file known when its minutes were read."""
+        if self.facts is None:
+            return self.since_s, self.until_s
+        return (self.facts.rows.first_us or 0) / SECOND_US, (self.facts.rows.last_us or 0) / SECOND_US
+
+    def print_facts(self, form: str) -> None:
+        """Print what was read of a file, before a table; its problems alone before letters and records."""
+        if self.facts is not None and form != "json":
+            self.facts.print_problems()
+            if form == "table":
+                print_facts(self.facts.table())
+
+    def print_notes(self, context: CliContext, client_id: str | None, *, is_empty: bool) -> None:
+        """Print what people should know about statistics of MongoDB, after a table."""
+        if self.facts is None:
+            click.echo(STATISTICS_LAG, err=True)
+            if is_empty:
+                print_unknown_client_hint(context, client_id)
+
+
+@contextmanager
+def source_of(
+    context: CliContext, options: Mapping[str, Any], *, before_s: float = 0.0, parts: Collection[str] = PARTS
+) -> Iterator[Source]:
+    """Yield the minutes of a file, or those that MongoDB has of the last time and of ``before_s`` before it."""
+    context.allows_invalid_config = True
+    client_id = options.get("client")
+    if options["file"] is None:
+        _refuse(RECORDING_OPTIONS, "is about a file; name it with --file FILE")
+        since_s = context.now_s - options["span_s"]
+        minutes = context.minutes(since_s - before_s, client_id, parts=parts)
+        yield Source(minutes, context.settings, since_s, context.now_s, None)
+        return
+    _refuse(["span_s"], "is about the statistics in MongoDB; a file is read whole")
+    settings = _settings_or_none(context)
+    trusts = settings.policies.trusts
+
+    def decide(row: Row) -> Decision:
+        return TRUSTED if trusts(row.client) else ADMITTED
+
+    with opened(recording_of(options)) as facts:
+        found = minutes_of_rows(facts.read(), decide)
+        minutes = (minute for minute in found if client_id in (None, minute.client_id))
+        yield Source(minutes, settings, 0.0, 0.0, facts)
+
+
+def _refuse(names: Collection[str], reason: str) -> None:
+    """Refuse options that were given."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in names and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{param.opts[0]} {reason}")
+
+
+def _settings_or_none(context: CliContext) -> Settings:
+    """Return the configuration, or an empty one: a file can be read without any."""
+    try:
+        return context.settings
+    except (click.UsageError, ConfigError):
+        click.secho(NO_TRUST, fg="yellow", err=True)
+        return Settings()
 
 
 def recording_of(options: Mapping[str, Any]) -> Recording:
@@ -89,7 +180,9 @@ def recording_of(options: Mapping[str, Any]) -> Recording:
     selection = Selection(
         ColumnNames(**columns), path=options["request_path"], client_pattern=options["client_pattern"]
     )
-    return Recording(options["file"], form=options["form"] and Format(options["form"]), selection=selection)
+    return Recording(
+        options["file"], form=options["file_format"] and Format(options["file_format"]), selection=selection
+    )
 
 
 @contextmanager
@@ -152,6 +245,7 @@ class RecordingFacts:
             "left_out_lines": source.left_out.total(),
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
+            "late_rows": rows.late_count,
             "problems": [problem._asdict() for problem in source.problems],
             "notes": self.notes,
         }

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import json_option, kind_option, rate
+from oauth_ratelimit.cli.options import json_option, kind_option, name_argument, rate
 from oauth_ratelimit.cli.output import Column, Number, print_facts, print_json, print_table
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options
 from oauth_ratelimit.config import load_config
@@ -34,7 +34,7 @@ USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Numbe
 
 
 @click.command("replay")
-@click.argument("file", type=click.Path(allow_dash=True))
+@name_argument("file", is_required=True)
 @click.option(
     "--limit",
     metavar="RATE",

@@ -1,6 +1,5 @@
 """Commands that read the recorded statistics: report, suggest."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,20 +16,14 @@ from oauth_ratelimit.cli.options import (
     whole_minutes,
 )
 from oauth_ratelimit.cli.output import (
-    STATISTICS_LAG,
     Column,
     Number,
-    print_facts,
     print_json,
     print_records,
     print_table,
-    print_unknown_client_hint,
 )
-from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of, recording_options
-from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.cli.recording import recording_options, source_of, source_options
 from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.report import find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
@@ -41,7 +34,6 @@ NO_LETTERS = "No client requests more tokens than it needs."
 EXCLUDED = "Not included: {requests} of clients that the statistics count together."
 
 TRUSTED = "{requests} left out: trusted clients have no limit"
-NO_TRUST = "No configuration, so trusted clients are proposed limits, too."
 TRY_IT = "# Try it: replay, what-if, or a dry run."
 NO_REQUESTS = "No requests, so there is nothing to propose limits from."
 DO_NOT_ENFORCE = "# From {basis}: too little to enforce. Fit again after a week."
@@ -67,58 +59,55 @@ REPORT_COLUMNS = [
 ]
 
 
-def print_notes(context: CliContext, client_id: str | None, found: list[Record]) -> None:
-    click.echo(STATISTICS_LAG, err=True)
-    if not found:
-        print_unknown_client_hint(context, client_id)
-
-
 @click.command()
 @format_option("text")
 @name_argument("client")
 @last_option()
+@source_options
 @lifetime_option
 @click.option("--page", metavar="URL", help="Address of your admin page: records have a link to each client.")
 @pass_context
-def report(
-    context: CliContext, client: str | None, form: str, span_s: float, lifetime_s: float | None, page: str | None
-) -> None:
+def report(context: CliContext, /, **options: Any) -> None:
     """Report who requests more tokens than needed.
 
     Per client: requests per user and hour against the lifetime of a token, refreshes, bursts, retries while denied; a
     rank by needless requests, a verdict, and a letter to the owner. "Reuse spares" is the number of requests over a
-    limit that got the token that the client had, or would have with on_limit: reuse. From the statistics in MongoDB.
-    Numbers of users are estimates. The text is the letters; CSV is safe to open in a spreadsheet.
+    limit that got the token that the client had, or would have with on_limit: reuse. From the statistics in MongoDB or
+    a --file. Numbers of users are estimates. The text is the letters; CSV is safe to open in a spreadsheet.
 
     \b
     Examples:
       report --last week
-      report partner-app --format text > letter.txt
+      report partner-app --file access.log --format text > letter.txt
     """
-    context.allows_invalid_config = True
-    since_s, until_s = context.now_s - span_s, context.now_s
-    minutes, period = context.minutes(since_s, client), period_text(since_s, until_s)
-    assumed_s, uri = context.settings.statistics.token_lifetime_s, context.settings.denial.error_uri
+    form = options["form"]
+    with source_of(context, options) as source:
+        assumed_s, uri = source.settings.statistics.token_lifetime_s, source.settings.denial.error_uri
+        findings = find(source.minutes, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
+    since_s, until_s = source.period
+    period = period_text(since_s, until_s)
     records = [
-        record_of(each, rank, period=period, error_uri=uri, page=page)
-        for rank, each in enumerate(find(minutes, token_lifetime_s=lifetime_s, assumed_lifetime_s=assumed_s), 1)
+        record_of(each, rank, period=period, error_uri=uri, page=options["page"])
+        for rank, each in enumerate(findings, 1)
     ]
     letters = [f"{record['subject']}\n\n{record['letter']}" for record in records if record["faults"]]
+    source.print_facts(form)
     if form == "text":
         click.echo("\n\n\n".join(letters) or NO_LETTERS)
         return
     if form == "table":
         click.secho(period, bold=True)
-    whole = {"since": utc_time(since_s), "until": utc_time(until_s), "clients": records}
+    recording = source.facts and source.facts.data()
+    whole = {"since": utc_time(since_s), "until": utc_time(until_s), "recording": recording, "clients": records}
     print_records(form, records, REPORT_COLUMNS, whole=whole, empty=NO_STATISTICS)
     if form == "table":
         if letters:
             click.echo(LETTERS)
-        print_notes(context, client, records)
+        source.print_notes(context, options["client"], is_empty=not records)
 
 
 @click.command("suggest")
-@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@name_argument("file")
 @last_option("14d")
 @click.option(
     "--window",
@@ -138,7 +127,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     """Propose limits from recorded traffic.
 
     They leave well-behaved clients alone and stop those that waste tokens. From the statistics in MongoDB, or from
-    FILE with recorded requests, which replay reads, too. For each kind of limit, and for each client that needs its
+    FILE with recorded requests. For each kind of limit, and for each client that needs its
     own: the limit, the requests that it would have denied, those of well-behaved clients among them, and the share of
     the needless requests that it would have stopped. Needless is a request that came while an earlier token of the
     same client or user was valid. Prints YAML to paste, and changes nothing.
@@ -148,35 +137,24 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
       suggest --last 14d
       suggest tokens.csv --column client=app --token-lifetime 12h
     """
-    context.allows_invalid_config = True
-    facts: RecordingFacts | None = None
-    if options["file"] is None:
+    with source_of(context, options, parts=("by", "users", "registers", "lifetimes")) as source:
         traffic = Traffic(
             options["window_s"],
-            is_trusted=context.policies.trusts,
+            is_trusted=lambda client_id: source.facts is None and context.policies.trusts(client_id),
             token_lifetime_s=options["lifetime_s"],
-            assumed_lifetime_s=context.settings.statistics.token_lifetime_s,
+            assumed_lifetime_s=source.settings.statistics.token_lifetime_s,
         )
-        since_s = context.now_s - options["span_s"]
-        for minute in context.minutes(since_s, parts=("by", "users", "registers", "lifetimes")):
+        for minute in source.minutes:
             traffic.add_minute(minute)
-    else:
-        traffic = Traffic(
-            options["window_s"], is_trusted=_trusted_by_file(context), token_lifetime_s=options["lifetime_s"]
-        )
-        with opened(recording_of(options)) as facts:
-            for minute in minutes_of_rows(facts.read()):
-                traffic.add_minute(minute)
-    proposal = suggest(traffic)
-    data = proposal_data(proposal)
+    proposal, recording = suggest(traffic), source.facts and source.facts.data()
+    data = {**proposal_data(proposal), "recording": recording}
     if options["as_json"]:
-        print_json({**data, "recording": facts and facts.data()})
+        print_json(data)
         return
-    if facts is None:
-        click.echo(f"{HEAVIEST_ONLY} {STATISTICS_LAG}", err=True)
-    else:
-        facts.print_problems()
-        print_facts(facts.table())
+    source.print_facts("table")
+    if recording is None:
+        click.echo(HEAVIEST_ONLY, err=True)
+    source.print_notes(context, None, is_empty=False)
     if traffic.trusted_count:
         click.echo(TRUSTED.format(requests=counted(traffic.trusted_count, "request")))
     if not proposal.suggestions:
@@ -191,12 +169,3 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
         click.secho(EXCLUDED.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
     click.echo(TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=basis))
     click.echo(yaml.safe_dump(data["configuration"], sort_keys=False, default_flow_style=None), nl=False)
-
-
-def _trusted_by_file(context: CliContext) -> Callable[[str], bool]:
-    """Return the trust of the configuration, without overrides. A file can be read without any configuration."""
-    try:
-        return context.settings.policies.trusts
-    except (click.UsageError, ConfigError):
-        click.secho(NO_TRUST, fg="yellow", err=True)
-        return lambda _: False

@@ -1,5 +1,7 @@
 """The command what-if."""
 
+from typing import Any
+
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
@@ -12,7 +14,8 @@ from oauth_ratelimit.cli.options import (
     rate,
 )
 from oauth_ratelimit.cli.output import Column, Number, print_records
-from oauth_ratelimit.cli.statistics import EXCLUDED, HEAVIEST_ONLY, NO_STATISTICS, print_notes
+from oauth_ratelimit.cli.recording import source_of, source_options
+from oauth_ratelimit.cli.statistics import EXCLUDED, HEAVIEST_ONLY, NO_STATISTICS
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import Window
@@ -58,31 +61,31 @@ WHAT_IF_COLUMNS = [
     show_default=True,
 )
 @last_option()
+@source_options
 @count_option
 @format_option()
 @pass_context
-def what_if(
-    context: CliContext, client: str | None, limit: tuple[int, int], kind: str, span_s: float, count: int, form: str
-) -> None:
+def what_if(context: CliContext, /, **options: Any) -> None:
     """Show whom another limit would have denied.
 
-    From the statistics in MongoDB, including denied requests, without trusted clients. An approximation, because they
-    have the second of a client's requests, and the minute of a user's. "Reuse spares" is how many of the denials
-    on_limit: reuse would have spared, if they are like those so far.
+    From the statistics in MongoDB or a --file, including denied requests, without trusted clients. An approximation,
+    because they have the second of a client's requests, and the minute of a user's; replay decides a file by the
+    request. "Reuse spares" is how many of the denials on_limit: reuse would have spared, if they are like those so far.
 
     \b
     Examples:
       what-if --limit 2000/minute --last week
-      what-if partner-app --limit 600/hour --kind user --json
+      what-if partner-app --limit 600/hour --kind user --file access.log
     """
-    context.allows_invalid_config = True
-    (amount, window_s), limit_kind, since_s = limit, LimitKind(kind), context.now_s - span_s
+    (amount, window_s), kind, form = options["limit"], LimitKind(options["kind"]), options["form"]
     policy = Policy(kind, amount, Window.of(window_s))
-    begin_s = since_s - policy.window.window_s - policy.window.frame_s - MINUTE_S
-    parts = ("by", "users", "seconds") if limit_kind is LimitKind.USER else ("by", "seconds")
-    reuse = ReuseShares(limit_kind)
-    recorded = loads(reuse.noting(context.minutes(begin_s, client, parts=parts)), limit_kind)
-    excluded = excluded_count(recorded, since_s=since_s)
+    parts = ("by", "users", "seconds") if kind is LimitKind.USER else ("by", "seconds")
+    reuse = ReuseShares(kind)
+    before_s = policy.window.window_s + policy.window.frame_s + MINUTE_S
+    with source_of(context, options, before_s=before_s, parts=parts) as source:
+        recorded = loads(reuse.noting(source.minutes), kind)
+    since_s, until_s = source.period
+    excluded = excluded_count(recorded, since_s=source.since_s)
     subjects: list[Record] = [
         {
             **subject._asdict(),
@@ -94,23 +97,25 @@ def what_if(
             "peak_per_minute": judged.peak,
             "is_known": judged.is_known,
         }
-        for subject, judged in judge_subjects(recorded, policy, since_s=since_s)
+        for subject, judged in judge_subjects(recorded, policy, since_s=source.since_s)
     ]
     data = {
         "limit": amount,
         "window_s": window_s,
         "kind": kind,
         "since": utc_time(since_s),
-        "until": utc_time(context.now_s),
+        "until": utc_time(until_s),
+        "recording": source.facts and source.facts.data(),
         "is_approximate": True,
         **{name: sum(each[name] or 0 for each in subjects) for name in SUMS},
         "subject_count": len(subjects),
         "affected_count": sum(each["denied"] > 0 for each in subjects),
-        "subjects": subjects[:count],
+        "subjects": subjects[: options["count"]],
         "unjudged_count": excluded,
     }
+    source.print_facts(form)
     if form == "table":
-        subject = "user" if limit_kind is LimitKind.USER else "client"
+        subject = "user" if kind is LimitKind.USER else "client"
         over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
         spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
         denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
@@ -118,9 +123,10 @@ def what_if(
     print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
     if form == "table":
         if subjects:
-            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if limit_kind is LimitKind.USER else APPROXIMATE)
+            of_users = kind is LimitKind.USER and source.facts is None
+            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if of_users else APPROXIMATE)
         if unknown := sum(not each["is_known"] for each in subjects):
             click.echo(TOO_SHORT.format(subjects=counted(unknown, subject)))
         if excluded:
             click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
-        print_notes(context, client, subjects)
+        source.print_notes(context, options["client"], is_empty=not subjects)

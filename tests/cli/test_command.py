@@ -150,6 +150,13 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("replay", __file__, "--client-pattern", "x"), "no group"),
         (("replay", __file__, "--column", "date=x"), "is not time=FIELD"),
         (("replay", __file__), "name a configuration file with --config"),
+        (("replay",), "name a FILE"),
+        (("suggest", __file__, "--file", "x"), "name FILE once, as an argument or with --file"),
+        (("report", "--column", "time=ts"), "--column is about a file; name it with --file FILE"),
+        (
+            ("what-if", "--limit", "1/minute", "--file", "x", "--last", "day"),
+            "--last is about the statistics in MongoDB",
+        ),
         (("suggest", __file__, "--window", "90s"), "needs a window of whole minutes"),
         (("what-if",), "Missing option '--limit'"),
         (("what-if", "--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),

@@ -99,7 +99,7 @@ def test_failed_and_other_requests_of_an_access_log_are_left_out_and_named(tmp_p
     text = "".join(line.format(n // 60, n % 60, "POST /oauth/token", 401 if n % 3 else 200) for n in range(300))
     path.write_text(text + line.format(0, 0, "GET /logo.png", 200))
     shown = run_command("replay", str(path), "--limit", "30/minute").stdout.splitlines()
-    data = json.loads(run_command("suggest", str(path), "--format", "access-log", "--json").stdout)
+    data = json.loads(run_command("suggest", str(path), "--file-format", "access-log", "--json").stdout)
 
     facts = ["requests  100", "path      /oauth/token", "left out  200 answered with 401, 1 at another path"]
     assert [*facts, "denied    0 of 0 requests over a limit, of 0 clients"] == [*shown[1:4], shown[7]]
@@ -120,7 +120,7 @@ def test_trusted_client_leaves_no_proposal(recording: Path, tmp_path: Path, conf
 
     assert (config is None) == ("user" in result.stdout.partition("Proposed")[2])
     assert (config is not None) == ("30 requests left out" in result.stdout)
-    assert (config is None) == ("No configuration, so trusted clients" in result.stderr)
+    assert (config is None) == ("No configuration, so no client is taken" in result.stderr)
 
 
 def test_access_log_is_filtered_by_path_and_pattern(tmp_path: Path) -> None:

@@ -121,13 +121,36 @@ def test_lag_of_the_statistics_is_stated_where_people_read(terminal: Terminal, w
     assert "" == terminal.run(*words, "--json").stderr
 
 
-def test_limits_are_proposed_from_recorded_traffic(tmp_path: Path) -> None:
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """Five calm clients for days, and a client with a token for each call."""
     path = tmp_path / "traffic.csv"
     calm = [f"{1_700_000_000 + 3600 * n},calm-{n % 5}," for n in range(200)]
     wasteful = [f"{1_700_000_000 + 30 * n},12345," for n in range(2000)]
-    path.write_text("\n".join(["time,client,user", *calm, *wasteful]))
-    result = run_command("suggest", str(path), "--token-lifetime", "12h")
-    assert 0 == result.exit_code
+    path.write_text("\n".join(["time,client,user", *calm, *wasteful, "rubbish"]))
+    return str(path)
+
+
+def test_file_is_read_instead_of_mongodb(file: str) -> None:
+    """Without a database and a configuration."""
+    report = json.loads(run_command("report", "--file", file, "--json").stdout)
+    what_if = json.loads(run_command("what-if", "12345", "--limit", "60/hour", "--file", file, "--json").stdout)
+    suggest = json.loads(run_command("suggest", file, "--json").stdout)
+
+    assert [2200] * 3 == [found["recording"]["requests"] for found in (report, what_if, suggest)]
+    assert [("12345", ["token-per-call"])] == [(each["client_id"], each["faults"]) for each in report["clients"][:1]]
+    assert ["12345"] == [each["client_id"] for each in what_if["subjects"]]
+    assert 1000 == pytest.approx(what_if["denied"], rel=0.02)
+    assert 0.9 < suggest["suggestions"][0]["stopped_ratio"]
+    assert ("2023-11-14T22:13:20Z", "2023-11-23T05:13:20Z") == (report["since"], report["until"])
+    assert ("2023-11-14T22:13:20Z", "2023-11-23T05:13:20Z") == (what_if["since"], what_if["until"])
+
+
+@pytest.mark.parametrize("words", [("report",), ("suggest",), ("what-if", "--limit", "1/minute")])
+def test_facts_of_a_file_come_before_the_table(file: str, words: tuple[str, ...]) -> None:
+    result = run_command(*words, "--file", file)
+
+    assert result.stdout.startswith(f"file      {file}, csv\nrequests  2,200\n")
+    assert "line 2202: no column for the client" in result.stderr
     assert "limits.user does not" in result.stderr
-    found = json.loads(run_command("suggest", str(path), "--json").stdout)
-    assert found["suggestions"][0]["stopped_ratio"] > 0.9
+    assert "Instances send" not in result.stderr
