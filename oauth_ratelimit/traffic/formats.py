@@ -36,9 +36,6 @@ MAX_PATHS = 100  # that are counted by name
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-ClientUser = tuple[str, str | None]
-"""Client and user, None for a request without a user."""
-
 
 class Row(NamedTuple):
     """One recorded request."""
@@ -53,13 +50,6 @@ class Format(enum.StrEnum):
     CSV = "csv"  # ``time,client[,user]``, or a header with these names in any order
     JSON_LINES = "jsonl"  # one object per line, with the same names
     ACCESS_LOG = "access-log"  # the common or combined log format of Apache and nginx
-
-
-def detect_format(line: str) -> Format:
-    """Return the probable format of a file by its first line."""
-    if line.startswith("{"):
-        return Format.JSON_LINES
-    return Format.ACCESS_LOG if ACCESS_LOG.match(line) else Format.CSV
 
 
 class ColumnNames(NamedTuple):
@@ -123,7 +113,9 @@ class Parser:
 
         Raises ``ValueError`` with the reason for a malformed line, ``UnusableFile`` for another file than expected.
         """
-        self.form = self.form or detect_format(line)
+        if self.form is None:
+            is_log = ACCESS_LOG.match(line) is not None
+            self.form = Format.JSON_LINES if line.startswith("{") else Format.ACCESS_LOG if is_log else Format.CSV
         found, selection = self._readers[self.form](line), self._selection
         if found is None:
             return "header"

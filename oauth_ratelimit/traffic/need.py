@@ -29,9 +29,7 @@ class Need(NamedTuple):
     offered: int = 0
     needed: float = 0.0
     least: float = 0.0  # tokens that are enough for one process and for users with one device
-    periods: float = (
-        0.0  # sum of the periods of each client or user, which are estimated for users that are not told apart
-    )
+    periods: float = 0.0  # of all users together, if they are counted together, estimated
 
     def __add__(self, other: "Need") -> "Need":  # type: ignore[override]  # needs are added, not appended
         return Need(*map(add, self, other))
@@ -42,7 +40,7 @@ class Need(NamedTuple):
 
     @property
     def excess_ratio(self) -> float:
-        return self.offered / self.needed if self.needed else 0.0
+        return self.offered / max(1.0, self.needed)
 
     @property
     def needless(self) -> int:

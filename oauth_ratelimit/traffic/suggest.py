@@ -5,7 +5,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
@@ -40,6 +39,8 @@ class Traffic:
     ) -> None:
         self.window_s = window_s
         self.bin_s = max(1, window_s // BINS_PER_WINDOW // MINUTE_S) * MINUTE_S
+        self.request_count = 0
+        self.starts: set[int] = set()  # of bins with requests, seconds since the epoch
         self.trusted_count = 0  # requests of trusted clients, which are left out
         self.left_out_count = 0  # requests of subjects for which there was no room
         self.reuse = ReuseShares(LimitKind.CLIENT)
@@ -52,12 +53,14 @@ class Traffic:
 
     def add_minute(self, minute: ClientMinute) -> None:
         """Add a recorded minute with its tallies, users, registers and lifetimes. They come in the order of time."""
-        total = minute.tally()
-        if minute.client_id == OTHER_CLIENTS:
+        total, is_full = minute.tally(), len(self._clients) >= MAX_SUBJECTS
+        if minute.client_id == OTHER_CLIENTS or (is_full and minute.client_id not in self._clients):
             self.left_out_count += total.offered - total.trusted
         elif total.is_mostly_trusted or self._is_trusted(minute.client_id):
             self.trusted_count += total.offered
-        else:
+        elif total.offered:
+            self.request_count += total.offered - total.trusted
+            self.starts.add(minute.minute_s // self.bin_s * self.bin_s)
             self._clients[minute.client_id].add(minute)
             self.reuse.add(minute)
             for kind in LimitKind:
@@ -87,21 +90,13 @@ class Traffic:
         return found
 
     @property
-    def request_count(self) -> int:
-        return sum(sum(load.values()) for load in self._loads[LimitKind.CLIENT_TOTAL].values())
-
-    @property
     def day_count(self) -> int:
-        return len({start_s // DAY_S for start_s in self._starts()})
+        return len({start_s // DAY_S for start_s in self.starts})
 
     @property
     def span_s(self) -> int:
         """Time from the first bin with requests to the end of the last one; 0 without requests."""
-        starts = self._starts()
-        return max(starts) + self.bin_s - min(starts) if starts else 0
-
-    def _starts(self) -> set[int]:
-        return set(chain.from_iterable(self._loads[LimitKind.CLIENT_TOTAL].values()))
+        return max(self.starts) + self.bin_s - min(self.starts) if self.starts else 0
 
 
 class Profile:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from oauth_ratelimit.core.window import Estimator, Window, estimate_hits
-from oauth_ratelimit.traffic.formats import SECOND_US, ClientUser, Row
-from testbed.comparison.run import FIXED_WINDOW, TOKEN_BUCKET, Contender, Rate, Replay
+from oauth_ratelimit.traffic.formats import SECOND_US, Row
+from testbed.comparison.run import FIXED_WINDOW, TOKEN_BUCKET, ClientUser, Contender, Rate, Replay
 
 SEGMENT_WINDOWS = 12  # length of a segment
 POINTS_PER_WINDOW = 60

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.traffic.formats import SECOND_US, ClientUser, Row
+from oauth_ratelimit.traffic.formats import SECOND_US, Row
 from testbed.comparison.accuracy import ContenderCounts, ErrorLog
 from testbed.comparison.algorithms import COMMON, Admit
 from testbed.counting_fleet import CountingFleet
@@ -14,6 +14,9 @@ from testbed.counting_fleet import CountingFleet
 EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = COMMON
 
 BATCH_SIZE = 100_000
+
+ClientUser = tuple[str, str | None]
+"""Client and user, None for a request without a user."""
 
 OnDecision = Callable[[int, ClientUser, int, bool], None]
 """Called with the index of a contender, a key, the time of a request and the decision about it."""
