@@ -5,7 +5,7 @@ repository, and the tests that should catch it run there::
 
     python -m tests.breakages                        # all of them: about ten minutes
     python -m tests.breakages "reply was lost" erase # those whose name contains one of the texts
-    python -m tests.breakages --table                # count anew in CONTRIBUTING.md: about ten minutes
+    python -m tests.breakages --table                # count anew in breakages.md: about ten minutes
 
 The exit code is 1 if a breakage survives. The tests must pass without a breakage, or they catch everything; one in
 ``test_breakages.py`` checks that each old text is found exactly once. When code moves, change the file and the texts.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tests.simulation.history import SEEDS, STEPS
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "CONTRIBUTING.md"
+PAGE = Path(__file__).with_suffix(".md")
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".fuzz", ".*_cache", "__pycache__", "*.egg-info")
 TIMEOUT_S = 600.0  # per breakage; a test that hangs has not caught anything
 TESTS_FAILED = 1  # exit code of pytest; the others mean that the tests could not run
@@ -115,7 +115,7 @@ def outcome(copy: Path, breakage: Breakage) -> str:
 
 
 def change_table(copy: Path) -> None:
-    """Count the histories of the simulation that notice each rule in the table of ``CONTRIBUTING.md``."""
+    """Count the histories of the simulation that notice each rule in the table of ``breakages.md``."""
     page = PAGE.read_text(encoding="utf-8")
     for breakage in BREAKAGES:
         former = next((line for line in page.splitlines() if line.startswith(f"| {breakage.name} |")), None)
