@@ -15,9 +15,8 @@ from oauth_ratelimit.cli.mode import mode
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.overrides import limit, list_overrides, trust
 from oauth_ratelimit.cli.replay import replay_command
-from oauth_ratelimit.cli.statistics import report, suggest_command
+from oauth_ratelimit.cli.statistics import report, suggest_command, what_if
 from oauth_ratelimit.cli.status import rollout_command, show, status_command
-from oauth_ratelimit.cli.what_if import what_if
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 

@@ -36,6 +36,7 @@ ADDRESSES = (
     "--client-pattern 'client_id=(?P<client>[^& ]+)'"
 )
 NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
+NO_LIFETIME = "Tokens are taken to be valid for an hour, because a file does not tell: name it with --token-lifetime."
 NO_TRUST = "No configuration, so no client is taken for a trusted one."
 ADMITTED, TRUSTED = Decision(Mode.OFF), Decision(Mode.OFF, trusted=True)
 RECORDING_OPTIONS = ("client_pattern", "request_path", "columns", "file_format")
@@ -115,10 +116,12 @@ class Source(NamedTuple):
             return self.since_s, self.until_s
         return (self.facts.rows.first_us or 0) / SECOND_US, (self.facts.rows.last_us or 0) / SECOND_US
 
-    def print_facts(self, form: str) -> None:
+    def print_facts(self, form: str, *, needs_lifetime: bool = False) -> None:
         """Print what was read of a file, before a table; its problems alone before letters and records."""
         if self.facts is not None and form != "json":
             self.facts.print_problems()
+            if needs_lifetime and not self.settings.statistics.token_lifetime_s:
+                click.secho(NO_LIFETIME, fg="yellow", err=True)
             if form == "table":
                 print_facts(self.facts.table())
 

@@ -153,4 +153,5 @@ def test_facts_of_a_file_come_before_the_table(file: str, words: tuple[str, ...]
     assert result.stdout.startswith(f"file      {file}, csv\nrequests  2,200\n")
     assert "line 2202: no column for the client" in result.stderr
     assert "limits.user does not" in result.stderr
+    assert (words[0] != "what-if") is ("--token-lifetime" in result.stderr)
     assert "Instances send" not in result.stderr

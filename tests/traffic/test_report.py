@@ -50,15 +50,6 @@ def test_token_per_call_is_more_than_one_per_process_and_hour() -> None:
     assert (120.0, 24 * 110) == (wasteful.tokens_per_hour, wasteful.need.needless)
 
 
-@pytest.mark.parametrize(("lifetime_s", "verdict"), [(600, Verdict.FINE), (3600, Verdict.WASTEFUL)])
-def test_lifetimes_of_the_tokens_issued_tell_what_is_needed(lifetime_s: int, verdict: Verdict) -> None:
-    requests = list(minutes({LOGIN: Tally(1)}, users=6, lifetimes={lifetime_s: 1}))
-    assert verdict is only(find(requests, assumed_lifetime_s=1.0)).verdict
-    assert (lifetime_s, lifetime_s) == only(find(requests)).lifetime_s
-    assert (60.0, 60.0) == only(find(requests, token_lifetime_s=60.0)).lifetime_s
-    assert verdict is only(find(minutes({LOGIN: Tally(1)}, users=6), token_lifetime_s=float(lifetime_s))).verdict
-
-
 def test_bursts_are_far_above_the_average() -> None:
     quiet = minutes({LOGIN: Tally(1)}, users=60, count=50)
     burst = ClientMinute("shop", START_S + 3000, {LOGIN: Tally(100)}, registers={})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, ClientMinute, Source, Tally
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
 from oauth_ratelimit.traffic.replayed import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, Traffic, configuration, proposal_data, suggest
@@ -118,18 +118,6 @@ def test_single_client_with_one_wasteful_user_gets_a_limit() -> None:
     others = [rows("shop", f"user-{number}", each_day=[2] * 7) for number in range(80)]
     found = limits_of(traffic_of(*others, rows("shop", "rude", each_day=[60] * 7)))
     assert {("user", None): 7, ("user", "shop"): 3} == {key: one.limit for key, one in found.items()}, "three devices"
-
-
-@pytest.mark.parametrize(("lifetime_s", "is_wasteful"), [(60, False), (43_200, True)])
-def test_lifetime_of_the_tokens_issued_tells_what_is_wasteful(lifetime_s: int, is_wasteful: bool) -> None:
-    recorded, given = Traffic(), Traffic(token_lifetime_s=60.0)
-    for minute in range(12 * 60):
-        tallies, users = {LOGIN: Tally(1)}, (UserLoad("ann", 1),)
-        found = ClientMinute("shop", BEGIN_S + 60 * minute, tallies, users=users, lifetimes={lifetime_s: 20, 7: 1})
-        recorded.add_minute(found)
-        given.add_minute(found)
-    assert is_wasteful is (limits_of(recorded)["user", None].safest is None)
-    assert limits_of(given)["user", None].safest
 
 
 def test_trusted_clients_and_those_counted_together_are_left_out() -> None:
