@@ -30,7 +30,7 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     settings = {"store": {"uri": uri}, "mode": "enforce", "limits": {"user": ["2/hour"], "client": ["2/hour"]}}
     with capture_logs(), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
         for name in filter(None, NAMES.values()):
-            person = SimpleNamespace(username=name, get_client_id=lambda name=name: name)
+            person = SimpleNamespace(username=name, client_id=name)
             for _ in range(3):
                 decide(app, person, name, "password")
                 decide(app, person, None, "client_credentials")
