@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from flask import Blueprint, Response, current_app, g, render_template, request
+from flask.blueprints import BlueprintSetupState
 from markupsafe import Markup
 from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
@@ -34,6 +35,8 @@ from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations.serialize import Record, json_safe
 from oauth_ratelimit.process.log import get_logger
+
+Answer = TypeVar("Answer")
 
 log = get_logger(__name__)
 
@@ -99,12 +102,28 @@ def admin_blueprint(
         response.headers.update({**SECURITY_HEADERS, "Cache-Control": "no-cache" if is_static else "no-store"})
         return response
 
+    @pages.record_once
+    def answer_beside_flask_wtf(state: BlueprintSetupState) -> None:
+        """Exempt the pages before Flask-WTF looks for its token, whichever was added first: they have their own."""
+        state.app.before_request_funcs.setdefault(None, []).insert(0, partial(_exempt, pages))
+
     for page, (path, title) in PAGES.items():
-        pages.add_url_rule(path, page, partial(_page, page, title))
+        pages.add_url_rule(path, page, _function(_page, page, title))
     pages.add_url_rule("/part/<any(" + ", ".join(PARTS) + "):name>", "part", _part)
     for name, change in changes.CHANGES.items():
-        pages.add_url_rule(f"/api/{name}", f"change_{name}", partial(_change, change, name), methods=["POST"])
+        pages.add_url_rule(f"/api/{name}", f"change_{name}", _function(_change, change, name), methods=["POST"])
     return pages
+
+
+def _function(view: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    """Return a view as a function, because extensions ask for its name."""
+    return lambda: view(*args)
+
+
+def _exempt(pages: Blueprint) -> None:
+    csrf: Any = current_app.extensions.get("csrf")
+    if hasattr(csrf, "exempt") and request.blueprint == pages.name:
+        csrf.exempt(pages)
 
 
 def _page(page: str, title: str) -> str:

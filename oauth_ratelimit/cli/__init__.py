@@ -4,10 +4,9 @@ import os
 from typing import Any
 
 import click
-from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.config import check_config
-from oauth_ratelimit.cli.context import CliContext
+from oauth_ratelimit.cli.context import CliContext, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.denials import denials_command
 from oauth_ratelimit.cli.explain import explain_command
@@ -108,4 +107,4 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     """
     if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
         ctx.color = False
-    ctx.obj = CliContext(config_path, mongo_uri, ctx.find_object(ScriptInfo))
+    ctx.obj = CliContext(config_path, mongo_uri, script_of(ctx))

@@ -5,10 +5,9 @@ from importlib.resources import files
 
 import click
 from flask import Flask
-from flask.cli import ScriptInfo
 
 from oauth_ratelimit.background.reconnector import ELSEWHERE
-from oauth_ratelimit.cli.context import CliContext, reason_text
+from oauth_ratelimit.cli.context import CliContext, reason_text, script_of
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
@@ -100,7 +99,7 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
 
 def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
     """Return the protected application if there is one, and a sentence if it cannot be loaded."""
-    script = ctx.find_object(ScriptInfo)
+    script = script_of(ctx)
     if script is None:
         return None, []
     try:

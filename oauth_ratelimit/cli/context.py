@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
+from flask import current_app
 from flask.cli import NoAppException, ScriptInfo
 
 from oauth_ratelimit.config import Settings, StoreSettings, load_config
@@ -32,7 +33,7 @@ INVALID = (
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
 NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the module that attaches it."
-WITHOUT_APP = "Without the application: flask oauth-ratelimit --config FILE, before the command."
+WITHOUT_APP = "Without the application: {program} --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
     "name one with --mongo-uri before the command"
@@ -120,15 +121,17 @@ class CliContext(OperatorContext):
         try:
             app = self._script.load_app()
         except NoAppException as exc:
-            raise click.UsageError(f"{exc.message} {WITHOUT_APP}") from None
+            raise click.UsageError(f"{exc.message} {WITHOUT_APP.format(program=program())}") from None
         except ConfigError:
             raise
         except Exception as exc:  # it may raise anything
-            raise click.UsageError(f"The application cannot be loaded ({reason_text(exc)}). {WITHOUT_APP}") from exc
+            raise click.UsageError(
+                f"The application cannot be loaded ({reason_text(exc)}). {WITHOUT_APP.format(program=program())}"
+            ) from exc
         finally:
             left_out.reset(token)
         if EXTENSION not in app.extensions:
-            raise click.UsageError(f"{NOT_ATTACHED} {WITHOUT_APP}")
+            raise click.UsageError(f"{NOT_ATTACHED} {WITHOUT_APP.format(program=program())}")
         # Commands are about the instances, so the emergency switch of this environment is ignored.
         settings = configured_settings(app)
         if self._mongo_uri is None:
@@ -160,6 +163,21 @@ class CliContext(OperatorContext):
         """The host and port of MongoDB; None before a store is used."""
         stores: Stores | None = self.__dict__.get("stores")
         return None if stores is None else stores.servers
+
+
+def program() -> str:
+    """Return the name that the group of commands was called by, such as ``flask oauth-ratelimit``."""
+    context = click.get_current_context()
+    while context.parent is not None and isinstance(context.parent.obj, CliContext):
+        context = context.parent
+    return context.command_path
+
+
+def script_of(context: click.Context) -> ScriptInfo | None:
+    """Return what loads the application: Flask's own, or in a program of the application's the current one."""
+    if context.find_object(ScriptInfo) is None and current_app:
+        return ScriptInfo(create_app=current_app._get_current_object)  # type: ignore[attr-defined]  # a proxy's
+    return context.find_object(ScriptInfo)
 
 
 pass_context = click.make_pass_decorator(CliContext)

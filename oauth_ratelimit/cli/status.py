@@ -2,7 +2,7 @@
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, pass_context
+from oauth_ratelimit.cli.context import CliContext, pass_context, program
 from oauth_ratelimit.cli.options import count_option, format_option, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     STATISTICS_LAG,
@@ -218,4 +218,4 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
 
 
 def _lines(commands: list[str]) -> list[str]:
-    return [f"  {each}" if each.startswith("#") else f"  flask oauth-ratelimit {each}" for each in commands]
+    return [f"  {each}" if each.startswith("#") else f"  {program()} {each}" for each in commands]

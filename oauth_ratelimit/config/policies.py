@@ -6,7 +6,18 @@ from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, did_you_mean, dotted, show, without_address
 from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, ENABLED, LIMITS, MODE, NO_TOKEN, SWITCH, switched
-from oauth_ratelimit.config.types import ConfigKey, Kind, list_of, map_of, number, or_null, section, text, unique
+from oauth_ratelimit.config.types import (
+    ConfigKey,
+    Kind,
+    list_of,
+    map_of,
+    number,
+    oauth_text,
+    or_null,
+    section,
+    text,
+    unique,
+)
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, COMMON_NAMES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, OnLimit, OwnLimits, PolicySet, Rules
@@ -138,6 +149,7 @@ ENDPOINT = section(
             "HTTP methods. GET includes HEAD. Default: all.",
             attribute="methods",
         ),
+        ConfigKey("error_description", or_null(oauth_text(500)), "Text of a denial. Default: one about requests."),
     ),
     build=switched(Rules),
 )

@@ -12,11 +12,12 @@ from oauth_ratelimit.config.limits import MODE, limits_key, switched
 from oauth_ratelimit.config.policies import NAME, POLICY_KEYS, build_policies
 from oauth_ratelimit.config.privacy import SECRET_KEY, PrivacySettings
 from oauth_ratelimit.config.types import (
+    FLAG,
     ConfigKey,
-    Kind,
     choice,
     keys_of,
     list_of,
+    oauth_text,
     or_null,
     scalar,
     seconds,
@@ -132,23 +133,17 @@ class SyncSettings:
     )
 
 
-def _oauth_text(longest: int) -> Kind:
-    """Return the type of what RFC 6749, section 5.2, allows; anything else makes Authlib answer 500."""
-    allowed = f"1 to {longest} printable ASCII characters other than quotation mark and backslash"
-    return text(allowed, pattern=r"^[ !#-\[\]-~]+$", longest=longest)
-
-
 @dataclass(frozen=True, slots=True)
 class DenialSettings:
     """The answer to a denied client."""
 
     error: str = setting(
-        _oauth_text(64),
+        oauth_text(64),
         default="temporarily_unavailable",
         doc="OAuth error code. The device grant gets slow_down.",
     )
     error_description: str = setting(
-        _oauth_text(500),
+        oauth_text(500),
         default="This client has requested too many access tokens. Reuse each token until it expires, and try again "
         "after the seconds given in Retry-After.",
         doc="The same text for every client.",
@@ -168,6 +163,11 @@ class DenialSettings:
         default=list(HEADER_FAMILIES),
         doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none. They describe "
         "enforced limits only.",
+    )
+    expose_headers: bool = setting(
+        FLAG,
+        default=False,
+        doc="Name Retry-After and the quota headers in Access-Control-Expose-Headers, for scripts in a browser.",
     )
     partition_key: PseudonymKey | None = setting(
         or_null(SECRET_KEY),

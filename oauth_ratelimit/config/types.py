@@ -120,6 +120,12 @@ def choice(options: Iterable[str]) -> Kind:
     return scalar(convert, f"{', '.join(names)} or {last}", schema=schema, words=words)
 
 
+def oauth_text(longest: int) -> Kind:
+    """Return the type of what RFC 6749, section 5.2, allows; anything else makes Authlib answer 500."""
+    allowed = f"1 to {longest} printable ASCII characters other than quotation mark and backslash"
+    return text(allowed, pattern=r"^[ !#-\[\]-~]+$", longest=longest)
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError

@@ -88,6 +88,7 @@ class Rules(NamedTuple):
     endpoints: Mapping[str, "Rules"] = MappingProxyType({})  # sections of a client or a plan by endpoint
     paths: tuple[str, ...] = ()  # patterns of the request path, for an endpoint
     methods: tuple[str, ...] = ()  # HTTP methods in capitals, for an endpoint. All methods if empty.
+    error_description: str | None = None  # text of a denial, for an endpoint
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing of a client is denied, whatever modes the file names
 
     def names_limits(self, kind: LimitKind) -> bool:

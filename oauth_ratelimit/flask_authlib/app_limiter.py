@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet, ref
@@ -23,7 +23,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.flask_authlib.host_sharing import shared_place
-from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited, quota_headers
+from oauth_ratelimit.flask_authlib.responses import EXPOSED, QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.flask_authlib.token_reuse import Reuser, ReuseRequest, TokenReuse
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
@@ -44,6 +44,9 @@ UNCOUNTED = (
     "OAuthRateLimit(client_id_of=..., username_of=..., caller_of=...) name clients, users and callers"
 )
 
+TOO_MANY_REQUESTS = (
+    "This client has sent too many requests here. Send fewer, and try again after the seconds given in Retry-After."
+)
 TAKEN_BACK = "the application failed before it saved a token, so the request does not count"
 
 log = get_logger(__name__)
@@ -276,8 +279,13 @@ class AppLimiter:
                 self.log_failure("observer_failed", exc)
             if decision.denial is None or decision.allowed or reuse is not None:
                 headers = quota_headers(decision, settings.denial.headers, partition)
+                headers += (EXPOSED,) if headers and settings.denial.expose_headers else ()
                 return LimitAnswer(None, reuse, record, headers, hit)
-            denial = RateLimited(decision, settings.denial, grant_type=grant_type, partition=partition)
+            text = settings.denial
+            if endpoint != TOKEN_ENDPOINT:
+                own = settings.policies.endpoints[endpoint].error_description
+                text = replace(text, error_description=own or TOO_MANY_REQUESTS)
+            denial = RateLimited(decision, text, grant_type=grant_type, partition=partition)
             return LimitAnswer(denial, None, record)
         except Exception as exc:  # noqa: BLE001
             self.log_failure("check_failed", exc)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.flask_authlib.request_state import RESPONSE_KEY, ResponseState
-from oauth_ratelimit.flask_authlib.responses import Headers
+from oauth_ratelimit.flask_authlib.responses import Headers, with_headers
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -25,7 +25,8 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
             state.settle(is_failed=status.startswith("5"))
             for reuse in state.reuses:
                 reuse.finish(status)
-            headers = [*headers, *state.quota_headers]
+            ours = state.wait_headers if status.startswith("429") else state.quota_headers
+            headers = with_headers(headers, ours) if ours else headers
             if exc_info is None:  # not every middleware accepts the third argument
                 return start_response(status, headers)
             return start_response(status, headers, exc_info)

@@ -26,6 +26,7 @@ class ResponseState:
     """State of an HTTP request that its decisions leave for the response."""
 
     quota_headers: QuotaHeaders = ()
+    wait_headers: QuotaHeaders = ()  # of a denial, for a response that is one
     reuses: tuple[TokenReuse, ...] = ()  # tokens that are given out again, or kept once the response is a 200
     states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})  # by application and endpoint
     is_awaited: bool = False  # True while the middleware waits for the response
@@ -102,6 +103,7 @@ class RequestState:
         self.denial, self.reuse, self.record, headers, self.hit = answer
         if not self.is_authorize:  # a browser receives that response, not the client
             self.response.quota_headers = headers
+            self.response.wait_headers = () if self.denial is None else self.denial.wait_headers()
         if self.reuse is not None:
             self.response.reuses += (self.reuse,)
         if self.hit is not None:

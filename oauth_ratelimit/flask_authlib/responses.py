@@ -1,10 +1,13 @@
 """The answer to a decision: a 429 that explains itself, and quota headers in several families."""
 
+import math
 import re
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error
+from werkzeug.http import parse_date
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Decision, whole_seconds
@@ -20,6 +23,13 @@ Headers = list[Header]
 QuotaHeaders = tuple[Header, ...]
 
 _NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # characters that a structured field's string escapes or cannot hold
+
+
+EXPOSED = (
+    "Access-Control-Expose-Headers",
+    "Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset",
+)
+FAMILIES = ("ratelimit", "x-ratelimit-")  # how their names begin
 
 
 class RateLimited(OAuth2Error, RateLimitError):
@@ -47,6 +57,7 @@ class RateLimited(OAuth2Error, RateLimitError):
         )
         self.decision = decision
         self._quota_headers = partial(quota_headers, decision, denial.headers, partition)
+        self._exposed = (EXPOSED,) if denial.expose_headers else ()
 
     def __call__(self, uri: str | None = None) -> tuple[int, Any, Headers]:
         """Return status, body and headers. The configured ``error_uri`` wins over the server's."""
@@ -73,9 +84,37 @@ class RateLimited(OAuth2Error, RateLimitError):
             ("Content-Type", "application/json"),
             ("Cache-Control", "no-store"),
             ("Pragma", "no-cache"),
-            ("Retry-After", str(whole_seconds(self.decision.retry_after_s, 1))),
-            *self._quota_headers(),
+            *self.wait_headers(),
         ]
+
+    def wait_headers(self) -> QuotaHeaders:
+        """Return the headers that say how long to wait."""
+        seconds = whole_seconds(self.decision.retry_after_s, 1)
+        return (("Retry-After", str(seconds)), *self._quota_headers(), *self._exposed)
+
+
+def with_headers(headers: Headers, ours: QuotaHeaders) -> Headers:
+    """Return the headers of a response with ours, but no family of quota headers that another limiter has sent.
+
+    Of two times to wait the longer one stays.
+    """
+    others = [header for header in headers if header not in ours]
+    names = {name.lower() for name, _ in others}
+    theirs = tuple(each for each in FAMILIES if any(name.startswith(each) for name in names))
+    added = [(name, value) for name, value in ours if not (theirs and name.lower().startswith(theirs))]
+    if added and added[0][0] == "Retry-After":
+        waits = [_seconds_of(value) for name, value in others if name.lower() == "retry-after"]
+        others = [header for header in others if header[0].lower() != "retry-after"]
+        added[0] = "Retry-After", f"{max(int(added[0][1]), *waits, 0)}"
+    return [*others, *added]
+
+
+def _seconds_of(retry_after: str) -> int:
+    """Return the seconds from now until a time to wait is over; 0 if it cannot be read."""
+    if retry_after.isdecimal():
+        return int(retry_after)
+    date = parse_date(retry_after)
+    return 0 if date is None else math.ceil((date - datetime.now(UTC)).total_seconds())
 
 
 def quota_headers(decision: Decision, families: tuple[str, ...], partition: str | None = None) -> QuotaHeaders:

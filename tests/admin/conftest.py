@@ -100,11 +100,13 @@ def open_page() -> Iterator[Callable[..., Page]]:
             authorize: Callable[[], Any] = lambda: "ann",
             secret_key: str | None = "a secret",
             may_change: Any = None,
+            prepare: Callable[[Flask], object] = lambda app: None,
             **settings: Any,
         ) -> Page:
             config = {"mode": "enforce", "limits": LIMITS, **settings}
             app = undo.enter_context(protected_app(clock=lambda: time.time(), OAUTH_RATELIMIT_CONFIG=config))
             app.secret_key = secret_key
+            prepare(app)
             more = {"may_change": may_change} if may_change else {}
             app.register_blueprint(admin_blueprint(authorize, **more))
             return Page(app)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flask import redirect
+from flask_wtf import CSRFProtect
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.admin.blueprint import MAX_BODY_BYTES, PAGES, PARTS
@@ -168,3 +169,15 @@ def test_page_without_secret_key_is_read_only(open_page: Callable[..., Page], mo
     assert 403 == response.status_code
     assert "app.secret_key" in response.json["problem"]["text"]
     assert "app.secret_key" in page.get("overrides").text
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before the page", "after it"])
+def test_page_answers_beside_flask_wtf(open_page: Callable[..., Page], mongo_uri: str, is_first: bool) -> None:
+    """Its own tokens are checked; another view has those of Flask-WTF."""
+    page = open_page(store={"uri": mongo_uri}, **({"prepare": CSRFProtect} if is_first else {}))
+    if not is_first:
+        CSRFProtect(page.app)
+    assert {200} == {page.get(path).status_code for path in PATHS}
+    assert 200 == page.send("apply", LIMIT).status_code
+    assert 403 == page.send("apply", LIMIT, X_Ratelimit_Token="other").status_code
+    assert 400 == page.browser.post("/token").status_code

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import click
 import pytest
+from click.testing import CliRunner
 from flask import Flask
 
 from oauth_ratelimit import Mode, OAuthRateLimit
@@ -94,7 +95,7 @@ def test_application_that_is_missing_or_fails_is_a_usage_error_that_names_the_wa
 
     assert 2 == result.exit_code
     assert "Could not locate a Flask application" in result.stderr
-    assert "Without the application: flask oauth-ratelimit --config FILE" in result.stderr
+    assert "Without the application: root oauth-ratelimit --config FILE" in result.stderr
     assert 0 == run_flask(None, "--config", str(terminal.config_path), "show").exit_code
     result = run_flask(Mock(side_effect=RuntimeError("its secret is missing\nfor whatever reason")), "show")
     words = "Error: The application cannot be loaded (RuntimeError: its secret is missing). Without the"
@@ -193,3 +194,18 @@ def test_invalid_limit_or_end_changes_nothing(
     result = terminal.run(*words, *WHY)
 
     assert (2, True, ()) == (result.exit_code, message in result.stderr, overrides.read()), result.stderr
+
+
+@pytest.mark.parametrize("has_context", [True, False], ids=["current application", "none"])
+def test_command_of_another_program_uses_its_application_and_prints_its_name(has_context: bool) -> None:
+    app = protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["7/minute"]}})
+
+    @click.group(name="idp")
+    def program() -> None:
+        if has_context:
+            click.get_current_context().with_resource(app.app_context())
+
+    program.add_command(command)
+    result = CliRunner().invoke(program, ["oauth-ratelimit", "explain", "app"])
+    assert ("limits, for everybody" in result.stdout) is has_context
+    assert "idp oauth-ratelimit" in CliRunner().invoke(program, ["oauth-ratelimit", "bogus"]).stderr

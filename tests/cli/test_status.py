@@ -148,9 +148,9 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "instances             1\n" in text
     assert "Note: No statistics of the last day." in text
     assert "reuse would spare     0 of 0\n" in text
-    assert 'flask oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
+    assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
-    assert "Next, in spite of that:\n  flask oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")
+    assert "Next, in spite of that:\n  oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")
 
 
 def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(

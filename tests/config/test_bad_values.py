@@ -96,6 +96,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("denial.error", f"1 to 64 {ASCII}", ["", "zu spät"]),
     ("denial.error_description", f"1 to 500 {ASCII}", ["a\\b"]),
     ("denial.error_uri", ADDRESS, ["docs/reuse"]),
+    ("denial.expose_headers", "true or false", ["yes"]),
     ("denial.headers", "a list", ["ietf"]),
     ("denial.headers[0]", "ietf or x-ratelimit", ["IETF"]),
     ("events.per_minute", "a whole number from 1 to 1000000", [0]),

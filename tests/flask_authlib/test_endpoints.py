@@ -215,6 +215,18 @@ def test_token_that_names_no_client_is_logged() -> None:
     assert ["caller_of"] == [entry["source"] for entry in logs if entry["event"] == "caller_unknown"]
 
 
+@pytest.mark.parametrize(
+    ("own", "text"), [({"error_description": "Stop."}, "Stop."), ({}, "This client has sent too many requests here.")]
+)
+def test_denial_speaks_of_requests(own: dict[str, str], text: str) -> None:
+    settings = config(limit=9, endpoints={"view": {"limits": {"client": ["1/minute"]}, **own}})
+    with protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+        app.add_url_rule("/view", "view", limited)
+        answers = [app.test_client().get("/view") for _ in range(2)]
+    assert [200, 429] == [answer.status_code for answer in answers]
+    assert answers[1].get_json()["error_description"].startswith(text)
+
+
 # Tenants.
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
 from werkzeug.test import EnvironBuilder, TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
@@ -244,3 +247,34 @@ def test_request_is_freed_at_its_end(view: Any, limit: int, grant_type: str, sec
     finally:
         gc.enable()
     assert [status] == answered
+
+
+# Beside another limiter, and in a browser.
+
+
+@pytest.mark.parametrize("retry_after", ["delta-seconds", "http-date"])
+@pytest.mark.parametrize("other_s", [5, 3600])
+def test_headers_of_another_limiter_are_not_doubled(retry_after: str, other_s: int) -> None:
+    """Its quota stays, and the longer one of two times to wait."""
+    app = protected(answer, limit=1)
+    limiter = Limiter(
+        get_remote_address, app=app, headers_enabled=True, retry_after=retry_after, storage_uri="memory://"
+    )
+    app.view_functions["token"] = limiter.limit(f"9 per {other_s} seconds")(app.view_functions["token"])
+    admitted, denied = ask(app), ask(app)
+
+    for response in (admitted, denied):
+        assert sorted(QUOTA_HEADERS) == sorted(quota_of(response))
+        assert "9" == response.headers["X-RateLimit-Limit"]
+    ours = int(re.findall("t=([0-9]+)", denied.headers["RateLimit"])[0])
+    assert 429 == denied.status_code
+    assert ours <= int(denied.headers["Retry-After"]) <= max(ours, other_s + 1)
+    assert (other_s > ours) is (int(denied.headers["Retry-After"]) > ours)
+
+
+def test_script_of_another_site_may_read_the_headers_if_that_is_configured() -> None:
+    app = protected(answer, limit=1, denial={"expose_headers": True})
+    for response in (ask(app), ask(app)):
+        [exposed] = response.headers.getlist("Access-Control-Expose-Headers")
+        assert {"Retry-After", *QUOTA_HEADERS} == set(exposed.split(", "))
+    assert "Access-Control-Expose-Headers" not in ask(protected(answer)).headers
