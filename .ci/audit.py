@@ -1,7 +1,8 @@
 """Checks the packages that users install: conflicts, withdrawn versions and known vulnerabilities.
 
-It looks at every dependency and extra at the newest version that setup.cfg allows, and at the lowest of each
-direct one. pip-audit looks up advisories; without a source of advisories the script says so and checks the rest.
+It looks at what is installed here, at every dependency and extra at the newest version that setup.cfg allows, and at
+the lowest of each direct one but Authlib, Flask and PyMongo: those are the server's choice, so theirs are only listed.
+pip-audit looks up advisories; without a source of advisories the script says so and checks the rest.
 """
 
 import json
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +38,22 @@ def main() -> int:
     if not has_advisories():
         print("advisories were not looked up: no source answers here")
         return 0
-    lowest = subprocess.run(
-        [sys.executable, ROOT / ".ci" / "lowest.py", "--list"], capture_output=True, text=True, check=True
-    )
-    return audit(pins) or audit(lowest.stdout.split())
+    theirs = sorted({*lowest()} - {*lowest("--ours")})
+    print(f"lowest versions that the server chooses, with or without advisories: {', '.join(theirs)}")
+    audit(theirs, quietly=False)
+    return audit(pins) or audit(installed()) or audit(lowest("--ours"))
+
+
+def lowest(*options: str) -> list[str]:
+    """Return a pin for the lowest version of each direct dependency."""
+    command = [sys.executable, ROOT / ".ci" / "lowest.py", "--list", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def installed() -> list[str]:
+    """Return a pin for each package that is installed and that users install, too."""
+    names = {item["metadata"]["name"] for item in resolve()}
+    return [f"{found.name}=={found.version}" for found in distributions() if found.name in names]
 
 
 def resolve() -> list[dict[str, object]]:

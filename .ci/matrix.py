@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-matrix"
 LOG = FOLDER / "failed.log"
 EXTRAS = "otel,prometheus"
+AUTHLIBS = ("1.6.12", "1.7.2", "1.8.0", "1.9.10")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 ALL = ("-m", "not (cc or chaos or chromium or promtool or redis)")
 NEWER = (  # what the newest versions alone do: two ways to read what is malformed
@@ -58,6 +59,8 @@ def rows() -> Iterator[Row]:
     for version in PYTHONS:
         yield f"Python {version}", partial(attempt, version, ALL)
     lowest = run(sys.executable, ".ci/lowest.py", "--list").split()
+    for authlib in AUTHLIBS:
+        yield f"Authlib {authlib}", partial(run, sys.executable, ".ci/lowest.py", f"authlib=={authlib}")
     yield "lowest dependencies", partial(attempt, PYTHONS[0], (*ALL, *NEWER), pins=lowest)
     yield "wheel and demo", wheel
 

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from inspect import unwrap
 from typing import Any
 
@@ -19,6 +20,9 @@ from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
+
+FIRST_WITHOUT_ADVISORY = (1, 6, 12)  # but for 1.7.0
+ADVISORIES = "https://github.com/authlib/authlib/security/advisories"
 
 log = get_logger(__name__)
 
@@ -55,6 +59,8 @@ class StartReport:
             unprotected_grants=dict.fromkeys(() if authorize_endpoint else front_channel, "authorize_endpoint=False"),
         )
         self.warn(settings)
+        if is_vulnerable(version("authlib")):
+            log.warning("authlib_vulnerable", version=version("authlib"), hint=f"upgrade it: see {ADVISORIES}")
         for server in self._all_servers():
             if not isinstance(server, self.mixin):
                 grants = [_type_of(grant) for grant, _ in server._token_grants]
@@ -147,6 +153,12 @@ def _overlap(first: str, second: str) -> bool:
         elif first and second and (first[0] == second[0] or "?" in (first[0], second[0])):
             open_pairs.append((first[1:], second[1:]))
     return False
+
+
+def is_vulnerable(authlib_version: str) -> bool:
+    """Return True for a version of Authlib with published vulnerabilities."""
+    numbers = tuple(int(part) for part in re.findall(r"[0-9]+", authlib_version)[:3])
+    return numbers < FIRST_WITHOUT_ADVISORY or numbers == (1, 7, 0)
 
 
 def _name_of(server: Any) -> str:

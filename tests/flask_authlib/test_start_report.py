@@ -155,3 +155,14 @@ def test_path_that_no_route_can_have_is_named(rule: str, is_strict: bool, path: 
         token_status(app)
         app_limiter_of(app).close()
     assert ([] if matches else ["orders"]) == [entry["endpoint"] for entry in of("endpoint_unknown", logs)]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_vulnerable"),
+    [("1.6.11", True), ("1.6.12", False), ("1.7.0", True), ("1.7.2", False), ("1.9.8.dev1", False), ("2.0", False)],
+)
+def test_version_of_authlib_with_published_vulnerabilities_is_named(
+    monkeypatch: pytest.MonkeyPatch, version: str, is_vulnerable: bool
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.start_report.version", lambda _: version)
+    assert ([version] if is_vulnerable else []) == [entry["version"] for entry in of("authlib_vulnerable", started())]
