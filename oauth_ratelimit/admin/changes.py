@@ -31,7 +31,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.traffic.impact import impact_of
+from oauth_ratelimit.traffic.preview import impact_of
 
 log = get_logger(__name__)
 

@@ -37,6 +37,7 @@ GUARDED = (
 )
 GUARDED_S = 3600.0
 NO_LIMIT = "No limit applies."
+TRUSTED = "No limit applies: the client is trusted."
 NO_LIMIT_WITHOUT_USER = (
     "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
 )
@@ -116,7 +117,8 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
-    print_table(LIMIT_COLUMNS, limits, empty=NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT)
+    empty = NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT
+    print_table(LIMIT_COLUMNS, limits, empty=TRUSTED if trust else empty)
 
 
 def _guard_hint(context: CliContext, client_id: str) -> str | None:

@@ -26,7 +26,7 @@ from oauth_ratelimit.operations.changes import end_after, limit_override
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, entry_data, override_data
-from oauth_ratelimit.traffic.impact import impact_of
+from oauth_ratelimit.traffic.preview import impact_of
 
 NO_OVERRIDES = "No overrides: the configuration applies."
 NO_HISTORY = "No overrides and no resets so far."

@@ -22,6 +22,7 @@ from oauth_ratelimit.traffic.minutes import Loads, MinuteLoad, Subject, rolling_
 SLOTS_PER_FRAME = 6
 PARTS = 4  # of the requests of a slot, spread over it; more gain nothing
 MAX_SLOTS = 200_000  # of all lines; where there would be more, they are longer
+LENGTHS_S = (1, 2, 3, 5, 10, 20, 30, 60)  # of slots: parts of a minute
 KNOWN_RATIO = 60  # of a window to what is known of the time of requests, for errors below three percent of them
 
 
@@ -85,15 +86,20 @@ class Judged(NamedTuple):
     is_known: bool  # False if windows are too short for what is known of the time of requests: the bounds hold alone
 
 
-def judge(lines: Sequence[Line], *, since_s: float = 0.0) -> Judged:
-    """Return what the tiers of all lines do to their requests. Requests before ``since_s`` only fill the windows."""
+def judge(lines: Sequence[Line], *, since_s: float = 0.0, max_slots: int = MAX_SLOTS) -> Judged:
+    """Return what the tiers of all lines do to their requests. Requests before ``since_s`` only fill the windows.
+
+    The more slots there may be, of all lines together, the more exact is the estimate.
+    """
     offered = Counter[int]()
     for line in lines:
         offered.update({at_s: load.offered for at_s, load in line.minutes.items() if at_s >= since_s})
     minutes = _full_minutes(lines)
-    by_policy, first_s = _middle(_copied(lines), minutes, since_s)
-    at_least = _bound(_copied(lines), minutes, since_s, is_upper=False)
-    at_most = max(at_least, _bound(_copied(lines), minutes, since_s, is_upper=True))
+    by_policy, first_s = _middle(_copied(lines), minutes, since_s, max_slots)
+    at_least, at_most = (
+        _bound(_copied(lines), minutes, since_s, max_slots, is_upper=is_upper) for is_upper in (False, True)
+    )
+    at_most = max(at_least, at_most)
     return Judged(
         offered=offered.total(),
         denied=min(max(by_policy.total(), at_least), at_most),
@@ -162,17 +168,18 @@ class _Slot(NamedTuple):
     offered: int
 
 
-def _slots(lines: Sequence[Line], minutes: set[int], length_s: int | None = None) -> Iterator[_Slot]:
-    """Yield the slots with requests in the order of time, by default as long as what is known. Lines take turns."""
+def _slots(lines: Sequence[Line], minutes: set[int], length_s: int, *, is_exact: bool = False) -> Iterator[_Slot]:
+    """Yield the slots with requests in the order of time, or longer ones where no more is known. Lines take turns."""
     for minute_s in sorted(minutes):
         slots: list[tuple[int, int, _Slot]] = []
         for number, line in enumerate(lines):
             load = line.minutes.get(minute_s)
             if load is None:
                 continue
-            before, step_s = load.by_second(), length_s or load.resolution_s
+            step_s = max(length_s, load.resolution_s) if is_exact else length_s
+            before = load.by_second() if step_s < MINUTE_S else {0: 0, MINUTE_S: load.offered}
             for turn, start in enumerate(range(0, MINUTE_S, step_s)):
-                end = min(start + step_s, MINUTE_S)
+                end = start + step_s
                 if offered := before[end] - before[start]:
                     slot = _Slot(line, minute_s, minute_s + start, minute_s + end, offered)
                     slots.append((start, (number + turn) % len(lines), slot))
@@ -181,12 +188,18 @@ def _slots(lines: Sequence[Line], minutes: set[int], length_s: int | None = None
             yield slot
 
 
-def _middle(lines: Sequence[Line], minutes: set[int], since_s: float) -> tuple[Counter[str], dict[str, float]]:
+def _length_s(lines: Sequence[Line], minutes: set[int], max_slots: int, *, at_least_s: int = 1) -> int:
+    """Return the length of slots, so that there are not too many."""
+    least_s = max(at_least_s, len(minutes) * len(lines) * MINUTE_S / max_slots)
+    return next((length_s for length_s in LENGTHS_S if length_s >= least_s), MINUTE_S)
+
+
+def _middle(
+    lines: Sequence[Line], minutes: set[int], since_s: float, max_slots: int
+) -> tuple[Counter[str], dict[str, float]]:
     """Return the denials by policy, and the time of the first of each, where the limiter decides about each slot."""
     shortest_s = min((window.tier.frame_s for line in lines for window in line.windows), default=MINUTE_S)
-    length_s = min(max(1, shortest_s // SLOTS_PER_FRAME), MINUTE_S)
-    while length_s < MINUTE_S and len(minutes) * len(lines) * MINUTE_S > MAX_SLOTS * length_s:
-        length_s = min(2 * length_s, MINUTE_S)
+    length_s = _length_s(lines, minutes, max_slots, at_least_s=shortest_s // SLOTS_PER_FRAME)
     denials = {id(line): _Denials(line.windows) for line in lines}
     by_policy, first_s = Counter[str](), dict[str, float]()
     for line, minute_s, start_s, end_s, offered in _slots(lines, minutes, length_s):
@@ -215,7 +228,7 @@ class _Denials:
             rooms = [window.tier.limit - window.estimate(at_s) for window in self._windows]
             sent = min([count, *(int(room) for room in rooms if room >= 1)])  # no tier gets full within these
             counting = self._windows
-            if min(rooms) < 1:
+            if min(rooms, default=1) < 1:
                 policy, counting = self._decide(tuple([room < 1 for room in rooms]), at_s)
                 if policy is not None:
                     yield policy, sent
@@ -237,10 +250,10 @@ class _Denials:
         return self._known[over]
 
 
-def _bound(lines: Sequence[Line], minutes: set[int], since_s: float, *, is_upper: bool) -> int:
+def _bound(lines: Sequence[Line], minutes: set[int], since_s: float, max_slots: int, *, is_upper: bool) -> int:
     """Return the number of denials, at least or at most."""
-    denied = 0
-    for line, minute_s, start_s, end_s, offered in _slots(lines, minutes):
+    denied, length_s = 0, _length_s(lines, minutes, max_slots)
+    for line, minute_s, start_s, end_s, offered in _slots(lines, minutes, length_s, is_exact=True):
         enforced = [window for window in line.windows if window.tier.is_enforced]
         rooms = [(_least_room if is_upper else _most_room)(window, start_s, end_s) for window in enforced]
         admitted = max(0, min([offered, *rooms]))

@@ -37,10 +37,28 @@ def test_preview_names_the_tier_that_denies_next_and_what_would_be_enough(
 
     assert {"client-60s", "client-3600s"} == set(one["proposal"]["client"])
     assert "90 of 100 requests per minute denied" in one["lines"][0]
-    assert "This does not help." in one["lines"][1]
+    assert "This does not help: client-3600s" in one["lines"][1]
     assert "client-3600s from" in one["lines"][1]
     assert "This helps." in enough["lines"][1]
     assert [] == page.history()
+
+
+@pytest.mark.parametrize(
+    ("grant", "words"),
+    [
+        ("guard:client_secret", "denied by the guard, 90 per minute: see denials app --where guard."),
+        ("endpoint:revocation", "denied at other endpoints, 90 per minute: see denials app --where endpoint."),
+    ],
+)
+def test_preview_says_first_that_a_limit_does_not_change_what_is_denied_elsewhere(
+    page: Page, mongo_uri: str, grant: str, words: str
+) -> None:
+    source = Source("client", grant)
+    record(mongo_uri, [minute(ago, source=source, allowed=10, denied=90) for ago in range(1, 11)])
+    line, *_ = page.send("preview", TOTAL).json["lines"]
+
+    assert f"No limit of tokens changes what is {words}" == line
+    assert "No limit" not in str(page.send("preview", {**DRY_RUN, "client_id": "app"}).json["lines"])
 
 
 def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:

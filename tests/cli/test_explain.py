@@ -27,6 +27,8 @@ def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Ter
 
     assert "For the limits of a user, name one: explain CLIENT USER" in terminal.ok("explain", "app")
     assert "name one" not in terminal.ok("explain", "app", "alice")
+    terminal.ok("trust", "add", "app", "--reason", "x")
+    assert "No limit applies: the client is trusted." in terminal.ok("explain", "app")
 
 
 def test_grant_types_that_are_counted_apart_are_named(terminal: Terminal) -> None:

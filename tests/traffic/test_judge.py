@@ -16,7 +16,7 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge, judge_subjects
+from oauth_ratelimit.traffic.judge import MAX_SLOTS, Judged, Line, OpenWindow, judge, judge_subjects
 from oauth_ratelimit.traffic.minutes import MinuteLoad, Subject
 from oauth_ratelimit.traffic.replayed import quiet_limiter
 from testbed.clock import Clock
@@ -44,8 +44,9 @@ def windows_of(kind: str, limits: Limits) -> list[OpenWindow]:
     return [OpenWindow(tier) for tier in tiers]
 
 
-def judged(times: Times, limits: Limits, *, has_seconds: bool = True) -> Judged:
-    return judge([Line(windows_of("client", limits), minutes_of(times, has_seconds=has_seconds))])
+def judged(times: Times, limits: Limits, *, has_seconds: bool = True, max_slots: int = MAX_SLOTS) -> Judged:
+    lines = [Line(windows_of("client", limits), minutes_of(times, has_seconds=has_seconds))]
+    return judge(lines, max_slots=max_slots)
 
 
 def denied(requests: Iterable[tuple[float, str | None]], **limits: Limits) -> int:
@@ -162,13 +163,14 @@ forms = st.builds(
 @given(
     times=st.lists(st.integers(0, 4 * 600), min_size=1, max_size=150),
     limits=st.lists(forms, min_size=1, max_size=2),
+    max_slots=st.integers(1, 600),
 )
-def test_bounds_hold_for_any_load_and_window(times: list[int], limits: list[Form]) -> None:
+def test_bounds_hold_for_any_load_and_window(times: list[int], limits: list[Form], max_slots: int) -> None:
     moments = sorted(BEGIN_S + at / 4 for at in times)
     tiers = [{**form._asdict(), "name": f"limit-{number}"} for number, form in enumerate(limits)]
     count = denied_of(moments, tiers)
 
-    for found in (judged(moments, tiers), judged(moments, tiers, has_seconds=False)):
+    for found in (judged(moments, tiers, max_slots=max_slots), judged(moments, tiers, has_seconds=False)):
         assert found.at_least <= count <= found.at_most
 
 

@@ -1,24 +1,27 @@
-"""Impact of a change of mode, trust or limits before it is made: sentences for the terminal and the admin page."""
+"""Preview of a change of mode, trust or limits: what it does if clients go on as lately, in sentences."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
+from operator import itemgetter
 
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import LimitKind, OnLimit, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, percent_text
 from oauth_ratelimit.operations.summary import names_text
-from oauth_ratelimit.traffic.forecast import LONGEST, RECENT, Forecaster, Outlook, forecaster_of
+from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
 MAX_NAMED = 5
-CLEARLY = 0.9  # times as many, or fewer, is a difference
+CLEARLY = 0.1  # of the denials; less is no difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
@@ -26,6 +29,10 @@ NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are to
 TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
 NOBODY = "In the last hour this would have hit nobody: no request that it concerns was over a limit."
 TRIALS = "Some may only be over a limit that stays in a dry run of its own: {names}."
+ELSEWHERE = (
+    "No limit of tokens changes what is denied {place}, {count} per minute: see denials {client} --where {where}."
+)
+UNKNOWN = "A window is too short for what is recorded about when requests came: trust the bounds alone."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,11 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
         return Impact(_spared(context, target.client_id))
     if target.client_id is None:
         return Impact(list(_of_limits(context, after)))
-    return client_impact(_forecaster(context, target.client_id, after), target.client_id, before, after)
+    load = _load(context, target.client_id, after)
+    impact = client_impact(load, after)
+    if target.limit_kind is not None:
+        impact.lines[:0] = _elsewhere(load)
+    return impact
 
 
 def _only_reuses(before: PolicySet, override: Override) -> bool:
@@ -72,88 +83,107 @@ def _spared(context: OperatorContext, client_id: str | None) -> list[str]:
     return [f"{spared}: the client had a token that was still valid.{reused}", *notes]
 
 
-def _forecaster(context: OperatorContext, client_id: str, after: PolicySet) -> Forecaster:
+def _load(context: OperatorContext, client_id: str, after: PolicySet) -> ClientLoad:
     is_enforced = _denied_grants(context.policies, client_id) or _denied_grants(after, client_id)
-    return forecaster_of(context, client_id, counts_dry_run=not is_enforced)
+    return read_load(context, client_id, is_trial=not is_enforced)
 
 
-def client_impact(forecaster: Forecaster, client_id: str, before: PolicySet, after: PolicySet) -> Impact:
+def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     """Return the impact of other policies on a client that goes on as lately."""
-    if not forecaster.offered:
+    if not load.offered:
         return Impact([NO_LOAD])
-    verb = "would be denied" if forecaster.counts_dry_run else "denied"
-    unchanged, changed = forecaster.outlook(before), forecaster.outlook(after)
-    recorded, minutes = forecaster.recorded, counted(forecaster.minute_count, "minute")
-    over = recorded.over if forecaster.counts_dry_run else recorded.denied + recorded.reused
+    unchanged, changed = load.outlook(load.policies), load.outlook(after)
+    count, recorded = len(load.minutes), load.recorded
+    over = recorded.over if load.is_trial else recorded.denied + recorded.reused
     lines = [
-        f"In the last {minutes.removeprefix('1 ')}: {_amount(over / forecaster.minute_count)} of "
-        f"{_amount(forecaster.offered)} requests per minute {verb}. Unchanged: {_text(unchanged, verb)}.",
-        f"{_judgement(unchanged, changed)} With this change: {_text(changed, verb)}.",
+        f"In the last {counted(count, 'minute').removeprefix('1 ')}: {_amount(over / count)} of "
+        f"{_amount(load.offered)} requests per minute {unchanged.verb}. Unchanged: {_text(unchanged)}.",
+        f"{verdict_of(unchanged, changed)} With this change: {_text(changed)}.",
     ]
-    proposal = _proposal(forecaster, client_id, after) if changed.first_s else {}
+    proposal = _proposal(load, after) if changed.judged.by_policy else {}
     if proposal:
-        raised = apply_overrides(after, amount_overrides(after, client_id, proposal, TEMPLATE))
-        names = {name for amounts in proposal.values() for name in amounts}
-        met = forecaster.met(raised)
-        rates = [rate_text(met[name][1].limit, met[name][1].window.window_s) for name in names]
-        texts = [f"{name} at {rate}" for name, rate in zip(names, rates, strict=True)]
-        lines.append(f"With {' and '.join(sorted(texts))}: {_text(forecaster.outlook(raised), verb)}.")
-    return Impact([*lines, *_unknown(forecaster, after)], proposal)
+        raised = apply_overrides(after, amount_overrides(after, load.client_id, proposal, TEMPLATE))
+        met = load.met(raised)
+        policies = [met[name][1] for amounts in proposal.values() for name in amounts]
+        texts = sorted(f"{each.name} at {rate_text(each.limit, each.window.window_s)}" for each in policies)
+        lines.append(f"With {' and '.join(texts)}: {_text(load.outlook(raised))}.")
+    if not (unchanged.judged.is_known and changed.judged.is_known):
+        lines.append(UNKNOWN)
+    return Impact([*lines, *_left_out(load.met(after))], proposal)
 
 
-def _proposal(forecaster: Forecaster, client_id: str, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:
-    _, limits = policies.limits_at(client_id)
+def verdict_of(unchanged: Outlook, changed: Outlook) -> str:
+    """Return what a change does, by the share of the denials that stay."""
+    was, now = unchanged.denied, changed.denied
+    if not (was or now):
+        bursts = f", unless requests come in denser bursts: up to {_amount(changed.at_most)} per minute"
+        return f"Nobody is denied either way{bursts if changed.at_most else ''}."
+    if now > was * (1 + CLEARLY):
+        return f"This denies more: {_who(changed)} {_amount(now)} per minute."
+    still = f"{_who(changed, 'still ')} {_amount(now)}"
+    if now <= was * CLEARLY:
+        return "This helps."
+    if now <= was * 0.5:
+        return f"This helps in part: {still} of {_amount(was)} per minute."
+    if now <= was * (1 - CLEARLY):
+        return f"This hardly helps: {still} of {_amount(was)} per minute."
+    return f"This does not help: {still} per minute."
+
+
+def _who(outlook: Outlook, still: str = "") -> str:
+    """Return the limits that deny, most first, with the verb."""
+    names = list(outlook.judged.by_policy) or ["a limit"]
+    verb = f"would {still}deny" if outlook.is_trial else f"{still}{'deny' if len(names) > 1 else 'denies'}"
+    return f"{' and '.join(names)} {verb}"
+
+
+def _text(outlook: Outlook) -> str:
+    within = f"{outlook.verb} in the next {duration(outlook.length * MINUTE_S)}"
+    if not outlook.at_most:
+        return f"none {within}"
+    if not outlook.denied:
+        return f"none {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
+    bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
+    firsts = outlook.judged.first_s
+    starts = [(name, datetime.fromtimestamp(firsts[name], UTC)) for name in outlook.judged.by_policy]
+    over = "".join(f", over the limit {name} from {start:%H:%M} UTC" for name, start in starts)
+    return f"about {_amount(outlook.denied)} per minute {within} ({bounds}){over}"
+
+
+def _amount(per_minute: float) -> str:
+    return f"{per_minute:,.0f}" if per_minute >= 10 or per_minute == int(per_minute) else f"{per_minute:.1f}"
+
+
+def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:
+    _, limits = policies.limits_at(load.client_id)
     found: dict[LimitKind, dict[str, int]] = {}
-    for name, (kind, met) in forecaster.met(policies).items():
-        amount = forecaster.needed(kind, met)
+    for name, (kind, met) in load.met(policies).items():
+        amount = load.needed(kind, met)
         if amount > met.limit and any(policy.name == name for policy in getattr(limits, kind)):
             found.setdefault(kind, {})[name] = amount
     return found
 
 
-def _unknown(forecaster: Forecaster, policies: PolicySet) -> Iterator[str]:
-    """Yield what recorded minutes cannot say."""
-    met = forecaster.met(policies)
+def _left_out(met: Mapping[str, tuple[LimitKind, Policy]]) -> Iterator[str]:
+    """Yield what an outlook leaves out."""
     if any(policy.on_limit is OnLimit.REUSE for _, policy in met.values()):
         yield "Requests that get a token again (on_limit: reuse) are counted as denied here."
     for name, (_, policy) in met.items():
-        window_s = policy.window.window_s
-        if window_s < MINUTE_S:
-            yield (
-                f"What {name} denies depends on bursts within {duration(window_s)}, which recorded minutes do not "
-                f"show: the bounds are those of even requests and of the densest recorded second."
-            )
-        elif window_s > LONGEST * MINUTE_S:
+        if policy.window.window_s > LONGEST * MINUTE_S:
             yield f"What {name} denies after {duration(LONGEST * MINUTE_S)} is not known: its window is longer."
 
 
-def _judgement(unchanged: Outlook, changed: Outlook) -> str:
-    """Return whether a change helps. It does only if it does so however requests are spread within a minute."""
-    pairs = list(zip(unchanged.ways, changed.ways, strict=True))
-    helps = [now < CLEARLY * was for was, now in pairs]
-    if all(helps):
-        return "This helps."
-    if all(was < CLEARLY * now for was, now in pairs):
-        return "This denies more."
-    if not any(helps):
-        return "This does not help." if any(changed.ways) else "Nobody is denied either way."
-    return "This may help: it depends on when within a minute requests come, which is not recorded."
-
-
-def _text(outlook: Outlook, verb: str) -> str:
-    within = f"in the next {duration(outlook.length * MINUTE_S)}"
-    if not outlook.at_most:
-        return f"none {verb} {within}"
-    if not outlook.denied:
-        return f"none {verb} {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
-    bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
-    starts = [(name, datetime.fromtimestamp(at_s, UTC)) for name, at_s in outlook.first_s.items()]
-    over = "".join(f", over the limit {name} from {start:%H:%M} UTC" for name, start in starts)
-    return f"about {_amount(outlook.denied)} per minute {verb} {within} ({bounds}){over}"
-
-
-def _amount(per_minute: float) -> str:
-    return f"{per_minute:,.0f}" if per_minute >= 10 or per_minute == int(per_minute) else f"{per_minute:.1f}"
+def _elsewhere(load: ClientLoad) -> Iterator[str]:
+    """Yield where else the client is denied, if it is not by limits of the token endpoint."""
+    tallies = Counter[str]()
+    for minute in load.minutes:
+        for source, tally in minute.tallies.items():
+            tallies[Where.TOKEN if source.is_token else source.grant.partition(":")[0]] += tally.denied
+    where, denied = max(tallies.items(), key=itemgetter(1), default=("", 0))
+    if denied and not tallies[Where.TOKEN]:
+        place = "by the guard" if where == Where.GUARD else "at other endpoints"
+        count = _amount(denied / len(load.minutes))
+        yield ELSEWHERE.format(place=place, count=count, client=load.client_id, where=where)
 
 
 def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
@@ -162,7 +192,7 @@ def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
     changed = [each for each in tallies if before.limits_at(each) != after.limits_at(each)]
     changed.sort(key=lambda each: (-tallies[each].over, -tallies[each].offered, each))
     for client_id in changed[:MAX_NAMED]:
-        impact = client_impact(_forecaster(context, client_id, after), client_id, before, after)
+        impact = client_impact(_load(context, client_id, after), after)
         yield f"{client_id}: {' '.join(impact.lines)}"
     if len(changed) > MAX_NAMED:
         yield f"{counted(len(changed) - MAX_NAMED, 'client')} with less traffic not forecast."

@@ -1,0 +1,223 @@
+"""Outlook: denials to be expected if a client goes on as lately, under its present limits or others."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from oauth_ratelimit.core.grant_type import full_grant_type
+from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, ClientMinute
+from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.counters.rules import total_scope
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
+from oauth_ratelimit.traffic.minutes import MinuteLoad
+from oauth_ratelimit.traffic.suggest import rounded_up
+
+RECENT = 10  # minutes whose load is repeated
+WRITTEN_S = 20  # after the end of a minute all instances have written it
+MAX_USERS = 4  # that are judged by name, the heaviest ones
+OTHERS = "\0"  # name of the other users, who are judged as so many that each is as heavy as the last of these
+SHORTEST, LONGEST = 60, 1440  # minutes of an outlook
+MAX_SLOTS = 10_000  # so that a preview takes a second or two
+HEADROOM = 1.25  # of a proposed limit over the highest load
+
+
+class Sender(NamedTuple):
+    """Sender of requests: a user or none, and the grant type. Users that are not known by name are one sender."""
+
+    username: str | None
+    grant_type: str | None
+    user_count: int = 1
+
+
+class Outlook(NamedTuple):
+    """Denials to be expected if a client goes on as lately. All numbers are per minute."""
+
+    length: int  # minutes that they are expected for
+    offered: float
+    judged: Judged  # over all these minutes
+    is_trial: bool = False  # True if the denials are those of a dry run
+
+    @property
+    def verb(self) -> str:
+        return "would be denied" if self.is_trial else "denied"
+
+    @property
+    def denied(self) -> float:
+        return self.judged.denied / self.length
+
+    @property
+    def at_least(self) -> float:
+        return max(0.0, self.judged.at_least / self.length - self._noise)
+
+    @property
+    def at_most(self) -> float:
+        return min(self.offered, self.judged.at_most / self.length + self._noise) if self.judged.at_most else 0.0
+
+    @property
+    def _noise(self) -> float:
+        """Error because requests come at random, and instances hear of each other's with a delay."""
+        return self.offered / 100 + 2 * math.sqrt(self.offered / self.length)
+
+
+class ClientLoad:
+    """Recent minutes of a client with its present counters, for outlooks under several sets of policies.
+
+    With ``is_trial`` what a dry run would deny counts as denied.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        minutes: Sequence[ClientMinute],
+        documents: Mapping[Key, Snapshot],
+        *,
+        policies: PolicySet,
+        now_s: float,
+        is_trial: bool = False,
+    ) -> None:
+        self.client_id = client_id
+        self.minutes = minutes
+        self.policies = policies
+        self.is_trial = is_trial
+        self.recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
+        self._load = list(_loads(minutes))
+        self.offered = sum(map(Counter.total, self._load)) / max(1, len(minutes))  # requests per minute
+        self._senders = sorted({sender for minute in self._load for sender in minute}, key=str)
+        self._documents = documents
+        self._now_s = now_s
+
+    def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
+        """Return the policies that the requests meet, by name."""
+        found: dict[str, tuple[LimitKind, Policy]] = {}
+        for sender in self._senders:
+            limits = policies.matching(self.client_id, grant_type=sender.grant_type).limits
+            for kind in _keys(policies, self.client_id, sender):
+                found |= {policy.name: (kind, policy) for policy in getattr(limits, kind)}
+        return found
+
+    def needed(self, kind: LimitKind, policy: Policy) -> int:
+        """Return an amount that a limit should have to hardly deny, rounded up to two digits."""
+        by_key: dict[Key, list[Sender]] = {}
+        for sender in self._senders:
+            if key := _keys(self.policies, self.client_id, sender).get(kind):
+                by_key.setdefault(key, []).append(sender)
+        highest = max((self._most_used(policy, kind, senders) for senders in by_key.values()), default=1.0)
+        return rounded_up(highest * HEADROOM)
+
+    def _most_used(self, policy: Policy, kind: LimitKind, senders: Sequence[Sender]) -> float:
+        """Return the highest content of a window if nothing is denied."""
+        window = OpenWindow(Tier(policy, Mode.ENFORCE))
+        user_count = senders[0].user_count if kind is LimitKind.USER else 1
+        step_s = MINUTE_S if window.tier.frame_s >= HOUR_S // 10 else 1
+        highest = 1.0
+        for number in range(math.ceil(window.tier.horizon_s / MINUTE_S) + SHORTEST):
+            index = number % len(self._load)
+            offered = math.ceil(sum(self._load[index][sender] for sender in senders) / user_count)
+            before = MinuteLoad(offered, self.minutes[index].seconds).by_second()
+            for start in range(0, MINUTE_S, step_s):
+                at_s = number * MINUTE_S + start
+                window.add(before[start + step_s] - before[start], at_s)
+                highest = max(highest, window.estimate(at_s + step_s))
+        return highest
+
+    def outlook(self, policies: PolicySet) -> Outlook:
+        """Return the denials to be expected if these policies apply from the next minute on."""
+        met = [*self.met(self.policies).values(), *self.met(policies).values()]
+        longest = max((policy.window.window_s for _, policy in met), default=0) // MINUTE_S
+        length = min(LONGEST, max(SHORTEST, longest + RECENT))
+        begin_s = (int(self._now_s) // MINUTE_S + 1) * MINUTE_S
+        shared: dict[tuple[Key, Tier], OpenWindow] = {}
+        lines = []
+        for sender in self._senders:
+            tiers = self._tiers(policies, sender)
+            for key, tier in tiers:
+                hits = self._documents[key].hits.get(tier.series) if key in self._documents else None
+                shared.setdefault((key, tier), OpenWindow(tier, hits))
+            load = [
+                MinuteLoad(counts[sender], minute.seconds)
+                for counts, minute in zip(self._load, self.minutes, strict=True)
+            ]
+            repeated = {begin_s + number * MINUTE_S: load[number % len(load)] for number in range(length)}
+            lines.append(Line([shared[pair] for pair in tiers], repeated))
+        return Outlook(length, self.offered, judge(lines, max_slots=MAX_SLOTS), self.is_trial)
+
+    def _tiers(self, policies: PolicySet, sender: Sender) -> list[tuple[Key, Tier]]:
+        """Return the tiers that a sender's requests meet, with the key that each counts for."""
+        matched = policies.matching(self.client_id, grant_type=sender.grant_type)
+        mode = Mode.ENFORCE if self.is_trial else matched.mode
+        found = []
+        for kind, key in () if matched.trusted else _keys(policies, self.client_id, sender).items():
+            limits = getattr(matched.limits, kind)
+            if kind is LimitKind.USER and sender.user_count > 1:  # what all of them may send together
+                limits = tuple(each._replace(limit=each.limit * sender.user_count) for each in limits)
+            found += [(key, tier) for tier in tiers_of(limits, mode, is_total=kind is LimitKind.CLIENT_TOTAL)]
+        return found
+
+
+def _keys(policies: PolicySet, client_id: str, sender: Sender) -> dict[LimitKind, Key]:
+    """Return the keys that a sender's requests count for, by the kind of their limits."""
+    scope, stored = policies.scope_of(client_id, grant_type=sender.grant_type), storable_name(client_id)
+    kind = LimitKind.CLIENT if sender.username is None else LimitKind.USER
+    return {
+        kind: Key(stored, sender.username, scope),
+        LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope)),
+    }
+
+
+def _loads(minutes: Sequence[ClientMinute]) -> Iterator[Counter[Sender]]:
+    """Yield the requests of each sender, by minute."""
+    by_user, total = Counter[str](), 0
+    for minute in minutes:
+        by_user.update({user.username: user.offered for user in minute.users})
+        total += minute.tally("user").offered
+    named = dict(by_user.most_common(MAX_USERS))
+    rest = total - sum(named.values())
+    other_count = max(1, math.ceil(rest / min(named.values()))) if named else MAX_USERS
+    for minute in minutes:
+        load, of_users = Counter[Sender](), Counter[str]()
+        for source, tally in minute.tallies.items():
+            if source.is_token and source.kind == "user":
+                of_users[source.grant] += tally.offered
+            elif source.is_token:
+                load[Sender(None, full_grant_type(source.grant))] += tally.offered
+        for grant, _ in of_users.most_common(1):  # most users have one grant type
+            grant_type = full_grant_type(grant)
+            of_named = {user.username: user.offered for user in minute.users if user.username in named}
+            load.update({Sender(name, grant_type): offered for name, offered in of_named.items()})
+            load[Sender(OTHERS, grant_type, other_count)] += of_users.total() - sum(of_named.values())
+        yield +load
+
+
+def recent_minutes(found: Iterable[ClientMinute], client_id: str, now_s: float) -> list[ClientMinute]:
+    """Return the last ten full minutes; if a storm began meanwhile, those since then."""
+    until_s = int((now_s - WRITTEN_S) // MINUTE_S) * MINUTE_S
+    by_start = {minute.minute_s: minute for minute in found}
+    starts = range(until_s - RECENT * MINUTE_S, until_s, MINUTE_S)
+    minutes = [by_start.get(at_s, ClientMinute(client_id, at_s)) for at_s in starts]
+    quiet = [index for index, minute in enumerate(minutes) if not minute.tally().over]
+    # A storm is over a limit in each of its minutes. What comes and goes needs all minutes.
+    is_storm = quiet == list(range(len(quiet))) and len(quiet) < RECENT
+    return minutes[len(quiet) :] if is_storm else minutes
+
+
+def read_load(context: OperatorContext, client_id: str, *, is_trial: bool) -> ClientLoad:
+    """Return the load of a client, from its recorded minutes and its counters in MongoDB."""
+    since_s = context.now_s - WRITTEN_S - (RECENT + 1) * MINUTE_S
+    read = context.minutes(since_s, client_id, parts=("by", "users", "seconds"))
+    minutes = recent_minutes(read, client_id, context.now_s)
+    senders = {sender for load in _loads(minutes) for sender in load}
+    keys = {key for sender in senders for key in _keys(context.policies, client_id, sender).values()}
+    return ClientLoad(
+        client_id,
+        minutes,
+        dict(context.stores.documents.of_keys(keys)),
+        policies=context.policies,
+        now_s=context.now_s,
+        is_trial=is_trial,
+    )
