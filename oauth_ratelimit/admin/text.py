@@ -10,7 +10,15 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.operations.format import canary_text, counted, duration, origin_text, percent_text, policy_text
+from oauth_ratelimit.operations.format import (
+    canary_text,
+    counted,
+    duration,
+    number,
+    origin_text,
+    percent_text,
+    policy_text,
+)
 
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -50,9 +58,7 @@ class Texts:
 
     @staticmethod
     def number(value: float | None) -> str:
-        if value is None:
-            return "–"
-        return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
+        return "–" if value is None else number(value)
 
     @staticmethod
     def percent(share: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from oauth_ratelimit.admin.marks import Mark
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
-from oauth_ratelimit.operations.format import counted, duration, percent_text, utc_time
+from oauth_ratelimit.operations.format import counted, duration, number, percent_text, utc_time
 
 ACTIVE_S = 60  # after the last denial, as long as "now" is
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
@@ -242,7 +242,7 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
     compared, requests = _of_limit(case, run), case.present.tally.offered
     if case.usual and requests:
         ratio = requests / case.usual
-        of_usual = f"{_times(ratio)} its usual" if ratio >= 1.5 else "no more than usual"
+        of_usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual"
         compared = f"{compared}, {of_usual}" if compared else of_usual
         return (
             f"The cause is the client's load: {compared}." if ratio >= UNUSUAL else f"It sends {compared}: {TOO_LOW}",
@@ -268,11 +268,7 @@ def _of_limit(case: Case, run: Run) -> str:
     tallies = ((weights.get(minute.minute_s, 0.0), *item) for minute in case.minutes for item in minute.tallies.items())
     lately = sum(weight * tally.offered for weight, source, tally in tallies if counts(source))
     ratio = lately * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
-    return f"{_times(ratio)} the limit" if ratio >= 1.05 else ""
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times".replace(".0 ", " ")
+    return f"{number(round(ratio, 1))} times the limit" if ratio >= 1.05 else ""
 
 
 def _share_text(case: Case, run: Run) -> str:

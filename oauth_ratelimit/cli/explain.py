@@ -9,6 +9,7 @@ from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import Where, parse_decision_id
 from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
@@ -35,7 +36,6 @@ GUARDED = (
     "In the last hour the guard has denied this client, apart from these limits: see denials {client} --where guard. "
     "guard.trusted_addresses lets an address in; reset does not."
 )
-GUARDED_S = 3600.0
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
 NO_LIMIT_WITHOUT_USER = (
@@ -124,7 +124,7 @@ def _print_explanation(explanation: LimitExplanation) -> None:
 def _guard_hint(context: CliContext, client_id: str) -> str | None:
     if not context.is_shared:
         return None
-    since_s, until_s, conditions = context.now_s - GUARDED_S, context.now_s, of_client(client_id)
+    since_s, until_s, conditions = context.now_s - HOUR_S, context.now_s, of_client(client_id)
     try:
         found = context.stores.denials.between(since_s, until_s, conditions, where=Where.GUARD, at_most=1)
     except StoreError:

@@ -20,6 +20,7 @@ import click
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.format import number
 from oauth_ratelimit.operations.serialize import Record, json_safe
 
 GAP = "  "
@@ -33,7 +34,7 @@ STATISTICS_LAG = (
 )
 
 Value = str | float | None
-"""Value to print: an integer gets separators of thousands, another number one digit, None becomes a dash."""
+"""Value to print. None becomes a dash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +126,16 @@ def print_table(
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column; on a terminal those of text shrink until the table fits."""
-    longest = [max(len(row[number]) for row in rows) for number in range(len(columns))]
+    longest = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
     if not sys.stdout.isatty():
         return widths
     least = [
-        max(longest[number] if column.is_number else MIN_WIDTH, *map(len, column.title.split()))
-        for number, column in enumerate(columns)
+        max(longest[index] if column.is_number else MIN_WIDTH, *map(len, column.title.split()))
+        for index, column in enumerate(columns)
     ]
     room = shutil.get_terminal_size().columns - len(GAP) * (len(columns) - 1)
-    while sum(widths) > room and (wide := [number for number, width in enumerate(widths) if width > least[number]]):
+    while sum(widths) > room and (wide := [index for index, width in enumerate(widths) if width > least[index]]):
         widths[max(wide, key=widths.__getitem__)] -= 1
     return widths
 
@@ -150,9 +151,7 @@ def _text(value: Value) -> str:
         return visible(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return NO_VALUE if value is None else f"{value:.1f}"
+    return NO_VALUE if value is None else number(value)
 
 
 def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -> None:

@@ -11,12 +11,12 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import logged_name, storable_name
+from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.observe.denials import DenialRecorder, SuppressionPeriod
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger("oauth_ratelimit")
 
-MINUTE_S = 60.0
 SHARES = 4  # a single client gets one of them, so that its flood does not hide the others
 MAX_CLIENTS = 1000  # clients whose suppressed events are counted by name
 MAX_NAMED = 5  # of them in the log

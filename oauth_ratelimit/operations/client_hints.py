@@ -4,11 +4,11 @@ from difflib import get_close_matches
 from itertools import chain, islice
 
 from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 
 MAX_COMPARED = 2000  # documents whose client ids are compared
-LOOK_BACK_S = 3600.0
 MAX_LENGTH = 100  # characters; the time of a comparison grows with their square
 SIMILARITY = 0.75  # one wrong letter in four
 WILDCARDS = frozenset("*?[")
@@ -47,7 +47,7 @@ def similar_client_ids(context: OperatorContext, client_id: str, *, count: int =
 def _known_client_ids(context: OperatorContext) -> set[str]:
     """Return the client ids that are configured or were active lately."""
     policies = context.policies
-    minutes = context.minutes(context.now_s - LOOK_BACK_S, parts=())
+    minutes = context.minutes(context.now_s - HOUR_S, parts=())
     return {
         *policies.clients,
         *policies.trusted_ids,

@@ -31,6 +31,11 @@ def next_text(usage: Mapping[str, Any]) -> str | None:
     return "now" if seconds == 0 else seconds and duration(seconds)
 
 
+def number(value: float) -> str:
+    """Return a number such as ``1,200``, ``12`` or ``1.2``: below ten with one digit, unless it is whole."""
+    return f"{value:,.0f}" if abs(value) >= 9.95 or value == int(value) else f"{value:.1f}"
+
+
 def counted(count: int, word: str) -> str:
     """Return a number with its noun: ``1 instance``, ``2 instances``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

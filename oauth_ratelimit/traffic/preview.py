@@ -16,7 +16,7 @@ from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration, percent_text
+from oauth_ratelimit.operations.format import counted, duration, number, percent_text
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
@@ -96,8 +96,8 @@ def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     count, recorded = len(load.minutes), load.recorded
     over = recorded.over if load.is_trial else recorded.denied + recorded.reused
     lines = [
-        f"In the last {counted(count, 'minute').removeprefix('1 ')}: {_amount(over / count)} of "
-        f"{_amount(load.offered)} requests per minute {unchanged.verb}. Unchanged: {_text(unchanged)}.",
+        f"In the last {counted(count, 'minute').removeprefix('1 ')}: {number(over / count)} of "
+        f"{number(load.offered)} requests per minute {unchanged.verb}. Unchanged: {_text(unchanged)}.",
         f"{verdict_of(unchanged, changed)} With this change: {_text(changed)}.",
     ]
     proposal = _proposal(load, after) if changed.judged.by_policy else {}
@@ -116,17 +116,17 @@ def verdict_of(unchanged: Outlook, changed: Outlook) -> str:
     """Return what a change does, by the share of the denials that stay."""
     was, now = unchanged.denied, changed.denied
     if not (was or now):
-        bursts = f", unless requests come in denser bursts: up to {_amount(changed.at_most)} per minute"
+        bursts = f", unless requests come in denser bursts: up to {number(changed.at_most)} per minute"
         return f"Nobody is denied either way{bursts if changed.at_most else ''}."
     if now > was * (1 + CLEARLY):
-        return f"This denies more: {_who(changed)} {_amount(now)} per minute."
-    still = f"{_who(changed, 'still ')} {_amount(now)}"
+        return f"This denies more: {_who(changed)} {number(now)} per minute."
+    still = f"{_who(changed, 'still ')} {number(now)}"
     if now <= was * CLEARLY:
         return "This helps."
     if now <= was * 0.5:
-        return f"This helps in part: {still} of {_amount(was)} per minute."
+        return f"This helps in part: {still} of {number(was)} per minute."
     if now <= was * (1 - CLEARLY):
-        return f"This hardly helps: {still} of {_amount(was)} per minute."
+        return f"This hardly helps: {still} of {number(was)} per minute."
     return f"This does not help: {still} per minute."
 
 
@@ -142,16 +142,12 @@ def _text(outlook: Outlook) -> str:
     if not outlook.at_most:
         return f"none {within}"
     if not outlook.denied:
-        return f"none {within}, but up to {_amount(outlook.at_most)} per minute if they come in bursts"
-    bounds = f"{_amount(outlook.at_least)} to {_amount(outlook.at_most)}"
+        return f"none {within}, but up to {number(outlook.at_most)} per minute if they come in bursts"
+    bounds = f"{number(outlook.at_least)} to {number(outlook.at_most)}"
     firsts = outlook.judged.first_s
     starts = [(name, datetime.fromtimestamp(firsts[name], UTC)) for name in outlook.judged.by_policy]
     over = "".join(f", over the limit {name} from {start:%H:%M} UTC" for name, start in starts)
-    return f"about {_amount(outlook.denied)} per minute {within} ({bounds}){over}"
-
-
-def _amount(per_minute: float) -> str:
-    return f"{per_minute:,.0f}" if per_minute >= 10 or per_minute == int(per_minute) else f"{per_minute:.1f}"
+    return f"about {number(outlook.denied)} per minute {within} ({bounds}){over}"
 
 
 def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:
@@ -182,7 +178,7 @@ def _elsewhere(load: ClientLoad) -> Iterator[str]:
     where, denied = max(tallies.items(), key=itemgetter(1), default=("", 0))
     if denied and not tallies[Where.TOKEN]:
         place = "by the guard" if where == Where.GUARD else "at other endpoints"
-        count = _amount(denied / len(load.minutes))
+        count = number(denied / len(load.minutes))
         yield ELSEWHERE.format(place=place, count=count, client=load.client_id, where=where)
 
 

@@ -46,7 +46,7 @@ def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limi
     assert {(None, 5.0), ("grant:refresh_token", 3.0)} == {
         (row["scope"], row["estimate"]) for row in terminal.data("show", "app", "alice")
     }
-    assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5.0", "100%"]] == [
+    assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5", "100%"]] == [
         line.split()[:8] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
     ]
 
