@@ -17,9 +17,8 @@ from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
-from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.fork import call_in_child
-from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.store.base import CounterStore, Hits
 from oauth_ratelimit.store.factory import open_counters
 from oauth_ratelimit.sync.clock import ServerClock

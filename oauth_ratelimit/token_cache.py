@@ -13,9 +13,8 @@ from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.uptime import uptime_s
 from oauth_ratelimit.process.waiters import Waiters
 from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 

@@ -14,11 +14,9 @@ from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import get_input_stream
 
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.admin.cache import NothingShared, ReadCache
+from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache
 from oauth_ratelimit.admin.client import client, client_day, denial, users
-from oauth_ratelimit.admin.marks import overrides
-from oauth_ratelimit.admin.params import Params
-from oauth_ratelimit.admin.present import instances, state, verdict
+from oauth_ratelimit.admin.present import instances, overrides, state, verdict
 from oauth_ratelimit.admin.security import (
     NO_SECRET_KEY,
     SECURITY_HEADERS,

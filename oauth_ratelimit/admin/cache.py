@@ -1,16 +1,19 @@
-"""Cached reads from MongoDB that do not hold up token requests.
+"""What the parts of the page are made from: reads from MongoDB that hold up no token request, and checked arguments.
 
 The page runs in the processes that issue tokens, and a read may block a thread until the timeout of MongoDB. While
 MongoDB is unreachable, one request tries it and the others fail at once. Answers for several open pages are read once.
 """
 
+import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
+from oauth_ratelimit.config.errors import show
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.status import is_lagging
 
@@ -18,7 +21,11 @@ RETRY_AFTER_S = 3.0  # between two attempts to reach MongoDB
 MAX_ANSWERS = 40  # recorded traffic of a week takes some megabytes
 WAIT_S = 5.0  # for another request that reads the same
 
+MAX_TIME_S = 10**11
+
 Answer = TypeVar("Answer")
+Params = Mapping[str, str]
+"""The arguments of a request. A ``ValueError`` says what is allowed."""
 
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
 MEANWHILE = (
@@ -130,3 +137,25 @@ def _reason(error: StoreError) -> str:
     """Return an error without the names of the driver's classes."""
     name = "" if "(" in error.code else error.code  # a code of MongoDB is worth showing
     return str(error).replace(f": {name}, ", ": ").removesuffix(f": {name}")
+
+
+def choice(params: Params, name: str, allowed: Sequence[str], default: str) -> str:
+    value = params.get(name) or default
+    if value not in allowed:
+        raise ValueError(f"{name}: got {show(value)}, allowed: {', '.join(allowed)}")
+    return value
+
+
+def whole(params: Params, name: str, default: int, *, least: int = 0, most: int = MAX_TIME_S) -> int:
+    text = params.get(name) or str(default)
+    if not re.fullmatch("-?[0-9]{1,12}", text) or not least <= int(text) <= most:
+        raise ValueError(f"{name}: got {show(text)}, allowed: a whole number from {least} to {most}")
+    return int(text)
+
+
+def named_client(params: Params) -> str:
+    return checked_client_id(params.get("id", ""))
+
+
+def client_or_all(params: Params) -> str | None:
+    return named_client(params) if params.get("id") else None

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.admin.cache import ReadCache
-from oauth_ratelimit.admin.params import Params, client_or_all, whole
+from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
 from oauth_ratelimit.admin.present import change_delay_s, read_case
 from oauth_ratelimit.admin.verdict import judge
 from oauth_ratelimit.config.errors import Problems, show

@@ -2,8 +2,7 @@
 
 from datetime import tzinfo
 
-from oauth_ratelimit.admin.cache import ReadCache
-from oauth_ratelimit.admin.params import Params, named_client
+from oauth_ratelimit.admin.cache import Params, ReadCache, named_client
 from oauth_ratelimit.admin.present import read_case, read_minutes
 from oauth_ratelimit.admin.text import zone_of
 from oauth_ratelimit.admin.verdict import judge, source_text

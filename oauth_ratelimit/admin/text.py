@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from markupsafe import Markup, escape
 
-from oauth_ratelimit.admin.params import Params, whole
+from oauth_ratelimit.admin.cache import Params, whole
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.admin.marks import Mark
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
 from oauth_ratelimit.operations.format import counted, duration, number, percent_text, utc_time
@@ -44,6 +43,15 @@ class Verdict(NamedTuple):
     why: str = ""
     details: Sequence[str] = ()
     since: str = ""  # the time from which the client is denied, or would be
+
+
+class Mark(NamedTuple):
+    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
+
+    at_s: float
+    text: str  # what changed; empty for the first configuration that is known
+    client_id: str | None = None  # the only client that it concerns; None for all
+    is_change: bool = True  # False if nothing of the configuration has changed
 
 
 class Run(NamedTuple):

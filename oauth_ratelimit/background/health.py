@@ -16,7 +16,7 @@ from oauth_ratelimit.config.source import ConfigFile, Rejection
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
-from oauth_ratelimit.process.uptime import uptime_s
+from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.sync.flusher import CycleReport
 

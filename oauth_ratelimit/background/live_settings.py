@@ -14,8 +14,7 @@ from oauth_ratelimit.config.source import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore, with_dry_run
 
 log = get_logger(__name__)

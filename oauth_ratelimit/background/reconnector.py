@@ -8,8 +8,7 @@ from collections.abc import Callable
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.store.factory import Stores
 
 log = get_logger(__name__)

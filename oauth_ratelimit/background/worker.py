@@ -4,19 +4,21 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from random import SystemRandom
 from typing import Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, MAX_AWAITED_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.reconnector import Reconnector
-from oauth_ratelimit.background.rollups import RollupTask
+from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, active
+from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
@@ -26,17 +28,19 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
-from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.process.uptime import uptime_s
+from oauth_ratelimit.process.deadline import Deadline, uptime_s
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrides
+from oauth_ratelimit.store.mongo.rollups import RollupStore, Step
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop, UrgentLoop
 from oauth_ratelimit.token_cache import TokenCache
 
 log = get_logger(__name__)
+
+DERIVING_S = 0.3  # of one run, because the next sync cycle waits for it
+REFUSED_INTERVAL_S = 600.0  # between log entries about rollups
 
 WATCH_S = 0.5  # at most, between two looks at the file; a change applies when two find the same
 TASKS_S = 1.0  # after which no further task begins in a cycle
@@ -53,6 +57,46 @@ class BackgroundTask(Protocol):
 
     def close(self, deadline: Deadline) -> None:
         """Finish at process exit, before a deadline. Called after the last flush."""
+
+
+class RollupTask:
+    """Derives what no other instance has derived. A task of the background thread.
+
+    Each process looks once a minute, at a second of its own, so the others mostly find nothing to do. Two that derive a
+    step at once write the same.
+    """
+
+    def __init__(
+        self, store: RollupStore, *, settings: Callable[[], StatisticsSettings], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._second = SystemRandom().uniform(0, MINUTE_S)
+        self._next_s = 0.0
+        self._work: Iterator[Step] | None = None
+        self._log = ThrottledLog(log, REFUSED_INTERVAL_S)
+
+    def run(self) -> None:
+        """Derive steps for some tenths of a second."""
+        now_s, keep_s = self._clock(), self._settings().keep_s
+        if not keep_s:
+            return
+        end_s = time.monotonic() + DERIVING_S
+        try:
+            if self._work is None and not self._next_s - MINUTE_S <= now_s < self._next_s:
+                self._next_s = (now_s - self._second) // MINUTE_S * MINUTE_S + MINUTE_S + self._second
+                self._work = self._store.derive_due(now_s, keep_s=keep_s)
+            while self._work is not None and time.monotonic() < end_s:
+                if next(self._work, None) is None:
+                    self._work = None
+        except StoreError as exc:
+            self._work = None  # the next look finds the rest again
+            if not isinstance(exc, StoreUnreachable):
+                self._log.warning("rollups_refused", error=str(exc))
+
+    def close(self, deadline: Deadline) -> None:
+        """Leave the rest to other instances."""
 
 
 class Worker:

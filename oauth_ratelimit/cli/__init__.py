@@ -8,11 +8,9 @@ import click
 from oauth_ratelimit.cli.config import check_config
 from oauth_ratelimit.cli.context import CliContext, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
-from oauth_ratelimit.cli.denials import denials_command
-from oauth_ratelimit.cli.explain import explain_command
-from oauth_ratelimit.cli.mode import mode
+from oauth_ratelimit.cli.explain import denials_command, explain_command
 from oauth_ratelimit.cli.output import visible
-from oauth_ratelimit.cli.overrides import limit, list_overrides, trust
+from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, trust
 from oauth_ratelimit.cli.replay import replay_command
 from oauth_ratelimit.cli.statistics import report, suggest_command, what_if
 from oauth_ratelimit.cli.status import rollout_command, show, status_command

@@ -18,8 +18,8 @@ from oauth_ratelimit.config.loader import (
 )
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.uptime import uptime_s
 
 MAX_LOGGED_PROBLEMS = 20
 MAX_UNREAD_S = 1.5  # after which a file that changes all the time is read as it is

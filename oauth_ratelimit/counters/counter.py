@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.limit_check import check_limits
+from oauth_ratelimit.core.decision import Decision, check_limits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
@@ -27,8 +26,7 @@ from oauth_ratelimit.counters.table import (
     HostTable,
     Written,
 )
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
 log = get_logger(__name__)
 

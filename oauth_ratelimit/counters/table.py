@@ -23,10 +23,10 @@ from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, Membership, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
+from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.process.fork import hold_over_fork
 from oauth_ratelimit.process.identity import has_ended, identity_of
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.uptime import uptime_s
 
 log = get_logger(__name__)
 

@@ -31,8 +31,7 @@ from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
 if TYPE_CHECKING:
     from oauth_ratelimit.operations.context import OperatorContext

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.log import LostRecords
 
 MAX_WAITING = 10_000  # records that are not written yet, some MB
 MAX_ENTRIES = 15_000

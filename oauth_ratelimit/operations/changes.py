@@ -11,8 +11,7 @@ from oauth_ratelimit.config.limits import LIMITS
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.origin import Origins
-from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.context import OperatorContext

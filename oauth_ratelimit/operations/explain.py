@@ -6,7 +6,7 @@ from typing import Any
 
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.origin import Origin
+from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, OnLimit
 from oauth_ratelimit.counters.rules import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader

@@ -10,7 +10,7 @@ from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.policy import OnLimit, Policy, PolicySet
 
 if TYPE_CHECKING:  # no worker needs it
-    from oauth_ratelimit.core.origin import Origin
+    from oauth_ratelimit.core.overrides import Origin
 
 
 def duration(seconds: float) -> str:

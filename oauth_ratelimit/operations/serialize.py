@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oauth_ratelimit.core.denial_record import DenialRecord
-from oauth_ratelimit.core.origin import Origin
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Origin, Override, Target
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.format import policy_text, utc_time
 

@@ -1,4 +1,4 @@
-"""A deadline that several parts share, such as those that finish their work when a process ends."""
+"""A deadline that several parts share, such as those that finish their work when a process ends, and a steady clock."""
 
 import time
 from collections.abc import Callable
@@ -26,3 +26,8 @@ class Deadline:
     def part(self, share: float) -> "Deadline":
         """Return a deadline after a share of the time that is left."""
         return Deadline(self.remaining_s * share, monotonic=self._monotonic)
+
+
+def uptime_s() -> float:
+    """Return the time of a clock that is never set, and that goes on while the machine sleeps where it can."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

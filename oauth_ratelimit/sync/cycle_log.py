@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.counters.rules import meaning_of
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.replica import Replica
 

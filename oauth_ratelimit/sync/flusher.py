@@ -17,8 +17,7 @@ from oauth_ratelimit.core.key import Key, logged_name
 from oauth_ratelimit.counters.rules import key_of
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.process.yielding import collect_young_garbage
 from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock

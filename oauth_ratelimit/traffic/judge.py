@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from oauth_ratelimit.core.limit_check import check_limits
+from oauth_ratelimit.core.decision import check_limits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS

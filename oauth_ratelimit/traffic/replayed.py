@@ -11,7 +11,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
-from oauth_ratelimit.observe.minute import TRACKED_RATIO, OpenMinute
+from oauth_ratelimit.observe.statistics import TRACKED_RATIO, OpenMinute
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.admin.marks import Mark
-from oauth_ratelimit.admin.verdict import Case, Verdict, judge, judge_all, severity
+from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge, judge_all, severity
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock

@@ -23,8 +23,7 @@ from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, LiveSettings, OverrideCache
-from oauth_ratelimit.background.rollups import RollupTask
-from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.background.worker import RollupTask, Worker
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.background.rollups import RollupTask
+from oauth_ratelimit.background.worker import RollupTask
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.core.statistics import Tally

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.cli.denials import period
+from oauth_ratelimit.cli.explain import period
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.process.deadline import Deadline

@@ -17,8 +17,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.guard import Guard, Guess
 from oauth_ratelimit.observe import statistics
-from oauth_ratelimit.observe.minute import MAX_LIFETIMES
-from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.observe.statistics import MAX_LIFETIMES, StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from testbed.clock import Clock
 

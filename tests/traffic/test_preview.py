@@ -13,7 +13,7 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
-from oauth_ratelimit.observe.minute import OpenMinute
+from oauth_ratelimit.observe.statistics import OpenMinute
 from oauth_ratelimit.operations.changes import amount_overrides
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.traffic.judge import Judged
@@ -248,6 +248,15 @@ def test_verdict_says_what_bursts_may_do_and_what_a_dry_run_would_deny() -> None
     assert re.fullmatch(r"Nobody is denied either way, unless .* denser bursts: up to \d+ per minute\.", bursts)
     trial = verdict_of(outlook_of(50, is_trial=True), outlook_of(49, is_trial=True))
     assert "This does not help: client-600s would still deny 49 per minute." == trial
+
+
+def test_outlook_begins_with_the_present_counters() -> None:
+    """A limit that is full now denies in the first minute, not after its amount once more."""
+    service = Service(Scenario({"client": ["100/hour"]}, {}, steady(10), ""))
+    minutes, policies = list(service.past()), service.settings.policies
+    load = ClientLoad("app", minutes, service.store.latest(9), policies=policies, now_s=service.now_s)
+
+    assert load.outlook(policies).judged.first_s["client"] < service.now_s + 120
 
 
 def test_users_without_a_name_have_a_limit_each() -> None:
