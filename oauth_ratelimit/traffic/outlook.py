@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
-from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, ClientMinute
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.counters.rules import total_scope
 from oauth_ratelimit.operations.context import OperatorContext
@@ -65,32 +66,21 @@ class Outlook(NamedTuple):
         return self.offered / 100 + 2 * math.sqrt(self.offered / self.length)
 
 
+@dataclass
 class ClientLoad:
-    """Recent minutes of a client with its present counters, for outlooks under several sets of policies.
+    """Recent minutes of a client with its present counters, for outlooks under several sets of policies."""
 
-    With ``is_trial`` what a dry run would deny counts as denied.
-    """
+    client_id: str
+    minutes: Sequence[ClientMinute]
+    documents: Mapping[Key, Snapshot]
+    policies: PolicySet
+    now_s: float
+    is_trial: bool = False  # True if what a dry run would deny counts as denied
 
-    def __init__(
-        self,
-        client_id: str,
-        minutes: Sequence[ClientMinute],
-        documents: Mapping[Key, Snapshot],
-        *,
-        policies: PolicySet,
-        now_s: float,
-        is_trial: bool = False,
-    ) -> None:
-        self.client_id = client_id
-        self.minutes = minutes
-        self.policies = policies
-        self.is_trial = is_trial
-        self.recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
-        self._load = list(_loads(minutes))
-        self.offered = sum(map(Counter.total, self._load)) / max(1, len(minutes))  # requests per minute
+    def __post_init__(self) -> None:
+        self._load = list(_loads(self.minutes))
         self._senders = sorted({sender for minute in self._load for sender in minute}, key=str)
-        self._documents = documents
-        self._now_s = now_s
+        self.offered = sum(map(Counter.total, self._load)) / max(1, len(self.minutes))  # requests per minute
 
     def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
         """Return the policies that the requests meet, by name."""
@@ -131,13 +121,13 @@ class ClientLoad:
         met = [*self.met(self.policies).values(), *self.met(policies).values()]
         longest = max((policy.window.window_s for _, policy in met), default=0) // MINUTE_S
         length = min(LONGEST, max(SHORTEST, longest + RECENT))
-        begin_s = (int(self._now_s) // MINUTE_S + 1) * MINUTE_S
+        begin_s = (int(self.now_s) // MINUTE_S + 1) * MINUTE_S
         shared: dict[tuple[Key, Tier], OpenWindow] = {}
         lines = []
         for sender in self._senders:
             tiers = self._tiers(policies, sender)
             for key, tier in tiers:
-                hits = self._documents[key].hits.get(tier.series) if key in self._documents else None
+                hits = self.documents[key].hits.get(tier.series) if key in self.documents else None
                 shared.setdefault((key, tier), OpenWindow(tier, hits))
             load = [
                 MinuteLoad(counts[sender], minute.seconds)
@@ -213,11 +203,5 @@ def read_load(context: OperatorContext, client_id: str, *, is_trial: bool) -> Cl
     minutes = recent_minutes(read, client_id, context.now_s)
     senders = {sender for load in _loads(minutes) for sender in load}
     keys = {key for sender in senders for key in _keys(context.policies, client_id, sender).values()}
-    return ClientLoad(
-        client_id,
-        minutes,
-        dict(context.stores.documents.of_keys(keys)),
-        policies=context.policies,
-        now_s=context.now_s,
-        is_trial=is_trial,
-    )
+    documents = dict(context.stores.documents.of_keys(keys))
+    return ClientLoad(client_id, minutes, documents, context.policies, context.now_s, is_trial)

@@ -93,7 +93,7 @@ def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     if not load.offered:
         return Impact([NO_LOAD])
     unchanged, changed = load.outlook(load.policies), load.outlook(after)
-    count, recorded = len(load.minutes), load.recorded
+    count, recorded = len(load.minutes), sum((minute.tally() for minute in load.minutes), NO_REQUESTS)
     over = recorded.over if load.is_trial else recorded.denied + recorded.reused
     lines = [
         f"In the last {counted(count, 'minute').removeprefix('1 ')}: {number(over / count)} of "

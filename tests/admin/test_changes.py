@@ -54,7 +54,7 @@ def test_preview_says_first_that_a_limit_does_not_change_what_is_denied_elsewher
     page: Page, mongo_uri: str, grant: str, words: str
 ) -> None:
     source = Source("client", grant)
-    record(mongo_uri, [minute(ago, source=source, allowed=10, denied=90) for ago in range(1, 11)])
+    record(mongo_uri, [minute(ago, source=source, allowed=10, denied=90) for ago in range(1, 12)])
     line, *_ = page.send("preview", TOTAL).json["lines"]
 
     assert f"No limit of tokens changes what is {words}" == line
