@@ -3,14 +3,12 @@
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Canary, Mode
+from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import OnLimit, Policy, PolicySet
-
-if TYPE_CHECKING:  # no worker needs it
-    from oauth_ratelimit.core.overrides import Origin
 
 
 def duration(seconds: float) -> str:
@@ -53,7 +51,7 @@ def policy_text(policy: Policy) -> str:
     return f"{policy.name}: {rate_text(policy.limit, policy.window.window_s)}{mode}{reuse}"
 
 
-def origin_text(origin: "Origin") -> str:
+def origin_text(origin: Origin) -> str:
     """Return the origin of a value: a configuration key, or an override with author and reason."""
     override = origin.override
     if override is None:
@@ -78,7 +76,7 @@ def mode_text(policies: PolicySet) -> str:
     return f"{policies.mode.value} for {canary_text(policies.canary)}" if is_partial else policies.mode.value
 
 
-def mode_source_text(policies: PolicySet | None, origin: "Origin") -> str:
+def mode_source_text(policies: PolicySet | None, origin: Origin) -> str:
     """Return where the global mode comes from; beside an override also the mode of the file's policies, if known."""
     if origin.override is None:
         return "the configuration"
