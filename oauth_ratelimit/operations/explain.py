@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, OnLimit
-from oauth_ratelimit.counters.rules import CLIENT_TOTAL
+from oauth_ratelimit.counters.rules import total_scope
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, duration
@@ -16,6 +16,12 @@ from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
+
+
+def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[LimitKind, Key]:
+    """Return the keys that a request counts for, by the kind of their limits."""
+    stored, kind = storable_name(client_id), LimitKind.CLIENT if username is None else LimitKind.USER
+    return {kind: Key(stored, username, scope), LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope))}
 
 
 class LimitExplanation:
@@ -39,12 +45,7 @@ class LimitExplanation:
         self.username = None if username is None else context.pseudonyms.typed(username)
         self._request: dict[str, Any] = {"endpoint": endpoint, "grant_type": grant_type}
         self.matched: ClientPolicies = context.policies.matching(client_id, **self._request)
-        stored = storable_name(client_id)
-        total_scope = CLIENT_TOTAL if self.matched.scope is None else f"{self.matched.scope}/{CLIENT_TOTAL}"
-        self.keys = {
-            LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.matched.scope),
-            LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope),
-        }
+        self.keys = keys_of(client_id, self.username, self.matched.scope)
         self._snapshots: dict[Key, Snapshot] = {}
         if context.is_shared:
             self._snapshots |= context.stores.documents.of_keys(list(self.keys.values()))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oauth_ratelimit.core.grant_type import full_grant_type
-from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.counters.rules import total_scope
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.explain import keys_of
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
 from oauth_ratelimit.traffic.minutes import MinuteLoad
@@ -151,13 +151,7 @@ class ClientLoad:
 
 
 def _keys(policies: PolicySet, client_id: str, sender: Sender) -> dict[LimitKind, Key]:
-    """Return the keys that a sender's requests count for, by the kind of their limits."""
-    scope, stored = policies.scope_of(client_id, grant_type=sender.grant_type), storable_name(client_id)
-    kind = LimitKind.CLIENT if sender.username is None else LimitKind.USER
-    return {
-        kind: Key(stored, sender.username, scope),
-        LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope)),
-    }
+    return keys_of(client_id, sender.username, policies.scope_of(client_id, grant_type=sender.grant_type))
 
 
 def _loads(minutes: Sequence[ClientMinute]) -> Iterator[Counter[Sender]]:
