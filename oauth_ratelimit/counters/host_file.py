@@ -46,7 +46,7 @@ LONGEST_NAP_S = 0.001
 # Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
 # a writer of its own. What was being sent when the machine went down may be lost.
 _AFTER_BOOT = (
-    "UPDATE rows SET due = 0, urgent = NULL, attempted = NULL, attempt = NULL, version = NULL, mark = NULL",
+    "UPDATE rows SET due = 0, urgent = NULL, attempt = NULL, version = NULL, mark = NULL",
     "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
 )
 ALONE = "this process counts alone: each such process admits the limits once more"

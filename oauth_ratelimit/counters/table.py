@@ -53,8 +53,7 @@ CREATE TABLE rows (
     requested REAL NOT NULL,                  -- time of the last cycle that found a request, by the limiter's clock
     taken BLOB,                               -- hits that were taken back, because the server failed; NULL if none
     held BLOB,                                -- hits of ``hits`` whose response is not known yet; NULL if none
-    attempted BLOB,                           -- hits of the write that is under way, or whose outcome is unknown
-    attempt TEXT,                             -- that write, as JSON
+    attempt TEXT,                             -- the write that is under way, or whose outcome is unknown, as JSON
     version INTEGER,                          -- of the document as last known; NULL without one, or if it was not read
     mark INTEGER,                             -- number of this writer's last write in it
     is_stale INTEGER NOT NULL DEFAULT 0,      -- it has probably changed, so it is read before the next write
@@ -101,10 +100,10 @@ Written = tuple[str, int, dict[str, Any]]
 """Row as a request leaves it: its name, the change that was read, and new values by column."""
 
 _OF_SYNC = (
-    "hits, unsent, writer_count, is_asked, due, urgent, requested, held, attempted, attempt, "
+    "name, hits, unsent, writer_count, is_asked, due, urgent, requested, held, attempt, "
     "version, mark, is_stale, read, known, newest, horizons, prunable"
 )
-SYNC_COLUMNS = ("name", *_OF_SYNC.split(", "))
+SYNC_COLUMNS = tuple(_OF_SYNC.split(", "))
 """Columns that the sync cycle reads and writes."""
 
 
@@ -563,7 +562,7 @@ class HostTable:
     def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return ``change`` and ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
         marks = ", ".join("?" * len(names))
-        selected = f"SELECT change, {', '.join(SYNC_COLUMNS)} FROM rows WHERE name IN ({marks})"
+        selected = f"SELECT change, {_OF_SYNC} FROM rows WHERE name IN ({marks})"
         rows = {row[1]: row for row in self._connection.execute(selected, names)}
         return [rows[name] for name in names if name in rows]
 

@@ -1,12 +1,15 @@
-"""Replica: one document as this host knows it, with the hits that it lacks.
+"""Replica: one document as this host knows it, with the hits that it lacks, and writes whose outcome is unknown.
 
 A replica is a row of the host table, loaded for one step of the sync cycle and stored when the step is done. So its
-hits are in one place at any time, and a step that is interrupted has changed nothing.
+hits are in one place at any time, and a step that is interrupted has changed nothing. ``docs/guarantees.md`` has the
+argument that each hit is stored once.
 """
 
+import enum
 import json
 import secrets
 from array import array
+from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +36,76 @@ from oauth_ratelimit.counters.hits import (
 )
 from oauth_ratelimit.counters.rules import Part, is_total_scope
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, VERSION_JUMP, Change, Hits, Snapshot
-from oauth_ratelimit.sync.attempt import Attempt, WriteOutcome
 from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
+
+
+class WriteOutcome(enum.Enum):
+    """Outcome of a write, as a document shows it."""
+
+    UNKNOWN = enum.auto()
+    """It may have been applied, or may still be."""
+
+    APPLIED = enum.auto()
+    """The document holds its mark."""
+
+    NOT_APPLIED = enum.auto()
+    """The document has moved on without it, so that it never will be applied."""
+
+    EXPIRED = enum.auto()
+    """The document may have lost its mark. No window that was known when it was written holds its hits any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A write that is under way, or whose outcome is unknown. It is recorded before it is sent.
+
+    While the document has not moved on, the same write is sent again: same hits, same number, and the version that was
+    read. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
+    """
+
+    write_number: int  # the number that the document holds as this writer's mark if the write was applied
+    version: int | None  # the version that the document must have for it; None if it must not exist
+    hits: Hits
+    begun_s: float  # time of the first try, by a clock that is never set
+    # Longest horizon that the document had if the write was applied, as far as it was known at that time
+    horizon_s: int
+    was_sent: bool = True  # False if no try has reached a server
+    mark: int | None = None  # this writer's mark that the document must hold instead of the version
+    last_version: int = 0  # the highest version that it may have then
+
+    def dump(self) -> str:
+        hits = b85encode(pack_hits(self.hits) or b"").decode()
+        others = self.begun_s, self.horizon_s, self.was_sent, self.mark, self.last_version
+        return json.dumps((self.write_number, self.version, hits, *others), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, dumped: str) -> "Attempt":
+        write_number, version, hits, *others = json.loads(dumped)
+        return cls(write_number, version, unpack_hits(b85decode(hits)), *others)
+
+    def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:
+        """Return the outcome that a document shows; None is one that does not exist."""
+        if snapshot is None:
+            return WriteOutcome.UNKNOWN if self.version is None else WriteOutcome.NOT_APPLIED
+        if snapshot.writers.get(writer) == self.write_number:
+            return WriteOutcome.APPLIED
+        # In quarantine the mark may be among what cannot be read.
+        if snapshot.version in (self.version, UNUSABLE_VERSION):
+            return WriteOutcome.UNKNOWN
+        is_marked = self.mark is not None and snapshot.writers.get(writer) == self.mark
+        if is_marked and snapshot.version <= self.last_version:
+            return WriteOutcome.UNKNOWN
+        if not self.was_sent:
+            return WriteOutcome.NOT_APPLIED
+        # Not the horizons of now: they may have been raised after the mark was removed.
+        # Nor a minute more: the mark is dated and removed by servers whose clocks may differ by that much.
+        if monotonic_s - self.begun_s > self.horizon_s:
+            return WriteOutcome.EXPIRED
+        # A first write can still be applied: as soon as the document is removed.
+        return WriteOutcome.UNKNOWN if self.version is None else WriteOutcome.NOT_APPLIED
 
 
 @dataclass(slots=True, eq=False)
@@ -78,8 +146,6 @@ class Replica:
     """Row of the host table during one step of the sync cycle. What few steps need is unpacked at the first look."""
 
     name: str
-    change: int  # number of the row's last change
-    columns: Sequence[Any]  # of the row, as it was loaded or stored
     hits: bytes  # packed hits that decisions use
     packed_unsent: bytes | None  # of them, those that are in no write
     writer_count: int  # instances that have written the document lately, this one included; 0 if it was never read
@@ -90,6 +156,8 @@ class Replica:
     held: bytes | None  # packed hits of requests whose response is not known yet; decisions use them
     attempt: Attempt | None  # the write that is under way, or whose outcome is unknown
     document: Document
+    change: int  # number of the row's last change
+    columns: Sequence[Any]  # of the row, as it was loaded or stored
     known_writer_count: int  # the most instances that were seen on any key
     key: Key
     part: Part | None  # the limits that count in it, None without any
@@ -177,7 +245,6 @@ class Replica:
 
     def new_columns(self) -> Sequence[Any]:
         """Return the columns of the row as it is to be stored."""
-        attempt = self.attempt
         return (
             self.name,
             self.hits,
@@ -188,8 +255,7 @@ class Replica:
             self.urgent_s,
             self.requested_s,
             self.held,
-            None if attempt is None else pack_hits(attempt.hits),
-            None if attempt is None else attempt.dump(),
+            self.attempt and self.attempt.dump(),
             *self.document.columns(),
         )
 

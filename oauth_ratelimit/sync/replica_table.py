@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from oauth_ratelimit.counters.hits import unpack_hits
 from oauth_ratelimit.counters.rules import RuleBook, key_of
 from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostLocked, HostTable
 from oauth_ratelimit.process.yielding import pause
-from oauth_ratelimit.sync.attempt import Attempt
-from oauth_ratelimit.sync.replica import Document, Replica
+from oauth_ratelimit.sync.replica import Attempt, Document, Replica
 
 STEP = 50  # rows of one transaction: requests wait for its end; more would make the garbage collector run too often
 
@@ -149,24 +147,8 @@ class ReplicaTable:
 
     def _unpacked(self, row: Sequence[Any]) -> Replica:
         change, *columns = row
-        name, hits, unsent, *plain, attempted, attempt = columns[:11]
-        key = key_of(name)
-        writer_count, is_asked, due_s, urgent_s, requested_s, held = plain
-        return Replica(
-            name,
-            change,
-            columns,
-            hits,
-            unsent,
-            writer_count,
-            bool(is_asked),
-            due_s,
-            urgent_s,
-            requested_s,
-            held,
-            None if attempt is None else Attempt.of(attempt, unpack_hits(attempted)),
-            Document.of(columns[11:]),
-            self.table.max_writer_count,
-            key,
-            self._rules().part_of(key),
-        )
+        *plain, attempt = columns[:10]
+        key = key_of(columns[0])
+        unpacked = None if attempt is None else Attempt.of(attempt), Document.of(columns[10:])
+        known = change, columns, self.table.max_writer_count, key, self._rules().part_of(key)
+        return Replica(*(*plain, *unpacked, *known))
