@@ -120,14 +120,20 @@ class Guard:
             self._report(reported)
         return lockout or guess
 
-    def settle(self, guess: Guess, *, is_wrong: bool = False) -> None:
-        """Release a guess, or count it if it was wrong. Only the first call has an effect."""
+    def settle(self, guess: Guess, *, is_wrong: bool = False, is_failed: bool = False) -> None:
+        """Release a guess, or count it if it was wrong. Only the first call has an effect.
+
+        One whose check has failed is released, too; but a guesser may cause failures, so in a window only as many as
+        the limits allow, and the others count.
+        """
         with self._settled:
             if guess.is_settled:
                 return
             guess.is_settled = True
         try:
-            if self.limiter is not None:
+            if self.limiter is not None and is_failed:
+                is_wrong = not self.limiter.take_back(guess.held)
+            if self.limiter is not None and (is_wrong or not is_failed):
                 settle = self.limiter.confirm if is_wrong else self.limiter.release
                 settle(guess.held)
         finally:
@@ -161,6 +167,7 @@ class Guard:
                 place=self._place,
                 keeps_held=True,
             )
+        self.mode = Mode.DRY_RUN if mode is Mode.ENFORCE and policies.ceiling is Mode.DRY_RUN else mode
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
     def preload(self, count: int) -> None:
@@ -174,7 +181,7 @@ class Guard:
             with self._settled:
                 lost = [guess for guess in self._guesses if guess.begun_s < expired_s]
             for guess in lost:
-                self.settle(guess)
+                self.settle(guess, is_failed=True)
             self.limiter.sync(error=error, is_scheduled=True)
 
     def close(self, deadline: Deadline | None = None) -> None:

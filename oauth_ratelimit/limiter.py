@@ -9,7 +9,7 @@ from itertools import chain
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
-from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.key import Key, cross_site_name, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held, RequestCounter
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
@@ -163,12 +163,16 @@ class Limiter:
         *,
         endpoint: str = TOKEN_ENDPOINT,
         grant_type: str | None = None,
+        is_cross_site: bool = False,
     ) -> tuple[Decision, Held]:
         """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
 
+        One that a page of another site has sent the user's browser for counts in a limit as large as the user's, not in
+        the user's.
+
         Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
         """
-        return self._decide(client_id, username, endpoint, grant_type, holds=True)
+        return self._decide(client_id, username, endpoint, grant_type, holds=True, is_cross_site=is_cross_site)
 
     def _decide(
         self,
@@ -179,8 +183,11 @@ class Limiter:
         *,
         cost: int = 1,
         holds: bool = False,
+        is_cross_site: bool = False,
     ) -> tuple[Decision, Held]:
         pseudonym = username if self._names is None else self._names(username)
+        if is_cross_site and pseudonym is not None:
+            pseudonym = cross_site_name(pseudonym)
         rules = self._rules.find(client_id, endpoint, grant_type)
         if rules.exempt is not None:
             return rules.exempt, ()

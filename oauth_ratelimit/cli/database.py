@@ -26,7 +26,7 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.core.failed_auth import folded
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import cross_site_name, storable_name
 from oauth_ratelimit.core.overrides import Counters
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.format import counted, utc_time
@@ -184,7 +184,7 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
     pseudonyms = context.pseudonyms
     names = pseudonyms.all_of(user)
     person = Person(
-        names=names,
+        names=(*names, *map(cross_site_name, names)),
         failed_auth_names=pseudonyms.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),

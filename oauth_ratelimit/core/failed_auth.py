@@ -66,7 +66,7 @@ class FailureKey(NamedTuple):
     @classmethod
     def at(cls, kind: FailureKind, client_id: str, network: str, username: str | None = None) -> "FailureKey":
         """Return the key of failures from a network, see ``networks_of``."""
-        scope = kind.wide_scope if network.endswith(_WIDE_ENDING) else kind.scope
+        scope = kind.wide_scope if _WIDE_ENDING in network else kind.scope
         return cls(scope, client_id, network if username is None else f"{network} {username}")
 
     @property

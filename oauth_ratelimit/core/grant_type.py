@@ -1,6 +1,7 @@
 """Grant types of OAuth 2."""
 
 CLIENT_CREDENTIALS = "client_credentials"  # the grant whose tokens are reused
+PASSWORD = "password"
 IMPLICIT = "implicit"  # of every token from the authorization endpoint
 DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -17,7 +18,7 @@ STANDARD_GRANTS = (
     "authorization_code",
     CLIENT_CREDENTIALS,
     IMPLICIT,
-    "password",
+    PASSWORD,
     "refresh_token",
     *COMMON_NAMES.values(),
 )

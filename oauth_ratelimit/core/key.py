@@ -34,6 +34,14 @@ def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
     return f"{head}~{hashlib.sha256(whole).hexdigest()}"
 
 
+CROSS_SITE = "\x1fcross-site"  # after a user's name; hardly any holds such a character
+
+
+def cross_site_name(pseudonym: str) -> str:
+    """Return the name under which those tokens of a user count that web pages of other sites have asked for."""
+    return storable_name(f"{pseudonym}{CROSS_SITE}")
+
+
 def visible_name(name: str) -> str:
     """Return a name as logs show it, with escapes for invisible characters such as controls and direction marks."""
     if name.isprintable():

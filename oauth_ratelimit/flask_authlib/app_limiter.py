@@ -244,6 +244,7 @@ class AppLimiter:
         endpoint: str = TOKEN_ENDPOINT,
         reuse_request: ReuseRequest | None = None,
         holds: bool = False,
+        is_cross_site: bool = False,
     ) -> LimitAnswer:
         """Decide and count one request. Fails open: after an error the request is admitted.
 
@@ -257,12 +258,12 @@ class AppLimiter:
         try:  # not ``fail_open``: this is the hot path
             worker = self._running_worker()
             begun_s = time.perf_counter()
-            limiter, held = worker.limiter, Held()
-            if holds:
-                decision, held = limiter.hold(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            else:
-                decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            hit = HeldHit(self, held, client_id) if held else None
+            decision, held = worker.limiter.hold(
+                client_id, username, grant_type=grant_type, endpoint=endpoint, is_cross_site=is_cross_site
+            )
+            hit = HeldHit(self, held, client_id) if held and holds else None
+            if not holds:
+                worker.limiter.confirm(held)
             duration_s = time.perf_counter() - begun_s
             username = None if username is None else worker.limiter.pseudonym_of(username)
             if username is not None:

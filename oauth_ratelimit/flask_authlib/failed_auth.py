@@ -1,227 +1,260 @@
-"""Hooks of the guard: reserve a guess before a client or a user is authenticated, and settle it afterwards.
+"""Hooks of the guard. What Authlib is about to check is a guess, and it is wrong unless it turned out right.
 
-Secrets of clients are guarded wherever Authlib authenticates a client, passwords of users at the token endpoint.
-Authlib looks a client up before it checks its secret, so each look-up is a guess, however the request names the client.
+A guess is counted before it is checked. Who is asked about is what Authlib asks, however the request is written:
+
+- the secret of a client that Authlib looks up to authenticate it. Its method ``none`` alone checks nothing;
+- the user's password that a grant passes to its ``authenticate_user``;
+- the signature of an assertion or of a request object, which a client may make with its secret.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
-from typing import Any, NamedTuple
+from typing import Any
 
+from authlib.oauth2 import OAuth2Error
+from authlib.oauth2.rfc6749.authenticate_client import authenticate_none  # type: ignore[attr-defined]  # the stubs lack it
+from authlib.oauth2.rfc6749.errors import UnsupportedResponseTypeError
 from flask import request
 
-from oauth_ratelimit.core.failed_auth import (
-    FailureKey,
-    folded,
-    networks_of,
-    password_keys,
-    secret_keys,
-)
+from oauth_ratelimit.core.failed_auth import FailureKey, folded, networks_of, password_keys, secret_keys
+from oauth_ratelimit.core.grant_type import PASSWORD
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET
-from oauth_ratelimit.flask_authlib.request_state import current_state
+from oauth_ratelimit.flask_authlib.request_state import (
+    RequestState,
+    current_state,
+    limited_request,
+)
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.guard import Guard, Guess
 
 MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
 PROXY_FIX = "werkzeug.proxy_fix.orig"  # added to the environment by Werkzeug's ProxyFix
-
 DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Retry-After."
+CLAIM_ERRORS = frozenset({"expired_token", "invalid_claim", "invalid_token", "missing_claim"})  # of a right signature
 
-SIGNATURE_ERROR = "bad_signature"
+# Failures that a web page can cause in its visitor's browser count apart, so that they deny nothing else.
+AUTHORIZE = ";authorize"  # at the authorization endpoint, where other sites send their visitors
+CROSS_SITE = ";cross-site"  # by a script of another site
+UNKNOWN = ";unknown"  # names of clients without a secret that do not exist
 
 
-class _Guarded(NamedTuple):
-    app_limiter: AppLimiter
-    guard: Guard
-    networks: tuple[str, ...]
+class Check:
+    """Guesses of one check by Authlib. Without a guard there are none.
 
-    def reserve(self, keys: Sequence[FailureKey], **options: bool) -> Guess:
-        """Return a guess that may be checked, or raise if there were too many failures."""
-        found = self.guard.reserve(keys, **options)
+    ``checks_nothing`` is True while clients are looked up that show no secret.
+    """
+
+    checks_nothing = False
+
+    def __init__(self, app_limiter: AppLimiter, *, is_authorize: bool = False) -> None:
+        self._app_limiter = app_limiter
+        self._guard: Guard | None = None
+        self._networks: tuple[str, ...] = ()
+        self._guesses: list[tuple[str, Guess]] = []
+        with app_limiter.fail_open("guard_failed"):
+            self._networks = _watched_networks(app_limiter, is_authorize=is_authorize)
+            self._guard = app_limiter.guard() if self._networks else None  # it may start the worker, which may fail
+
+    def look_up(self, client_id: str, client: Any) -> None:
+        """Reserve a guess at a client, or raise if there were too many failures. Its secret is not checked yet.
+
+        A name without a secret is no guess. But anybody can make up any number of those that do not exist.
+        """
+        with self._app_limiter.fail_open("guard_failed"):
+            if not self.checks_nothing:
+                name = str(client.get_client_id() if client else client_id)
+                self._reserve(name, secret_keys(folded(name), self._networks) + secret_keys(None, self._networks))
+            elif not client:
+                self._reserve("", secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
+
+    def reserve_password(self, state: RequestState, username: object) -> None:
+        """Raise if a user's password comes after too many failures. The client is authenticated, if any is."""
+        if not self._networks:
+            return
+        with self._app_limiter.fail_open("guard_failed"):
+            try:
+                names = [str(self._app_limiter.limiter.pseudonym_of(folded(f"{username}")))] if username else []
+            except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
+                names = []
+            client_id, method = state.authenticated
+            is_public = method == NO_SECRET
+            stored_id = storable_name(client_id, MAX_CLIENT_ID_LENGTH)
+            keys = password_keys(stored_id, names, self._networks, is_public=is_public)
+            is_trusted = self._app_limiter.settings.policies.trusts(client_id)
+            self._reserve("", keys, is_exempt=not is_public and is_trusted)
+
+    def _reserve(self, name: str, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> None:
+        if self._guard is None:
+            return
+        # A second guess of the same request would wait for the first one.
+        found = self._guard.reserve(keys, is_exempt=is_exempt, waits=not self._guesses)
         if isinstance(found, Guess):
-            return found
-        answer = replace(self.app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
+            self._guesses.append((name, found))
+            return
+        answer = replace(self._app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
         state = current_state()
         grant_type = None if state is None else getattr(state.grant, "GRANT_TYPE", None)
         raise RateLimited(found.decision, answer, grant_type=grant_type)
 
+    def release(self, right: str | None = None) -> None:
+        """Release the guesses at a client that turned out right, None for all.
 
-# Secrets of clients.
-
-
-class _Attempt:
-    """Guesses at the secrets of the clients that the server looks up for one authentication.
-
-    A client may be looked up once more without its secret: by Authlib's method ``none``, if that is allowed and the
-    request names it beside the credentials, or, if an assertion proves it, after the check.
-    """
-
-    def __init__(self, guarded: _Guarded, *, is_assertion: bool, needs_secret: bool) -> None:
-        self.guarded = guarded
-        self._is_assertion = is_assertion
-        self._needs_secret = needs_secret
-        self._guesses: list[tuple[str, Guess]] = []
-        self._once_more: set[str] = set()
-
-    def look_up(self, client_id: str) -> None:
-        """Reserve a guess at a client, or raise if there were too many failures. Its secret is not checked yet."""
-        if client_id in self._once_more and (self._is_assertion or self._is_named(client_id)):
-            self._once_more.remove(client_id)
-            return
-        guarded = self.guarded
-        keys = secret_keys(folded(client_id), guarded.networks)
-        if self._is_assertion or "Authorization" in request.headers or not self._is_named(client_id):
-            keys += secret_keys(None, guarded.networks)  # else it may be a client without a secret
-        self._guesses.append((client_id, guarded.reserve(keys, waits=not self._guesses)))  # it would wait for itself
-        self._once_more.add(client_id)
-
-    def settle(self, *, right: str | None = None, were_checked: bool = True) -> None:
-        """Count the guesses as wrong, but those at the authenticated client.
-
-        Others may have been tried before it: the answer would tell when one of them is right. Ids are compared as they
-        are written, because the attacker may own a client whose id is a spelling of another one's.
+        Ids are compared as they are written, because the attacker may own a client whose id is a spelling of another
+        one's. A secret for another client is wrong: the answer would tell when it is right.
         """
-        for client_id, guess in self._guesses:
-            self.guarded.guard.settle(guess, is_wrong=were_checked and client_id != right)
+        self._settle([guess for name, guess in self._guesses if right in (None, name)])
 
-    def _is_named(self, client_id: str) -> bool:
-        """Return True if the request holds a client's id and no secret for it, as Authlib's method ``none`` expects."""
-        if self._needs_secret:
-            return False
-        try:
-            values = request.values
-        except Exception:  # noqa: BLE001  # a form that cannot be read: the client was named in another way
-            return False
-        return values.get("client_id") == client_id and not {"client_secret", "client_assertion"}.intersection(values)
+    def settle(self, *, is_failed: bool = False) -> None:
+        """Count what has not turned out right; if the server has failed, as little as the limits allow."""
+        self._settle([guess for _, guess in self._guesses], is_wrong=not is_failed, is_failed=is_failed)
 
-
-_current_attempt: ContextVar[_Attempt | None] = ContextVar("oauth_ratelimit_attempt", default=None)
+    def _settle(self, guesses: Sequence[Guess], **options: bool) -> None:
+        with self._app_limiter.fail_open("guard_failed"):
+            for guess in guesses:
+                if self._guard is not None:
+                    self._guard.settle(guess, **options)
 
 
-def authenticate_guarded(app_limiter: AppLimiter, authenticate: Callable[[], Any], methods: Collection[str]) -> Any:
+_current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
+
+
+@contextmanager
+def _settled(check: Check, *, sees_clients: bool = True, may_fail: bool = True) -> Iterator[Check]:
+    """Settle the guesses of a check at its end: those that have not turned out right are wrong.
+
+    With ``may_fail`` those are released that end with a 5xx, because the check asks a database or another server. What
+    the application makes of an exception of its own is known with the response.
+    """
+    outer = _current.set(check if sees_clients else None)
+    is_failed = is_open = False
+    try:
+        yield check
+    except OAuth2Error as error:
+        is_failed = may_fail and error.status_code >= 500
+        raise
+    except BaseException:
+        found = limited_request() if may_fail else None
+        if found is not None and found[1].is_seen:
+            found[1].hits += (check,)
+            is_open = True
+        raise
+    finally:
+        _current.reset(outer)
+        if not is_open:
+            check.settle(is_failed=is_failed)
+
+
+def authenticate_guarded(
+    app_limiter: AppLimiter, server: Any, authenticate: Callable[[], Any], *, is_authorize: bool = False
+) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
-    with _attempt(app_limiter, needs_secret=NO_SECRET not in methods) as attempt:
+    with app_limiter.fail_open("guard_failed"):
+        methods = getattr(getattr(server, "_client_auth", None), "_methods", {NO_SECRET: authenticate_none})
+        if methods.get(NO_SECRET) is authenticate_none:  # not yet ours, nor one of the application's own
+            server.register_client_auth_method(NO_SECRET, _authenticate_none)
+    with _settled(Check(app_limiter, is_authorize=is_authorize), may_fail=False) as check:
         client = authenticate()
-        if attempt is not None:
-            with app_limiter.fail_open("guard_failed"):
-                attempt.settle(right=str(client.get_client_id()))
+        with app_limiter.fail_open("guard_failed"):
+            check.release(str(client.get_client_id()))
         return client
+
+
+def _authenticate_none(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
+    check = _current.get()
+    if check is None:
+        return authenticate_none(query_client, oauth_request)
+    check.checks_nothing = True
+    try:
+        return authenticate_none(query_client, oauth_request)
+    finally:
+        check.checks_nothing = False
 
 
 def look_up(query: Callable[[str], Any], client_id: str) -> Any:
     """Return a client that the server looks up. Raise if a secret is about to be checked, after too many failures."""
-    client, attempt = query(client_id), _current_attempt.get()
-    if attempt is not None:
-        with attempt.guarded.app_limiter.fail_open("guard_failed"):
-            attempt.look_up(str(client.get_client_id() if client else client_id))
+    client, check = query(client_id), _current.get()
+    if check is not None:
+        check.look_up(client_id, client)
     return client
 
 
-def guard_assertion(app_limiter: AppLimiter, grant: Any) -> None:
-    """Have a grant ask the guard that proves the client by an assertion, and not with Authlib's server."""
-    with app_limiter.fail_open("guard_failed"):  # a foreign class may forbid it
-        grant.validate_token_request = partial(_check_assertion, app_limiter, grant, grant.validate_token_request)
+def guard_grant(state: RequestState, grant: Any) -> None:
+    """Have a grant ask the guard before it checks a password or an assertion. ``unguard`` takes that back."""
+    hooks = {"authenticate_user": _check_user, "process_assertion_claims": _check_assertion}
+    with state.app_limiter.fail_open("guard_failed"):  # a foreign class may forbid it
+        for name, check in hooks.items():
+            if callable(method := getattr(grant, name, None)):
+                setattr(grant, name, partial(check, state, method))
+        if callable(query := getattr(grant, "resolve_issuer_client", None)):
+            grant.resolve_issuer_client = partial(look_up, query)
 
 
-def _check_assertion(app_limiter: AppLimiter, grant: Any, check: Callable[[], Any]) -> Any:
-    hooks = vars(grant)
-    hooks.pop("validate_token_request", None)  # it refers to the grant, which refers to the request
-    with _attempt(app_limiter, is_assertion=True) as attempt:
-        if attempt is not None and hasattr(grant, "resolve_issuer_client"):
-            grant.resolve_issuer_client = partial(look_up, grant.resolve_issuer_client)
+def _check_user(state: RequestState, authenticate: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return the user whom a grant has asked for, with a password; others ask with one argument, such as a code."""
+    grant_type = getattr(state.grant, "GRANT_TYPE", None)
+    if grant_type != PASSWORD and len(args) + len(named) < 2:
+        return authenticate(*args, **named)
+    with _settled(Check(state.app_limiter), sees_clients=False) as check:
+        check.reserve_password(state, named.get("username", args[0] if args else None))
+        user = authenticate(*args, **named)
+        if user:
+            check.release()
+        return user
+
+
+def _check_assertion(state: RequestState, verify: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return the claims of an assertion. One that is only expired, or meant for another server, is no guess."""
+    with _settled(Check(state.app_limiter)) as check:
         try:
-            return check()
-        finally:
-            hooks.pop("resolve_issuer_client", None)
+            claims = verify(*args, **named)
+        except Exception as error:
+            if getattr(error.__cause__, "error", None) in CLAIM_ERRORS:
+                check.release()
+            raise
+        check.release()
+        return claims
 
 
-@contextmanager
-def _attempt(
-    app_limiter: AppLimiter, *, is_assertion: bool = False, needs_secret: bool = False
-) -> Iterator[_Attempt | None]:
-    """Settle the guesses of one authentication at its end: all are wrong after an error. None without a guard.
-
-    A secret that was right would have ended it without an error. Of an assertion, which may also have expired or be for
-    an unknown user, only a wrong signature counts.
-    """
-    attempt = None
-    with app_limiter.fail_open("guard_failed"):
-        guarded = _guarded(app_limiter)
-        if guarded is not None:
-            attempt = _Attempt(guarded, is_assertion=is_assertion, needs_secret=needs_secret)
-    outer = _current_attempt.set(attempt)
-    is_wrong = not is_assertion
-    try:
-        yield attempt
-    except Exception as exc:
-        is_wrong = is_wrong or getattr(exc.__cause__, "error", None) == SIGNATURE_ERROR
-        raise
-    else:
-        is_wrong = False  # what is not settled yet
-    finally:
-        _current_attempt.reset(outer)
-        if attempt is not None:
-            with app_limiter.fail_open("guard_failed"):
-                attempt.settle(were_checked=is_wrong)
+def get_grant_guarded(app_limiter: AppLimiter, oauth_request: Any, get_grant: Callable[[], Any]) -> Any:
+    """Return the grant of an authorization request, whose parameters may be an object that is signed with a secret."""
+    payload = oauth_request.payload
+    if {"request", "request_uri"}.isdisjoint(payload.data):
+        return get_grant()
+    with _settled(Check(app_limiter, is_authorize=True)) as check:
+        try:
+            grant = get_grant()
+        except Exception as error:
+            if oauth_request.payload is not payload or isinstance(error, UnsupportedResponseTypeError):
+                check.release()  # the signature was right, or is not looked at
+            raise
+        check.release()
+        return grant
 
 
-# Passwords of users.
-
-
-def reserve_password(client: Any, oauth_request: Any) -> None:
-    """Raise if a token request with a user's password comes after too many failures. Its client is authenticated."""
-    state = current_state()
-    if state is None or state.is_authorize or state.guess is not None:
-        return
-    with state.app_limiter.fail_open("guard_failed"):
-        guarded = _guarded(state.app_limiter)
-        if guarded is None:
-            return
-        names = _claimed_users()
-        if names is None:
-            return
-        users = [str(state.app_limiter.limiter.pseudonym_of(name)) for name in names]
-        client_id = str(client.get_client_id())
-        is_public = getattr(oauth_request, "auth_method", None) == NO_SECRET
-        stored_id = storable_name(client_id, MAX_CLIENT_ID_LENGTH)
-        keys = password_keys(stored_id, users, guarded.networks, is_public=is_public)
-        is_trusted = state.app_limiter.settings.policies.trusts(client_id)
-        state.guess = guarded.reserve(keys, is_exempt=not is_public and is_trusted)
-
-
-def _claimed_users() -> set[str] | None:
-    """Return the users whose password the request may hold, None without one. If it cannot be read, it names nobody."""
-    try:
-        places = request.form, request.args
-        if not any("password" in place for place in places):
-            return None
-        return {folded(name) for place in places if (name := place.get("username"))}
-    except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
-        return set()
-
-
-def _guarded(app_limiter: AppLimiter) -> _Guarded | None:
-    """Return the guard, None if it is off, or if the address is unknown, trusted, or seems to be a proxy's."""
-    guard = app_limiter.guard()  # may start the worker, which may fail
+def _watched_networks(app_limiter: AppLimiter, *, is_authorize: bool) -> tuple[str, ...]:
+    """Return what the failures of this request count by; nothing if its address is none, trusted or a proxy's."""
+    guard, networks = app_limiter.guard(), networks_of(request.remote_addr)
     if guard is None:
-        return None
-    address = request.remote_addr or ""
-    networks = networks_of(address)
+        return ()
     if not networks:
-        app_limiter.log.error("guard_without_address", remote_addr=repr(address)[:100])
-        return None
-    if _seems_proxied(networks[0]):
+        app_limiter.log.error("guard_without_address", remote_addr=repr(request.remote_addr or "")[:100])
+        return ()
+    if _seems_proxied(networks[0]):  # one attacker would lock out everybody behind the proxy
         app_limiter.log.error(
             "guard_sees_a_proxy", address=networks[0], hint="wrap the application in werkzeug's ProxyFix"
         )
-        return None  # one attacker would lock out everybody behind the proxy
-    return _Guarded(app_limiter, guard, networks) if guard.is_watching(address) else None
+        return ()
+    if not guard.is_watching(request.remote_addr or ""):
+        return ()
+    apart = AUTHORIZE if is_authorize else CROSS_SITE if is_cross_site() else ""
+    return tuple(f"{network}{apart}" for network in networks)
 
 
 def _seems_proxied(network: str) -> bool:

@@ -1,4 +1,4 @@
-"""Hooks on Authlib's server: what happens around eight of its methods.
+"""Hooks on Authlib's server: what happens around nine of its methods.
 
 Authlib's grants call ``generate_token`` after client and user are authenticated and before anything is saved, deleted
 or revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
@@ -11,16 +11,17 @@ from typing import Any
 
 from flask import after_this_request
 
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, JWT_BEARER
+from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.cross_site import refuse_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
-    guard_assertion,
+    get_grant_guarded,
+    guard_grant,
     look_up,
-    reserve_password,
 )
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
@@ -58,12 +59,22 @@ def _get_token_grant(call: MethodCall) -> Any:
     If the route took ``create_token_response`` before the hooks were added, the request's state is opened here.
     """
     state = TOKEN_STATE.get() or _open_late()
+    if state is not None:
+        refuse_cross_site(state.app_limiter)
     grant = call()
     if state is not None:
         state.grant = grant
-        if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
-            guard_assertion(state.app_limiter, grant)
+        if state.app_limiter.live.current.is_guarded:
+            guard_grant(state, grant)
     return grant
+
+
+def _get_authorization_grant(call: MethodCall) -> Any:
+    """Have the guard count the signature of a request object."""
+    found = limited_request()
+    if found is None or not found[0].live.current.is_guarded:
+        return call()
+    return get_grant_guarded(found[0], call.argument("request"), call)
 
 
 def _create_authorization_response(call: MethodCall) -> Any:
@@ -116,7 +127,7 @@ def _save_token(call: MethodCall) -> Any:
 
 
 def _authenticate_client(call: MethodCall) -> Any:
-    """Ask the guard before a client is authenticated. Then ask it about the password, or decide elsewhere."""
+    """Ask the guard before a client is authenticated. Decide then, but at the token endpoint."""
     endpoint = call.argument("endpoint", TOKEN_ENDPOINT)
     state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
     found = limited_request() if state is None else (state.app_limiter, state.response)
@@ -127,10 +138,14 @@ def _authenticate_client(call: MethodCall) -> Any:
     else:
         with app_limiter.fail_open("guard_failed"):
             _hook_look_up(call.server)
-        methods = list(call.argument("methods"))  # what yields them once is read twice
-        client = authenticate_guarded(app_limiter, call.replace("methods", methods), methods)
-        if endpoint == TOKEN_ENDPOINT:
-            reserve_password(client, request)
+        if endpoint != TOKEN_ENDPOINT:
+            refuse_cross_site(app_limiter)
+        is_authorize = state is not None and state.is_authorize
+        client = authenticate_guarded(app_limiter, call.server, call, is_authorize=is_authorize)
+        if state is not None:
+            with app_limiter.fail_open("guard_failed"):
+                client_id = app_limiter.checked_client_id_of(client)
+                state.authenticated = client_id, getattr(request, "auth_method", None)
     if endpoint == TOKEN_ENDPOINT or app_limiter is None:
         return client
     if getattr(request, "auth_method", None) != NO_SECRET:
@@ -147,14 +162,11 @@ def _query_client(call: MethodCall) -> Any:
 
 
 def _handle_error_response(call: MethodCall) -> Any:
-    """Count a wrong password, and redirect a denial at the authorization endpoint."""
-    state = current_state()
-    if state is not None:
-        error = call.argument("error")
-        state.settle_guess(error)
-        if state.is_authorize and isinstance(error, RateLimited):
-            with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
-                _redirect_denial(state, error, call.argument("request"))
+    """Redirect a denial at the authorization endpoint, once its client is known."""
+    state, error = current_state(), call.argument("error")
+    if state is not None and state.is_authorize and state.client is not None and isinstance(error, RateLimited):
+        with state.app_limiter.fail_open("check_failed"):  # without the redirect it is a denial all the same
+            _redirect_denial(state, error, call.argument("request"))
     return call()
 
 
@@ -166,6 +178,7 @@ class RateLimitMixin:
 
     create_token_response: Any = MethodHook(_create_token_response, "request", nests=True)
     get_token_grant: Any = MethodHook(_get_token_grant, "request")
+    get_authorization_grant: Any = MethodHook(_get_authorization_grant, "request")
     create_authorization_response: Any = MethodHook(
         _create_authorization_response, "request", "grant_user", "grant", nests=True
     )

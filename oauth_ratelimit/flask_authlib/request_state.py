@@ -8,18 +8,25 @@ from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, HeldHit, LimitAnswer
+from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
 from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
-from oauth_ratelimit.guard import Guess
 
+HOOKED = ("authenticate_user", "process_assertion_claims", "resolve_issuer_client")  # methods of grants, by the guard
 RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
-USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
+
+
+class Unsettled(Protocol):
+    """Request or guess that is counted, and may be taken back once its response is known."""
+
+    def settle(self, *, is_failed: bool) -> None:
+        """Take it back if the server has failed."""
 
 
 class ResponseState:
@@ -30,7 +37,7 @@ class ResponseState:
     reuses: tuple[TokenReuse, ...] = ()  # tokens that are given out again, or kept once the response is a 200
     states: "Mapping[tuple[object, str | None], RequestState]" = MappingProxyType({})  # by application and endpoint
     is_awaited: bool = False  # True while the middleware waits for the response
-    hits: tuple[HeldHit, ...] = ()  # to be settled once the response is known
+    hits: tuple[Unsettled, ...] = ()  # to be settled once the response is known
 
     @property
     def is_seen(self) -> bool:
@@ -58,7 +65,10 @@ class RequestState:
     client: Any = None  # None before the decision
     is_decided: bool = False
     denial: RateLimited | None = None  # to raise
-    guess: Guess | None = None  # the user's password as the guard sees it
+    authenticated: tuple[str, str | None] = (
+        "",
+        "none",
+    )  # client and authentication method, once Authlib has found them
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
     record: DecidedRequest | None = None  # for statistics
     hit: HeldHit | None = None  # to be settled once the response is known
@@ -93,6 +103,7 @@ class RequestState:
                         grant_type=grant_type,
                         reuse_request=reuse_request,
                         holds=self.response.is_seen,
+                        is_cross_site=self.is_authorize and is_cross_site(),
                     )
                 )
         if self.denial is not None:
@@ -115,17 +126,10 @@ class RequestState:
             with suppress(Exception):  # any object of the application
                 self.app_limiter.note_lifetime(self.record, dict.get(token, "expires_in"))  # type: ignore[call-overload]
 
-    def settle_guess(self, error: Any = None) -> None:
-        """Count the user's password as wrong if this is the error of one; else release it. Only the first call does."""
-        if self.guess is not None:
-            with self.app_limiter.fail_open("guard_failed"):
-                guard = self.app_limiter.guard()
-                if guard is not None:
-                    guard.settle(self.guess, is_wrong=getattr(error, "error", None) in USER_ERRORS)
-
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
-        self.settle_guess()
+        for name in HOOKED if self.grant is not None else ():
+            vars(self.grant).pop(name, None)  # it refers to the grant, which refers to the request
         self.is_decided = True
         self.client = self.denial = self.reuse = self.record = self.hit = (
             None  # the traceback of a denial refers to this state

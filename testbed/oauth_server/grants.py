@@ -234,10 +234,14 @@ class OwnTokenGrant(CustomGrant):
     def validate_token_request(self) -> None:
         self.validate_client()
         form = self.request.form
-        user = database().user(form.get("username"))
-        if user is None or not user.check_password(form.get("password", "")):
+        user = self.authenticate_user(form.get("username"), form.get("password", ""))
+        if user is None:
             raise InvalidGrantError("Invalid 'username' or 'password' in request.")
         self.request.user = user
+
+    def authenticate_user(self, username: str | None, password: str) -> User | None:
+        user = database().user(username)
+        return user if user and user.check_password(password) else None
 
     def create_token_response(self) -> TokenResponse:
         token = {

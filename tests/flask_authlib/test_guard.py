@@ -129,10 +129,9 @@ def test_variations_of_a_guessed_secret_count_as_one(server: Guarded, send: Send
     assert 200 == server.job(address=ELSEWHERE).status_code
 
 
-@pytest.mark.parametrize("username", [{}, {"username": ""}], ids=["missing", "empty"])
-def test_password_without_a_name_counts_against_the_address(server: Guarded, username: dict[str, str]) -> None:
+def test_password_without_a_name_counts_against_the_address(server: Guarded) -> None:
     """The application may take the name from another parameter."""
-    form = {"grant_type": "password", "password": "x", "email": "alice", "client_id": "mobile-app", **username}
+    form = {"grant_type": "password", "password": "x", "email": "alice", "client_id": "mobile-app", "username": ""}
 
     assert [400] * ADDRESS_LIMIT + [429] == statuses(lambda: server.send(form), ADDRESS_LIMIT + 1)
 
@@ -228,9 +227,7 @@ def test_signature_of_an_assertion_is_guarded_like_a_secret(server: Guarded) -> 
     assert (429, 200, 429) == (own, elsewhere, server.job().status_code)
 
 
-@pytest.mark.parametrize(
-    "claims", [{"exp": 1}, {"aud": "https://other.example"}, {"sub": "nobody"}, {"iss": "nobody"}], ids=str
-)
+@pytest.mark.parametrize("claims", [{"exp": 1}, {"aud": "https://other.example"}, {"sub": "nobody"}], ids=str)
 def test_assertion_that_is_wrong_in_another_way_is_no_guess(server: Guarded, claims: dict[str, Any]) -> None:
     """An expired one, or one for a user who has left, was sent in good faith."""
     form = signed(SECRET, **claims)
@@ -304,7 +301,6 @@ def test_password_counts_against_the_address_where_the_guard_cannot_read_the_req
     server: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oauth_ratelimit.flask_authlib.failed_auth.folded", Mock(side_effect=ZeroDivisionError))
-    monkeypatch.setattr("oauth_ratelimit.flask_authlib.failed_auth._Attempt.look_up", lambda *_: None)
 
     assert [400] * ADDRESS_LIMIT + [429] == statuses(lambda: server.login(client=MOBILE_APP), ADDRESS_LIMIT + 1)
 

@@ -115,7 +115,7 @@ class Guarded:
 class PasswordGrant(grants.PasswordGrant):
     """Passwords through any client, with a secret or without."""
 
-    TOKEN_ENDPOINT_AUTH_METHODS = property(lambda _: iter(grants.WITH_OR_WITHOUT_SECRET))  # which can be read once
+    TOKEN_ENDPOINT_AUTH_METHODS = grants.WITH_OR_WITHOUT_SECRET
 
 
 def protect_for_all(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
