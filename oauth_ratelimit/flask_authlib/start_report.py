@@ -1,11 +1,13 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
+import dis
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from inspect import unwrap
+from types import FunctionType
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
@@ -14,7 +16,7 @@ from werkzeug.routing import Rule
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.grant_type import IMPLICIT
+from oauth_ratelimit.core.grant_type import IMPLICIT, PASSWORD
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.operations.format import canary_text
@@ -23,6 +25,8 @@ from oauth_ratelimit.process.log import get_logger
 
 FIRST_WITHOUT_ADVISORY = (1, 6, 12)  # but for 1.7.0
 ADVISORIES = "https://github.com/authlib/authlib/security/advisories"
+UNSEEN_GRANT = "its passwords are not counted: have it call self.authenticate_user(username, password)"
+UNSEEN_METHOD = "its secrets are not counted: have it look clients up with the function that it is passed first"
 
 log = get_logger(__name__)
 
@@ -85,6 +89,22 @@ class StartReport:
             yield "grant_unknown", {"grant_type": name, "hint": hint}
         for name, hint in self.unknown_endpoints(settings.policies):
             yield "endpoint_unknown", {"endpoint": name, "hint": hint}
+        for name, hint in self._unseen_checks() if settings.is_guarded else ():
+            yield "guard_sees_no_check", {"name": name, "hint": hint}
+
+    def _unseen_checks(self) -> Iterator[tuple[str, str]]:
+        """Yield name and hint of each grant and method of the application that the guard cannot see checking."""
+        for grant in self._grants("_token_grants"):
+            used = _used_by(getattr(grant, "validate_token_request", None))
+            checks = _type_of(grant) == PASSWORD or "password" in used
+            if checks and used.isdisjoint({"authenticate_user", "super"}):
+                yield f"{_type_of(grant) or grant.__name__}", UNSEEN_GRANT
+        for server in self._limited():
+            methods = getattr(getattr(server, "_client_auth", None), "_methods", {})
+            for name, method in methods.items():
+                code = method.__code__ if isinstance(method, FunctionType) else None
+                if code and code.co_argcount and code.co_varnames[0] not in _used_by(method):
+                    yield name, UNSEEN_METHOD
 
     def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each grant type in a configuration that the application does not have."""
@@ -170,6 +190,16 @@ def _deciding_hook(server: Any) -> str:
     method = getattr(server, "generate_token", None)
     shows = isinstance(method, HookedMethod) and method.shows("grant_type", "client", "user")
     return "generate_token" if shows else "save_token"
+
+
+def _used_by(function: Any) -> set[str]:
+    """Return the names and texts that the code of a function uses; nothing without code."""
+    code = getattr(function, "__code__", None)
+    found: set[str] = set()
+    for instruction in () if code is None else dis.get_instructions(code):
+        value = instruction.argval
+        found.update(map(str, value) if isinstance(value, tuple) else (str(value),))
+    return found
 
 
 def _type_of(grant: Any) -> str | None:

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
-from authlib.oauth2.rfc6749.grants import ImplicitGrant, RefreshTokenGrant
+from authlib.oauth2.rfc6749.grants import (
+    BaseGrant,
+    ImplicitGrant,
+    RefreshTokenGrant,
+    ResourceOwnerPasswordCredentialsGrant,
+    TokenEndpointMixin,
+)
 from authlib.oidc.core.grants import OpenIDHybridGrant, OpenIDImplicitGrant
 from structlog.testing import capture_logs
 
@@ -166,3 +172,38 @@ def test_version_of_authlib_with_published_vulnerabilities_is_named(
 ) -> None:
     monkeypatch.setattr("oauth_ratelimit.flask_authlib.start_report.version", lambda _: version)
     assert ([version] if is_vulnerable else []) == [entry["version"] for entry in of("authlib_vulnerable", started())]
+
+
+class OwnPasswords(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
+    """A grant that looks passwords up in the form."""
+
+    GRANT_TYPE = "urn:own:login"
+
+    def validate_token_request(self) -> None:
+        self.request.user = self.request.form["password"] == "right"
+
+
+class AskedPasswords(OwnPasswords):
+    GRANT_TYPE = "urn:asked:login"
+
+    def validate_token_request(self) -> None:
+        self.request.user = self.authenticate_user(self.request.form["username"], self.request.form["password"])
+
+
+def test_checks_that_the_guard_cannot_see_are_named() -> None:
+    def unseen(_query_client: Any, oauth_request: Any) -> Any:
+        return oauth_request.headers
+
+    def seen(query_client: Any, oauth_request: Any) -> Any:
+        return query_client(oauth_request.headers["X-Client"])
+
+    settings = {**SETTINGS, "guard": {"mode": "dry-run"}}
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+        server = app.extensions["authorization_server"]
+        for grant in (OwnPasswords, AskedPasswords, RefreshTokenGrant, ResourceOwnerPasswordCredentialsGrant):
+            server.register_grant(grant)
+        for method in (seen, unseen):
+            server.register_client_auth_method(method.__name__, method)
+        token_status(app)
+
+    assert ["urn:own:login", "unseen"] == [entry["name"] for entry in of("guard_sees_no_check", logs)]
