@@ -6,7 +6,8 @@ client can cause, such as an eviction, a revocation or a failed request, gives t
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from oauth_ratelimit.config.settings import ReuseSettings
@@ -21,6 +22,8 @@ from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 log = get_logger(__name__)
 
 WAIT_S = 5.0  # longest time that a request waits for a token that is being issued
+ASK_WAIT_S = 0.1  # longest time that a request waits for its turn to ask the application about a token
+MAX_ASKING = 2  # requests that ask at the same time: one that hangs holds no more threads
 MAX_VARIANTS = 10  # tokens of one client
 MAX_TOKEN_BYTES = 16_384
 ENTRY_BYTES = 1000  # of a token without its text, or of a client without its name
@@ -83,6 +86,7 @@ class TokenCache:
         self._changed = Waiters()  # guards the attributes below
         self._clients: dict[str, _Client] = {}
         self._size = 0
+        self._asking_count = 0
         self._revoked: set[str] = set()  # clients to announce
 
     def find(self, client_id: str, request: bytes) -> KeptToken | Issue | None:
@@ -135,6 +139,25 @@ class TokenCache:
         age_s = self._clock() - token.begun_s
         left_s, least_s = token.lifetime_s - age_s, max(1.0, token.lifetime_s / LIFETIME_PARTS)
         return left_s if 0 <= age_s < self._settings().max_age_s and left_s >= least_s else 0.0
+
+    @contextmanager
+    def asking(self) -> Iterator[bool]:
+        """Yield whether the application may be asked about a token now."""
+        with self._changed:
+            has_turn = self._changed.wait_for(lambda: self._asking_count < MAX_ASKING, ASK_WAIT_S)
+            self._asking_count += has_turn
+        try:
+            yield has_turn
+        finally:
+            with self._changed:
+                self._asking_count -= has_turn
+                self._changed.notify_all()
+
+    def holds(self, client_id: str, request: bytes, token: KeptToken) -> bool:
+        """Return True if a token is still kept: it may have been revoked since it was found."""
+        with self._changed:
+            client = self._clients.get(client_id)
+            return client is not None and client.tokens.get(request) is token
 
     def drop(self, client_id: str, request: bytes, token: KeptToken) -> None:
         """Drop a token, unless another one has taken its place."""

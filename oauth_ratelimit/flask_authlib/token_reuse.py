@@ -33,20 +33,28 @@ CREDENTIALS = {  # parameters that may differ, by the method that has checked th
     **dict.fromkeys(("client_assertion_jwt", "client_secret_jwt", "private_key_jwt"), ASSERTION),
 }
 SINGLE_USE = frozenset({"jti", "iat", "nbf", "exp"})  # claims of an assertion that may differ
-PLACE = (  # as they are: decoded, two paths may become one
-    *("REQUEST_METHOD", "wsgi.url_scheme", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT"),
-    *("SCRIPT_NAME", "PATH_INFO", "QUERY_STRING"),
-)
 # Attributes of a client that has them: what it may have in all, and what tells it from a later one of the same name.
 RECORD = ("id", "client_id_issued_at", "client_secret", "scope", "client_metadata")
 FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 SIMPLE = (str, int, float, bool, type(None))
 # Variables that bind a token to a key or a certificate of the client, unless they say that there is none.
 BINDING = re.compile(
-    "^(?!SSL_SERVER).*(DPOP|CERT|X509|SPIFFE|ATTEST|(FINGER|THUMB)PRINT|SUBJECT|CLIENT_?(DN|S_DN|VERIFY)"
-    "|(SSL|TLS)_(CLIENT|ISSUER|CN)|MTLS|PEER|(^|[_-])DN$|VERIFIED|HTTPS_CC|TOKEN_BINDING|HTTP_SIGNATURE)",
+    "^(?!SSL_SERVER).*(DPOP|CERT|X509|SPIFFE|ATTEST|(FINGER|THUMB)PRINT|SUBJECT|CLIENT_?(DN|S_DN|CN|SERIAL|VERIFY)"
+    "|(SSL|TLS)_(CLIENT|ISSUER|CN|SERIAL)|MTLS|PEER|(^|[_-])DN$|VERIFIED|HTTPS_CC|TOKEN_BINDING|HTTP_SIGNATURE)",
     re.IGNORECASE,
 )
+# Headers and variables on which no token depends. All others are compared, the host and the path as they are: decoded,
+# two paths may become one. A proxy may give a certificate any name.
+FREE = re.compile(
+    "HTTP_(ACCEPT(_.*)?|USER_AGENT|CONNECTION|KEEP_ALIVE|CACHE_CONTROL|PRAGMA|TE|EXPECT|DATE|DNT|PRIORITY|VIA|FORWARDED"
+    "|TRANSFER_ENCODING|CONTENT_LENGTH|UPGRADE_INSECURE_REQUESTS|SEC_.*|AUTHORIZATION|CDN_LOOP"
+    "|X_FORWARDED_(FOR|PROTO|PORT|HOST|PREFIX|SERVER|SCHEME)|(X_|TRUE_|CF_|FASTLY_)?(REAL|CLIENT|CONNECTING)_IP(V6)?"
+    "|CF_(RAY|VISITOR|IPCOUNTRY|WORKER)|TRACEPARENT|TRACESTATE|BAGGAGE|B3|(UBER|SENTRY)_TRACE(_ID)?|X_(B3|DATADOG|ENVOY)_.*"
+    "|X_(CLOUD_TRACE_CONTEXT|AMZN_TRACE_ID|(REQUEST|QUEUE)_START|(REQUEST|CORRELATION|TRACE|SPAN|TRANSACTION)_?ID))"
+    "|REMOTE_(ADDR|PORT|HOST)|CONTENT_(LENGTH|TYPE)|REQUEST_TIME(_FLOAT)?|UNIQUE_ID|SSL_SESSION_.*|[a-z][a-z0-9_]*[.].*"
+)
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]+>")  # of an object without a repr of its own
+MAX_COMPARED = 32_768  # characters of a request; one that has more is not reused
 UNBOUND = ("", "NONE", "0", None)  # of a certificate; any DPoP header is a proof
 STRONGER = ("refresh_token", "id_token", "cnf")  # what an answer that is reused does not hold
 
@@ -54,6 +62,8 @@ _KEY = secrets.token_bytes(32)
 _server_ids: dict[int, tuple[ref[Any], bytes]] = {}  # by ``id``, because different servers may be equal
 
 _is_binding = lru_cache(maxsize=1000)(BINDING.search)
+_is_free = lru_cache(maxsize=1000)(FREE.fullmatch)
+_named: set[str] = set()  # attributes of clients that were named in the log
 
 
 class GenerateCall(NamedTuple):
@@ -228,7 +238,14 @@ class Reuser(NamedTuple):
             if not isinstance(kept, KeptToken):
                 return kept
             token: dict[str, Any] = json.loads(kept.text)
-            if self._may_reuse(dict(token)):
+            if self.is_active is not None:
+                with cache.asking() as has_turn:
+                    if not has_turn:
+                        return None
+                    is_active = self._is_active(dict(token))
+                if not cache.holds(client_id, digest, kept):
+                    continue
+            if self.is_active is None or is_active:
                 left_s = cache.left_s(kept)
                 if left_s >= 1:
                     age_s = math.ceil(kept.lifetime_s - left_s)
@@ -236,9 +253,9 @@ class Reuser(NamedTuple):
             cache.drop(client_id, digest, kept)
         return None
 
-    def _may_reuse(self, token: dict[str, Any]) -> bool:
+    def _is_active(self, token: dict[str, Any]) -> bool:
         try:
-            return self.is_active is None or bool(self.is_active(token))
+            return self.is_active is not None and bool(self.is_active(token))
         except Exception as exc:  # noqa: BLE001  # foreign code
             self.log_failure("reuse_failed", RuntimeError(type(exc).__name__))  # its text may hold the token
             return False
@@ -246,6 +263,8 @@ class Reuser(NamedTuple):
     def _digest(self, client: Any, asked: ReuseRequest, scope: list[str]) -> bytes | None:
         """Return the digest of all that the token depends on, None if the token must not be given out again."""
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+        if _size_of(http_request) > MAX_COMPARED:
+            return None
         call, oauth_request = asked.call, asked.grant.request
         environ, method = http_request.environ, str(getattr(oauth_request, "auth_method", ""))
         options = (*call.options, *call.named_options.values())
@@ -265,18 +284,37 @@ class Reuser(NamedTuple):
             or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
             return None
+        record = {name: str(getattr(client, name, "")) for name in RECORD}
+        for name, text in record.items():
+            if ADDRESS.search(text):
+                self._name(f"{type(client).__name__}.{name}")
+                return None
         parts = (
             _id_of(call.server),
             (str(client.get_client_id()), type(client).__qualname__),
-            [str(getattr(client, name, "")) for name in RECORD],
-            (method, http_request.mimetype, [environ.get(name) for name in PLACE]),
+            sorted(record.items()),
+            (method, http_request.mimetype, environ.get("wsgi.url_scheme")),
             credential and environ.get("HTTP_AUTHORIZATION"),
+            sorted((name, value) for name, value in environ.items() if isinstance(value, str) and not _is_free(name)),
             sorted((name, values[1:] if name == credential else values) for name, values in form.lists()),
             sorted((name, value) for name, value in claims.items() if name not in SINGLE_USE),
             (scope, call.options, sorted(call.named_options.items())),
             extra,
         )
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()
+
+    def _name(self, attribute: str) -> None:
+        """Log once that two requests are never known to be the same, because an object is shown by its address."""
+        if attribute not in _named:
+            _named.add(attribute)
+            self.log_failure("reuse_failed", TypeError(f"{attribute} holds a value without a repr of its own"))
+
+
+def _size_of(http_request: Any) -> int:
+    """Return the number of characters in a request that may be compared."""
+    fields = [part for name, values in http_request.form.lists() for part in (name, *values)]
+    texts = [part for item in http_request.environ.items() for part in item if isinstance(part, str)]
+    return sum(map(len, fields)) + sum(map(len, texts))
 
 
 def _id_of(server: Any) -> bytes:

@@ -156,6 +156,43 @@ def test_any_object_may_be_saved_in_place_of_a_token(
     assert [site.ask(name).status_code for name in "ab"] == [429, 200]
 
 
+@pytest.mark.parametrize("name", ["X-Org-Identity", "X-Caller", "Ssl.Who", "X-User-Serial", "X-Tls-Session"])
+def test_a_header_that_nobody_knows_may_hold_a_certificate(site: ReuseSite, name: str) -> None:
+    token = site.use_up(headers={name: "one"})
+    assert site.token(headers={name: "one"}) == token
+    assert site.ask(headers={name: "two"}).get_json().get("access_token") != token
+    assert site.ask().get_json().get("access_token") != token
+
+
+def test_headers_that_differ_in_each_request_prevent_no_reuse(site: ReuseSite) -> None:
+    numbers = count()
+
+    def headers() -> dict[str, str]:
+        names = ("X-Request-ID", "traceparent", "X-Forwarded-For", "User-Agent", "X-B3-SpanId", "X-Amzn-Trace-Id")
+        return {name: str(next(numbers)) for name in names}
+
+    assert site.use_up(headers=headers()) == site.token(headers=headers())
+
+
+@pytest.mark.parametrize("place", ["headers", "query", "form"])
+def test_a_large_request_is_not_compared(site: ReuseSite, place: str) -> None:
+    fields = {f"X-{number}": "x" * 8000 for number in range(5)}
+    large: dict[str, Any] = fields if place == "form" else {place: fields}
+    site.use_up(**large)
+    assert site.ask(**large).status_code == 429
+    assert len(site.issued) == LIMIT
+
+
+def test_a_client_whose_record_cannot_be_compared_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "client_metadata", {"owner": object()}, raising=False)
+    with capture_logs() as logs, reuse_site() as site:
+        site.use_up()
+        assert site.statuses(3) == [429] * 3
+    assert ["TypeError('Client.client_metadata holds a value without a repr of its own')"] == [
+        line["error"] for line in logs if line["event"] == "reuse_failed"
+    ]
+
+
 def test_no_certificate_is_no_binding(site: ReuseSite) -> None:
     environ = {"SSL_CLIENT_VERIFY": "NONE", "SSL_CLIENT_CERT": "", "SSL_SERVER_CERT": "our-own"}
     assert site.use_up(environ=environ) == site.token(environ=environ)
@@ -295,6 +332,29 @@ def test_a_token_that_is_not_active_is_not_given_out_again(answer: Any) -> None:
         site.use_up()
         assert site.statuses(4) == [200, 429, 429, 429]
     assert "token-" not in repr(logs)
+
+
+def test_a_token_that_is_revoked_while_the_application_is_asked_is_not_given_out() -> None:
+    def revoke_meanwhile(token: dict[str, Any]) -> bool:
+        assert site.revoke(token["access_token"]).status_code == 200
+        return True
+
+    with reuse_site(is_token_active=revoke_meanwhile) as site:
+        token = site.use_up()
+        assert site.ask().get_json().get("access_token") != token
+
+
+def test_an_application_that_hangs_when_it_is_asked_holds_two_requests() -> None:
+    may_go_on = threading.Event()
+    with reuse_site(is_token_active=lambda _token: may_go_on.wait(30)) as site:
+        token = site.use_up()
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(site.ask) for _ in range(8)]
+            wait_until(lambda: sum(each.done() for each in asked) == 6, "the others are answered")
+            may_go_on.set()
+            answers = [each.result() for each in asked]
+        assert sorted(answer.status_code for answer in answers) == [200] * 2 + [429] * 6
+        assert site.token() == token
 
 
 def test_the_key_of_the_application_separates_tenants() -> None:
