@@ -13,6 +13,7 @@ from yaml.composer import Composer
 from oauth_ratelimit.config.errors import dotted, show
 from oauth_ratelimit.errors import ConfigError
 
+MAX_ITEMS = 10_000  # of one list, such as trusted clients
 MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the stack
 
 NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space after the colon"
@@ -126,6 +127,8 @@ class _Loader(_Parser):  # type: ignore[misc]  # one of two classes
             problem = "tags (!name) are not allowed"
         elif self.depth == MAX_DEPTH:
             problem = f"nested deeper than {MAX_DEPTH} levels"
+        elif isinstance(parent, yaml.SequenceNode) and index == MAX_ITEMS:
+            problem = f"a list of more than {MAX_ITEMS:,} items"
         if problem:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1

@@ -9,6 +9,7 @@ from urllib.parse import unquote_plus
 
 from oauth_ratelimit.errors import ConfigError
 
+MAX_PROBLEMS = 1000  # of one configuration; what follows is only counted
 MAX_SHOWN = 60  # characters of a bad value; enough to find it
 
 # A value here may be an address with a slip in it and a password, or a key in place of its path.
@@ -92,17 +93,27 @@ class Problems:
     def __init__(self, document: Mapping[str, object] | None = None) -> None:
         self.document = document or {}
         self._found: list[ConfigProblem] = []
+        self._left_out = 0
         self.ignored: list[ConfigProblem] = []
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._found) + self._left_out
 
     def add(self, at: str, reason: str, *, example: str | None = None) -> None:
         """Report that the value at a path cannot be used. An empty example is replaced by one of the key."""
-        self._found.append(ConfigProblem(at, reason, example))
+        if not self._is_full():
+            self._found.append(ConfigProblem(at, reason, example))
+
+    def _is_full(self) -> bool:
+        """Count a problem that is left out, and return True, if there are so many that nobody reads further ones."""
+        is_full = len(self._found) >= MAX_PROBLEMS
+        self._left_out += is_full
+        return is_full
 
     def bad_value(self, at: str, value: object, allowed: str, *, example: str = "") -> None:
         """Report a value that is not allowed, and what is."""
+        if self._is_full():
+            return
         variable = re.search(_VARIABLE, value) if isinstance(value, str) else None
         if variable is not None:
             self.add(at, _not_interpolated(at, variable[1] or variable[2]))
@@ -126,6 +137,8 @@ class Problems:
         if removed:
             self.ignored.append(ConfigProblem(at, f"was removed and is ignored; {removed}"))
             return
+        if self._is_full():
+            return
         names = list(allowed)
         if secret := re.fullmatch(_SECRET_NAME, at):
             at = f"{secret[1]}.…"
@@ -133,7 +146,8 @@ class Problems:
 
     def error(self, *, source: str, line_of: Callable[[str], int | None] = lambda _: None) -> ConfigError:
         """Return all problems as one error, with the lines of their paths in the source."""
-        return ConfigError([problem.text(line_of(problem.at)) for problem in self._found], source=source)
+        texts = [problem.text(line_of(problem.at)) for problem in self._found]
+        return ConfigError([*texts, f"and {self._left_out} more"] if self._left_out else texts, source=source)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ BUILT_IN_LIMITS = {
 FRAMES = f"a whole number from 1 to {MAX_FRAMES} that divides the window, because a document holds them all"
 COUNTED = "count_denied counts what reuse counts nowhere"
 NO_TOKEN = "only the token endpoint answers with a token, and only a client_credentials request gets it again"
+TOO_MANY = f"limits, allowed: at most {MAX_POLICIES}, because each key counts in all"
 OF_A_USER = "a user's token is never given out again; reuse is for the kinds client and client_total"
 
 _MODE = choice(Mode)
@@ -185,15 +186,16 @@ def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
     item = _ITEM
     if prefix or kind == LimitKind.USER:
         item = _ITEM._replace(parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
-    limits = list_of(item, build=partial(_named, prefix or kind))
-    return ConfigKey(kind, limits._replace(schema={**limits.schema, "maxItems": MAX_POLICIES}), doc)
+    return ConfigKey(
+        kind, list_of(item, build=partial(_named, prefix or kind), most=MAX_POLICIES, too_many=TOO_MANY), doc
+    )
 
 
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     """Return the limits of one list, each with a name of its own."""
     policies = [policy for item in items for policy in item]
     if len(policies) > MAX_POLICIES:
-        raise ValueError(f"got {len(policies)} limits, allowed: at most {MAX_POLICIES}, because each key counts in all")
+        raise ValueError(f"got {len(policies)} {TOO_MANY}")
     is_only = len(policies) == 1
     names = [policy.name or (prefix if is_only else f"{prefix}-{policy.window.window_s}s") for policy in policies]
     if doubled := sorted({name for name in names if names.count(name) > 1}):

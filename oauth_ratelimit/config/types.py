@@ -150,8 +150,10 @@ def unique(items: list[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def list_of(item: Kind, *, build: Callable[[list[Any]], Any] = tuple) -> Kind:
-    """Return the type of lists.
+def list_of(
+    item: Kind, *, build: Callable[[list[Any]], Any] = tuple, most: int | None = None, too_many: str = "items"
+) -> Kind:
+    """Return the type of lists of up to ``most`` items. A longer one is refused before its items are parsed.
 
     ``build`` returns the value made of the parsed items; it raises ValueError if they do not fit together.
     """
@@ -159,6 +161,9 @@ def list_of(item: Kind, *, build: Callable[[list[Any]], Any] = tuple) -> Kind:
     def parse(value: object, at: str, problems: Problems) -> Any:
         if not isinstance(value, list | tuple):
             problems.bad_value(at, value, "a list", example=_as_list(value, at))
+            return None
+        if most is not None and len(value) > most:
+            problems.add(at, f"got {len(value)} {too_many}")
             return None
         known = len(problems)
         items = [item.parse(each, f"{at}[{index}]", problems) for index, each in enumerate(value)]
@@ -173,7 +178,8 @@ def list_of(item: Kind, *, build: Callable[[list[Any]], Any] = tuple) -> Kind:
         return "" if attempt else f"{at.rpartition('.')[2]}: [{json.dumps(value, ensure_ascii=False)}]"
 
     example = f"[{item.example}]" if item.example else ""
-    return Kind(parse, {"type": "array", "items": item.schema}, f"list: {item.words}", item.sections, example)
+    schema = {"type": "array", "items": item.schema, **({"maxItems": most} if most is not None else {})}
+    return Kind(parse, schema, f"list: {item.words}", item.sections, example)
 
 
 def map_of(names: Kind, item: Kind, *, build: Callable[[dict[str, Any]], Any] = dict) -> Kind:

@@ -311,3 +311,19 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_keys() -> None:
         "OAUTH_RATELIMIT_MODE",
         "OAUTH_RATELIMIT_MONGO_URI",
     ]
+
+
+@pytest.mark.parametrize("limits", [["no limit"] * 9000, [{"limit": 1, "window": "1m"}] * 9000, ["1/s"] * 9000])
+def test_too_many_limits_are_refused_without_a_look_at_them(limits: list[Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"limits": {"client": limits}})
+    assert caught.value.problems == (
+        "limits.client: got 9000 limits, allowed: at most 100, because each key counts in all",
+    )
+
+
+def test_problems_beyond_a_thousand_are_counted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"clients": {f"client-{number}": {"limts": {}} for number in range(1500)}})
+    assert len(caught.value.problems) == 1001
+    assert caught.value.problems[-1] == "and 500 more"

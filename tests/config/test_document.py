@@ -25,6 +25,14 @@ def with_libyaml(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(globals(), "parse_yaml", plain["parse_yaml"])
 
 
+def test_long_list_is_refused_before_it_is_read() -> None:
+    """40,000 limits of a kind took minutes, on the thread that applies the file."""
+    content = b"limits: {client: [" + b"1/s," * 200_000 + b"]}"
+    begun_s = time.process_time()
+    assert problem_of(content).startswith("not usable YAML: a list of more than 10,000 items")
+    assert time.process_time() - begun_s < 10  # without libyaml; 0.1 with it
+
+
 def problem_of(content: bytes) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(content, source="limits.yaml")
