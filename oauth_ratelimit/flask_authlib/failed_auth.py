@@ -80,7 +80,8 @@ class Check:
             return
         with self._app_limiter.fail_open("guard_failed"):
             try:
-                names = [str(self._app_limiter.limiter.pseudonym_of(folded(f"{username}")))] if username else []
+                is_name = bool(username) and isinstance(username, str | int)  # else it may hold the password, too
+                names = [str(self._app_limiter.limiter.pseudonym_of(folded(f"{username}")))] if is_name else []
             except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
                 names = []
             client_id, method = state.authenticated
