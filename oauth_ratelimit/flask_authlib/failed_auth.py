@@ -27,11 +27,7 @@ from oauth_ratelimit.core.spelling import folded
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET
-from oauth_ratelimit.flask_authlib.request_state import (
-    RequestState,
-    current_state,
-    limited_request,
-)
+from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, limited_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.guard import Guard, Guess
 
@@ -158,8 +154,8 @@ def authenticate_guarded(
 ) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
     with app_limiter.fail_open("guard_failed"):
-        methods = getattr(getattr(server, "_client_auth", None), "_methods", {NO_SECRET: authenticate_none})
-        if methods.get(NO_SECRET) is authenticate_none:  # not yet ours, nor one of the application's own
+        kept = getattr(server, "_client_auth", None)
+        if kept is None or getattr(kept, "_methods", {}).get(NO_SECRET) is authenticate_none:  # Authlib's, not yet ours
             server.register_client_auth_method(NO_SECRET, _authenticate_none)
     with _settled(Check(app_limiter, is_authorize=is_authorize), may_fail=False) as check:
         client = authenticate()
@@ -188,7 +184,7 @@ def look_up(query: Callable[[str], Any], client_id: str) -> Any:
 
 
 def guard_grant(state: RequestState, grant: Any) -> None:
-    """Have a grant ask the guard before it checks a password or an assertion. ``unguard`` takes that back."""
+    """Have a grant ask the guard before it checks a password or an assertion, until its state is closed."""
     hooks = {"authenticate_user": _check_user, "process_assertion_claims": _check_assertion}
     with state.app_limiter.fail_open("guard_failed"):  # a foreign class may forbid it
         for name, check in hooks.items():
@@ -226,8 +222,11 @@ def _check_assertion(state: RequestState, verify: Callable[..., Any], *args: Any
 
 def get_grant_guarded(app_limiter: AppLimiter, oauth_request: Any, get_grant: Callable[[], Any]) -> Any:
     """Return the grant of an authorization request, whose parameters may be an object that is signed with a secret."""
-    payload = oauth_request.payload
-    if {"request", "request_uri"}.isdisjoint(payload.data):
+    payload, is_object = None, False
+    with app_limiter.fail_open("guard_failed"):
+        payload = oauth_request.payload
+        is_object = not {"request", "request_uri"}.isdisjoint(payload.data)
+    if not is_object:
         return get_grant()
     with _settled(Check(app_limiter, is_authorize=True)) as check:
         try:

@@ -128,8 +128,8 @@ class RequestState:
 
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
-        for name in HOOKED if self.grant is not None else ():
-            vars(self.grant).pop(name, None)  # it refers to the grant, which refers to the request
+        for name in HOOKED:
+            getattr(self.grant, "__dict__", {}).pop(name, None)  # it refers to the grant, which refers to the request
         self.is_decided = True
         self.client = self.denial = self.reuse = self.record = self.hit = (
             None  # the traceback of a denial refers to this state
