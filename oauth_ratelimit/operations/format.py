@@ -34,6 +34,17 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 9.95 or value == int(value) else f"{value:.1f}"
 
 
+def rounded_down(value: float) -> int:
+    """Return a number with two digits that people can read, not above the value."""
+    unit = int(10 ** max(0, math.floor(math.log10(max(1.0, abs(value)))) - 1))
+    return math.floor(value / unit) * unit
+
+
+def rounded_up(value: float) -> int:
+    """Return the same, not below the value."""
+    return -rounded_down(-value)
+
+
 def counted(count: int, word: str) -> str:
     """Return a number with its noun: ``1 instance``, ``2 instances``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

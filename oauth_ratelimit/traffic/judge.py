@@ -59,11 +59,13 @@ class OpenWindow:
     def _begin_frame(self, at_s: float) -> None:
         tier = self.tier
         self.hits = {start_s: count for start_s, count in self.hits.items() if start_s > at_s - tier.horizon_s}
-        content = tier.content(self.hits, at_s)
-        self._end_s = round(at_s + content.left_s)
-        self._start_s = self._end_s - tier.frame_s
-        self._current, self._past = content.current, sum(content.past)
-        self._full, self._edge = tier.policy.estimator.weigh(0, content.past, tier.frame_count)
+        self._start_s = start_s = tier.policy.window.frame_start_s(at_s)
+        self._end_s = start_s + tier.frame_s
+        starts = range(start_s - tier.frame_s, start_s - tier.horizon_s, -tier.frame_s)
+        past = [self.hits.get(each, 0) for each in starts]
+        self._past = sum(past)
+        self._current = sum(self.hits.values()) - self._past
+        self._full, self._edge = tier.policy.estimator.weigh(0, past, tier.frame_count)
 
 
 class Line(NamedTuple):

@@ -14,10 +14,10 @@ from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import keys_of
+from oauth_ratelimit.operations.format import rounded_up
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
 from oauth_ratelimit.traffic.minutes import MinuteLoad
-from oauth_ratelimit.traffic.suggest import rounded_up
 
 RECENT = 10  # minutes whose load is repeated
 WRITTEN_S = 20  # after the end of a minute all instances have written it

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientSum
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, number
 from oauth_ratelimit.traffic.need import ClientNeed
 
 REFRESH = "refresh_token"
@@ -140,16 +140,16 @@ def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
 
 def observation(fault: Fault, finding: ClientFinding) -> str:
     tally = finding.total.tally()
-    per_user = f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
+    per_user = f"{number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
     match fault:
         case Fault.REFRESHES_EARLY:
             return f"{per_user} to refresh tokens that were still valid."
         case Fault.LOGS_IN_AGAIN:
             return f"{per_user} by new logins."
         case Fault.TOKEN_PER_CALL:
-            return f"{_number(finding.tokens_per_hour or 0)} requests per hour for tokens without a user."
+            return f"{number(finding.tokens_per_hour or 0)} requests per hour for tokens without a user."
         case Fault.BURSTS:
-            busiest, average = counted(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
+            busiest, average = counted(finding.total.busiest[0], "request"), number(finding.requests_per_minute)
             return f"{busiest} in the busiest minute; the average is {average}."
         case Fault.IGNORES_RETRY_AFTER:
             retries, denied = f"{tally.retries:,}", counted(tally.denied, "denied request")
@@ -164,7 +164,7 @@ def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = No
     name = visible_name(finding.client_id)
     seen = "\n".join(f"- {observation(fault, finding)}" for fault in finding.faults)
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
-    excess = f", about {_number(finding.need.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
+    excess = f", about {number(finding.need.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
     excess = excess if finding.need.excess_ratio >= 2 else ""
     lifetime = lifetime_text(finding)
     valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
@@ -200,10 +200,6 @@ def _lifetime(seconds: float) -> str:
         if seconds >= unit_s and seconds % unit_s == 0:
             return counted(int(seconds // unit_s), unit)
     return counted(round(seconds), "second")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def record_of(

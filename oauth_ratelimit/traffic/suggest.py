@@ -9,7 +9,7 @@ from typing import Any
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute
-from oauth_ratelimit.operations.format import counted, duration
+from oauth_ratelimit.operations.format import counted, duration, rounded_down, rounded_up
 from oauth_ratelimit.traffic.minutes import ReuseShares, Subject, requests_of, rolling_sums
 from oauth_ratelimit.traffic.need import ClientNeed, Need, NeedCounter
 
@@ -297,14 +297,4 @@ def _largest_that_stops(wasteful: list[Profile], *, at_most: int) -> int:
     while highest - lowest > max(1, lowest // 50):
         middle = (lowest + highest) // 2
         lowest, highest = (middle, highest) if stops(middle) else (lowest, middle)
-    return _rounded_down(lowest)
-
-
-def rounded_up(value: float) -> int:
-    return -_rounded_down(-value)
-
-
-def _rounded_down(value: float) -> int:
-    """Return a number with two digits that people can read, not above the value."""
-    unit = int(10 ** max(0, math.floor(math.log10(max(1.0, abs(value)))) - 1))
-    return math.floor(value / unit) * unit
+    return rounded_down(lowest)
