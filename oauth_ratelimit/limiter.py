@@ -312,8 +312,8 @@ class Limiter:
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        next_s = self._table.next_urgent_s() if self._table.is_led else None
-        self._table.wait(None if next_s is None else max(0.0, next_s - self._monotonic()))
+        next_s = self.next_urgent_s if self._table.term.is_held else math.inf
+        self._table.wait(None if next_s == math.inf else max(0.0, next_s - self._monotonic()))
 
     def wake(self) -> None:
         """End the waiting of another thread."""
@@ -322,14 +322,12 @@ class Limiter:
     @property
     def next_due_s(self) -> float:
         """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity without one."""
-        next_s = self._table.next_due_s()
-        return math.inf if next_s is None else next_s
+        return self._table.next_s("due")
 
     @property
     def next_urgent_s(self) -> float:
         """Time at which ``sync_urgent`` has a key to look at, by the monotonic clock; infinity if there is none."""
-        next_s = self._table.next_urgent_s()
-        return math.inf if next_s is None else next_s
+        return self._table.next_s("urgent")
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits, modes and trusted clients. Counters of the same series stay.
@@ -358,7 +356,7 @@ class Limiter:
     @property
     def host(self) -> str | None:
         """Name of the rows that it counts in together with other processes, None if it counts alone."""
-        return self._table.writer or None if self._table.is_file else None
+        return self._table.term.writer or None if self._table.is_file else None
 
     @property
     def host_problem(self) -> str | None:

@@ -114,6 +114,8 @@ class HostLocked(Exception):
 class HostTable:
     """Counters of this process, or of all processes that have one path.
 
+    ``term`` is this process's part in the election of the one that synchronises the rows, and their name in documents.
+
     Requests hold the lock with ``locked``, the sync cycle with ``change``; all other methods need it held, but those
     that say otherwise. A file that cannot be used is replaced by memory; no method raises for it. ``insert`` and
     ``write`` raise ``HostLocked``, and ``change`` raises ``TermOver``.
@@ -146,7 +148,7 @@ class HostTable:
     def _start_closed(self) -> None:
         self.lock = threading.Lock()  # guards the connection, and what is postponed
         self.postponed: deque[Any] = deque()  # what requests could not write, because the file was locked
-        self._term, self._bell = Term(), Bell()
+        self.term, self._bell = Term(), Bell()
         self._is_open = False
         self._connection: sqlite3.Connection
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
@@ -182,12 +184,12 @@ class HostTable:
         self._close_file()
         if connected is not None:
             if self._term_of != connected.file_id:
-                self._term = Term()
+                self.term = Term()
             self._connection = self._connected = connected
             self._bell, self._term_of = connected.bell, connected.file_id
         elif not is_in_memory:
             self._connection = open_in_memory(_SCHEMA)
-            self._term, self._bell, self._term_of = Term(), Bell(), None
+            self.term, self._bell, self._term_of = Term(), Bell(), None
         self._is_open, self.is_nearly_full, self._stuck_since_s = True, False, None
 
     def _close_before_fork(self) -> None:
@@ -207,34 +209,19 @@ class HostTable:
             self._connected = None
 
     @property
-    def writer(self) -> str:
-        """Name of this table in documents, from the first call of ``lead`` on."""
-        return self._term.writer
-
-    @property
     def is_file(self) -> bool:
         """True while the rows are in a file."""
         return self._connected is not None
 
     @property
-    def progress(self) -> int | None:
-        """Operation time of the store that the rows went by, at the last call of ``lead``; None if unknown."""
-        return self._term.progress
-
-    @property
-    def synced_s(self) -> float | None:
-        """End of the last full cycle without an error, of any process, by the clock that is never set."""
-        return self._term.synced_s
-
-    @property
     def clock(self) -> str | None:
         """The host's last measurement of the store's clock, at the last call of ``lead`` or ``read_clock``."""
-        return None if self._file is None else self._term.clock  # that of rows that were left may be old
+        return None if self._file is None else self.term.clock  # that of rows that were left may be old
 
     def read_clock(self) -> str | None:
         """Return the host's last measurement of the store's clock, None without one. Takes the lock."""
         with self.locked(), suppress(HostLocked):
-            self._term.clock = self._run("SELECT clock FROM host", ()).fetchone()[0]
+            self.term.clock = self._run("SELECT clock FROM host", ()).fetchone()[0]
         return self.clock
 
     def note_overrides(self, packed: bytes) -> bool:
@@ -254,27 +241,18 @@ class HostTable:
             return None if read_s is None else (packed, self.monotonic() - read_s)
         return None
 
-    def note_synced(self) -> None:
-        """Note that such a cycle of this process ends. Others know with their next cycles."""
-        self._term.synced_s = self.monotonic()
-
-    @property
-    def is_led(self) -> bool:
-        """True if this process synchronises the rows, as far as it knows."""
-        return self._term.is_held
-
     def lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does.
 
         With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Who synchronises a
         file also checkpoints. Takes the lock.
         """
-        was_held, patience_s = self._term.is_held, -inf if is_alone else self._patience_s
+        was_held, patience_s = self.term.is_held, -inf if is_alone else self._patience_s
         try:
             # At first without the file's lock: most processes look at the term with each urgent key.
             for lock, only_looks in ((self.locked, True), (self.transaction, False)):
                 with lock():
-                    may_lead = self._term.claim(
+                    may_lead = self.term.claim(
                         self._connection,
                         self.monotonic(),
                         patience_s=patience_s,
@@ -284,17 +262,17 @@ class HostTable:
                     )
                 if not may_lead:
                     break
-            if self._term.is_held and self._connected is not None:
+            if self.term.is_held and self._connected is not None:
                 with self.locked():
                     self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.OperationalError as exc:
             if is_busy(exc):
                 return False
             raise
-        self.max_writer_count = self._term.writer_count
-        if self._term.is_held is not was_held:
+        self.max_writer_count = self.term.writer_count
+        if self.term.is_held is not was_held:
             self.wake()  # the thread that waits listens to others now, or not any more
-        return self._term.is_held
+        return self.term.is_held
 
     def is_last(self) -> bool:
         """Return True if no other process counts in these rows that runs. Of those that end, exactly one is told so."""
@@ -305,11 +283,7 @@ class HostTable:
     def resign(self) -> None:
         """Leave the rows to another process, unless the file cannot be written. Takes the lock."""
         with suppress(sqlite3.Error), self.transaction():
-            self._term.resign(self._connection)
-
-    def next_write_number(self) -> int:
-        """Return a number that no write of this table has had."""
-        return self._term.next_write_number()
+            self.term.resign(self._connection)
 
     def close(self) -> None:
         """Close the file, if there is one. Takes the lock."""
@@ -337,7 +311,7 @@ class HostTable:
                 left = None
                 if self._is_open and not is_same:
                     left = self._with(self._connection, self._connected)
-                    left._term, left._bell, left._term_of = self._term, self._bell, self._term_of
+                    left.term, left._bell, left._term_of = self.term, self._bell, self._term_of
                     left._membership = None if self._connected is None else membership
                     self._connected, self._is_open = None, False
                 self._take(connected)
@@ -543,7 +517,7 @@ class HostTable:
         """
         try:
             with self.transaction():
-                self._term.keep(self._connection, self.monotonic(), progress, clock)
+                self.term.keep(self._connection, self.monotonic(), progress, clock)
                 yield
         except TermOver:
             self.wake()  # the thread that waits must not take what others ring for
@@ -590,23 +564,15 @@ class HostTable:
 
     def urgent_names(self, until_s: float) -> list[str]:
         """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
-        if self._term.is_held:
+        if self.term.is_held:
             self._bell.silence()
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
-    def next_due_s(self) -> float | None:
-        """Return the time at which the next row is due with a full cycle, None without one. Takes the lock."""
+    def next_s(self, column: str) -> float:
+        """Return the earliest time in a column, infinity without one. Takes the lock."""
         with self.locked():
-            found: float | None = self._connection.execute("SELECT min(due) FROM rows").fetchone()[0]
-            return found
-
-    def next_urgent_s(self) -> float | None:
-        """Return the time at which the next row is urgent, None without one. Takes the lock."""
-        with self.locked():
-            found: float | None = self._connection.execute(
-                "SELECT min(urgent) FROM rows WHERE urgent IS NOT NULL"
-            ).fetchone()[0]
-            return found
+            found = self._connection.execute(f"SELECT min({column}) FROM rows WHERE {column} IS NOT NULL").fetchone()
+        return inf if found[0] is None else found[0]
 
     def all_names(
         self, after_s: float = -inf, until_s: float = inf, *, only_clean: bool = False
@@ -664,7 +630,7 @@ class HostTable:
 
         While another process synchronises the rows, only ``wake`` ends it.
         """
-        self._bell.wait(timeout_s, hears_others=self._term.is_held)
+        self._bell.wait(timeout_s, hears_others=self.term.is_held)
 
     def wake(self) -> None:
         """End the waiting of another thread. Takes no lock."""

@@ -126,7 +126,7 @@ class SyncCycle:
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
             if report.error is None:
-                self._table.note_synced()
+                self._table.term.synced_s = self._monotonic()
             self._failed_count = self._failed_count + 1 if is_scheduled and report.error is not None else 0
             if self._failed_count == FAILED_CYCLES and self._table.is_file:
                 self._table.resign()
@@ -147,25 +147,25 @@ class SyncCycle:
             if isinstance(exc, sqlite3.Error):
                 self._table.note_error(exc)
         if report.is_elsewhere:
-            synced_s = self._table.synced_s
+            synced_s = self._table.term.synced_s
             report.synced_ago_s = None if synced_s is None else self._monotonic() - synced_s
 
     def _lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         if self._has_resigned and not is_ending:
             return False
-        was_led, is_led = self._table.is_led, self._table.lead(is_alone=is_alone, is_ending=is_ending)
+        was_led, is_led = self._table.term.is_held, self._table.lead(is_alone=is_alone, is_ending=is_ending)
         if self._flusher and not was_led and self._table.clock is not None:
             self._flusher.server_clock.adopt(self._table.clock)
-        if self._flusher and is_led and self._table.progress is not None:
-            self._flusher.store.follow(self._table.progress)
+        if self._flusher and is_led and self._table.term.progress is not None:
+            self._flusher.store.follow(self._table.term.progress)
         return is_led
 
     def run_urgent(self) -> CycleReport | None:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock, self._reporting(report):
-            if not self._table.is_led and not self._lead():
+            if not self._table.term.is_held and not self._lead():
                 return None
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
@@ -323,7 +323,7 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            if self._table.is_led or self._table.clock is None:
+            if self._table.term.is_held or self._table.clock is None:
                 self._measure_clock(report)
         return report.error
 

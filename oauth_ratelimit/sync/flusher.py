@@ -108,7 +108,7 @@ class Flusher:
     @property
     def writer(self) -> str:
         """This instance's name in documents."""
-        return self._rows.table.writer
+        return self._rows.table.term.writer
 
     def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
         """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
@@ -219,7 +219,7 @@ class Flusher:
         """Record attempts for one round trip. Returns them by row, and the rows for which it has no room."""
         begun: dict[str, Begun] = {}
         count = 0
-        write_number = self._rows.table.next_write_number()
+        write_number = self._rows.table.term.next_write_number()
         begun_s = self.server_clock.monotonic()
         for step in self._rows.steps(names):
             with self._rows.changing(step) as replicas:
