@@ -19,8 +19,7 @@ from math import inf
 from typing import Any
 
 from oauth_ratelimit.core.key import logged_name
-from oauth_ratelimit.counters.bell import Bell
-from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
+from oauth_ratelimit.counters.host_file import Bell, FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.host_place import LAYOUT, HostPlace, Membership, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA, Term, TermOver
 from oauth_ratelimit.process.deadline import uptime_s
