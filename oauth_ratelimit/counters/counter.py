@@ -13,7 +13,7 @@ from oauth_ratelimit.core.decision import Decision, check_limits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import Cells, Totals, check_cells, unpack
+from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.table import (
     CYCLE_WAIT_S,
@@ -51,8 +51,8 @@ class Opened:
     totals: Totals
     starts: Starts  # where the request counts in it
     change: int
-    unsent: bytes | None = None
-    held: bytes | None = None
+    unsent: Cells
+    held: Cells
     writer_count: int = 0
     is_asked: int = 0
     due_s: float = 0.0
@@ -169,7 +169,7 @@ class RequestCounter:
         with self._table.locked():
             opened = self._open(rows, now_s, adds=False)
             for each in opened if ignores_held else ():
-                for number, start_s, count in Cells(each.held):
+                for (number, start_s), count in each.held.items():
                     each.totals.remove(number, start_s, count)
             tiers, contents = self._checked(opened, now_s, ignores_held=ignores_held)
             decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
@@ -196,7 +196,7 @@ class RequestCounter:
         self._log_noted()
 
     def _confirmed(self, each: Opened, now_s: float) -> Written:
-        held = Cells(each.held)
+        held = each.held
         lost = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
         held.drop_over(each.part.horizon_by_number, now_s)
         for number, start_s in lost.items():
@@ -255,7 +255,7 @@ class RequestCounter:
                         part = part_of(name)
                         if part is not None:  # else the limits have changed, as for other series
                             starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
-                            row = Opened(name, part, Totals(b"", now_s), starts, 0)
+                            row = Opened(name, part, Totals(b"", now_s), starts, 0, Cells(None), Cells(None))
                             self._do(Postponed((row,), Step.TAKE_BACK), now_s)
 
     def _take_back(self, held: Sequence[Opened], now_s: float, *, is_bounded: bool) -> bool:
@@ -328,13 +328,12 @@ class RequestCounter:
                 # Others may have counted in later frames since the time was read.
                 try:
                     totals = Totals(row[0], max(now_s, self._clock()))
-                    for packed in row[2:4]:
-                        check_cells(packed)
+                    unsent, held = Cells(row[2]), Cells(row[3])
                     sum([number for number in row[4:] if number is not None])  # nothing but numbers has one
                 except DAMAGES as exc:
                     self._table.drop_damaged(name, exc)
                     return self._open(rows, now_s, adds=adds, is_counted=is_counted, is_guess=is_guess)
-                opened.append(Opened(name, part, totals, {}, *row[1:]))
+                opened.append(Opened(name, part, totals, {}, row[1], unsent, held, *row[4:]))
         return opened
 
     def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
@@ -400,8 +399,8 @@ class RequestCounter:
                 rows = [each for each in opened if each.starts]
                 self._postpone(Postponed(rows, Step.HOLD if is_held else Step.SEND, cost))
         else:
-            for each, (_, change, values) in zip(changed, written, strict=True) if is_held else ():
-                each.change, each.held = change + 1, values.get("held")  # for ``confirm``
+            for each in changed:
+                each.change += 1  # for ``confirm``
             if written and self._table.postponed:
                 self._write_postponed(now_s)
         return True
@@ -414,11 +413,10 @@ class RequestCounter:
         totals.drop_over(part.horizon_by_number, now_s, counted=each.starts)
         values: dict[str, Any] = {"hits": totals.packed()}
         if self._keeps_held and (is_held or each.held):
-            held = Cells(each.held)
             for number, start_s in each.starts.items() if is_held else ():
-                held.add(number, start_s, cost)
-            held.drop_over(part.horizon_by_number, now_s)
-            values["held"] = held.packed()
+                each.held.add(number, start_s, cost)
+            each.held.drop_over(part.horizon_by_number, now_s)
+            values["held"] = each.held.packed()
         if self._is_shared:
             if each.starts and not is_held:
                 values.update(self._sent(each, now_s, cost))
@@ -429,7 +427,7 @@ class RequestCounter:
     def _sent(self, each: Opened, now_s: float, cost: int = 1) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
         part, monotonic_s = each.part, self._monotonic()
-        unsent = Cells(each.unsent)
+        unsent, had_none = each.unsent, not each.unsent
         for number, start_s in each.starts.items():
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
@@ -445,7 +443,7 @@ class RequestCounter:
         may_wait = is_read and each.due_s > due_s and self._table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
             due_s += max(0.0, min(part.wait_s, self._max_interval_s) - self._interval_s)
-            self._table.waiting_count += each.unsent is None
+            self._table.waiting_count += had_none
         if due_s < each.due_s:
             values["due"] = due_s
         return values

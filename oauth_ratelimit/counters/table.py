@@ -90,7 +90,7 @@ DAMAGES = ValueError, TypeError, LookupError, OverflowError, RecursionError
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
 
 
-READ_LOCAL = "SELECT hits, change FROM rows WHERE name = ?"
+READ_LOCAL = "SELECT hits, change, NULL, NULL FROM rows WHERE name = ?"
 READ_SHARED = "SELECT hits, change, unsent, held, writer_count, is_asked, due, urgent FROM rows WHERE name = ?"
 READ_HELD = "SELECT hits, change, held, taken FROM rows WHERE name = ?"
 
