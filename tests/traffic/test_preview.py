@@ -192,6 +192,7 @@ def test_total_that_a_client_needs_is_that_of_its_busiest_counter(grants: dict[s
     assert rounded_up(needed) == load.needed(LimitKind.CLIENT_TOTAL, policies.limits.client_total[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_preview_is_within_three_points_of_what_limiters_then_deny(scenario: Scenario) -> None:
     service = Service(scenario)
@@ -260,16 +261,17 @@ def test_outlook_begins_with_the_present_counters() -> None:
 
 
 def test_users_without_a_name_have_a_limit_each() -> None:
-    """A hundred users with one request a minute are within it, though only twenty of them are recorded."""
+    """Forty users with one request a minute are within it, though only twenty of them are recorded."""
     limits = {"user": ["2/minute"]}
-    service = Service(Scenario(limits, {}, lambda rng, _: [(rng.uniform(0, 60), f"u{n}") for n in range(100)], ""))
-    minutes = [service.minute() for _ in range(10)]
+    service = Service(Scenario(limits, {}, lambda rng, _: [(rng.uniform(0, 60), f"u{n}") for n in range(40)], ""))
+    minutes = [service.minute() for _ in range(3)]
     policies = service.settings.policies
     outlook = ClientLoad("app", minutes, {}, policies=policies, now_s=service.now_s).outlook(policies)
 
     assert 0 == outlook.denied
 
 
+@pytest.mark.slow
 def test_preview_of_the_largest_client_takes_seconds() -> None:
     """It has twenty users, four limits with windows of up to a day, and is over all of them."""
     limits = {"user": ["20/minute", "9000/day"], "client_total": ["300/minute", "200000/day"]}
