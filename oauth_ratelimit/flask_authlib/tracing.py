@@ -7,7 +7,7 @@ from werkzeug.datastructures import Headers
 
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.observe.spans import current_trace_id
+from oauth_ratelimit.observe.observer import current_trace_id
 from oauth_ratelimit.process.log import bound_values
 
 MAX_LENGTH = 128  # of an id from outside

@@ -1,5 +1,6 @@
 """Reports each decision to metrics, statistics, the current trace and callbacks of the application."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -8,11 +9,18 @@ from typing import NamedTuple, TypeVar
 
 from oauth_ratelimit.core.decision import DecidedRequest, Decision, outcome_of
 from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe import spans
 from oauth_ratelimit.observe.metrics import NONE, OTHER, Metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+
+# Spans of OpenTelemetry, if its API is installed (the extra ``otel``). Without an SDK its calls do nothing.
+try:
+    from opentelemetry import trace
+except ImportError:
+    HAS_SPANS = False
+else:
+    HAS_SPANS = True
 
 Hook = Callable[..., object]
 """Called as ``hook(decision, client_id=..., username=..., grant_type=...)``."""
@@ -74,8 +82,8 @@ class Observer:
                 self.count_noted()
             record = DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s)
             self._requests.append(record)
-        if spans.IS_AVAILABLE:
-            spans.annotate_span(decision, client_id)
+        if HAS_SPANS:
+            annotate_span(decision, client_id)
         _, on_denied, on_near_limit = self._callbacks
         if on_denied is not None and outcome_of(decision) == "denied":
             on_denied(decision, client_id=client_id, username=username, grant_type=grant_type)
@@ -116,3 +124,34 @@ def _drained(queue: deque[Noted]) -> list[Noted]:
         while True:
             found.append(queue.popleft())
     return found
+
+
+def annotate_span(decision: Decision, client_id: str) -> None:
+    """Add a decision to the current span, as attributes and, if it is over a limit, as an event. It names no user."""
+    span = trace.get_current_span()
+    if not span.is_recording():
+        return
+    has_end = decision.would_deny and math.isfinite(decision.retry_after_s)
+    facts = {
+        "decision": outcome_of(decision),
+        "mode": decision.mode.value,
+        "client_id": visible_name(client_id),
+        "policy": decision.policy,
+        "limit": decision.limit,
+        "window_s": decision.window_s,
+        "remaining": None if decision.policy is None else decision.remaining,
+        "retry_after_s": decision.retry_after_s if has_end else None,
+        "decision_id": decision.decision_id,
+    }
+    attributes = {f"oauth_ratelimit.{name}": value for name, value in facts.items() if value is not None}
+    span.set_attributes(attributes)
+    if decision.would_deny:
+        span.add_event(f"oauth_ratelimit.{outcome_of(decision)}", attributes)
+
+
+def current_trace_id() -> str | None:
+    """Return the id of the current trace, 32 hexadecimal digits; None without a trace or without the library."""
+    if not HAS_SPANS:
+        return None
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None

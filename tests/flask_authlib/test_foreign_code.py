@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.flask_authlib import tracing
-from oauth_ratelimit.observe import spans
+from oauth_ratelimit.observe import observer
 from oauth_ratelimit.observe.metrics import Metrics
 from testbed.clock import wait_until
 from tests.support.apps import CLIENT, PasswordGrant, ask, protected_app
@@ -77,7 +77,7 @@ PLACES: dict[str, tuple[Callable[[Foreign, Patch], dict[str, Any]], bool]] = {
     "user.get_user_id": (as_user, False),
     "client.get_client_id": (in_place_of(type(CLIENT), "get_client_id"), False),
     "metrics": (in_place_of(Metrics, "record_decisions"), True),
-    "tracing": (in_place_of(spans.trace, "get_current_span"), True),
+    "tracing": (in_place_of(observer.trace, "get_current_span"), True),
     "structlog's context": (in_place_of(tracing, "bound_values"), True),
     "structlog's processors": (as_processor, True),
 }
