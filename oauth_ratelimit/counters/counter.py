@@ -359,7 +359,7 @@ class RequestCounter:
         if self._is_exhausted:
             self._is_exhausted = False
             effect = "requests of new keys are admitted uncounted"
-            reason = "the file system of the host's file is full" if self._table.is_nearly_full else "max_keys"
+            reason = "the file system is full" if self._table.is_nearly_full else "max_keys"
             self._log.error("keys_exhausted", max_keys=self._table.max_keys, reason=reason, effect=effect)
         lock_effect, self._lock_effect = self._lock_effect, None
         if lock_effect:

@@ -41,7 +41,7 @@ log = get_logger(__name__)
 FREE_S = 0.03  # longest wait of a process that finds the file ready: another one may be stopped while it opens it
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
 ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again; a quarter if there are few
-GROWTH_RATIO = 1 / 8  # of the file: so much room is kept for the time until the next cycle
+GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
 BELL_SIZE = 4096  # bytes: more rings at once are one
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
@@ -203,14 +203,19 @@ class HostFile:
         self._was_full = False
 
     def is_nearly_full(self, connection: FileConnection) -> bool:
-        """Return whether new rows may fill the file system before rows are forgotten."""
-        size, unused, page_size = (
+        """Return whether new rows may fill the file system before rows are forgotten.
+
+        Not if others have filled it: without room for new rows nobody would be limited, who counts alone is.
+        """
+        count, unused, page_size = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
+        size = count * page_size
         with suppress(OSError):  # a file that was removed grows no more
             log_size = Path(self.path + WAL).stat().st_size
             free = _space(self.path)[0] + unused * page_size
-            return bool(free < max(0, MAX_LOG_SIZE - log_size) + GROWTH_RATIO * size * page_size)
+            needed = max(0, MAX_LOG_SIZE - log_size) + GROWTH_RATIO * size
+            return bool(free < needed < size)
         return False
 
     def open_given_up(self) -> FileConnection | None:

@@ -368,6 +368,7 @@ def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it each process would count alone. Requests of new keys count nowhere meanwhile."""
+    monkeypatch.setattr(host_file, "MAX_LOG_SIZE", 0)
     free = 2**30
     monkeypatch.setattr(host_file, "_space", lambda _: (free, 2**30))
     with capture_logs() as logs, closing(a_limiter(path, window="1s")) as limiter:
@@ -378,12 +379,21 @@ def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
         for key_count in (180, 162):
             assert key_count == limiter.sync().key_count
         assert (9, 30) == (admitted(limiter, client_id="client-199"), admitted(limiter, client_id="new"))
-        assert ["the file system of the host's file is full"] == [
-            entry["reason"] for entry in logs if entry["event"] == "keys_exhausted"
-        ]
+        assert ["the file system is full"] == [entry["reason"] for entry in logs if entry["event"] == "keys_exhausted"]
         free = 2**30
         limiter.sync()
         assert (10, None) == (admitted(limiter, client_id="new"), limiter.host_problem)
+
+
+def test_new_keys_are_limited_although_others_have_nearly_filled_the_file_system(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's own rows are few, so that forgetting them would make no room."""
+    monkeypatch.setattr(host_file, "_space", lambda _: (0, 2**30))
+    with closing(a_limiter(path)) as limiter:
+        assert 4 == admitted(limiter, 4)
+        assert 1 == limiter.sync().key_count
+        assert (6, 10) == (admitted(limiter), admitted(limiter, client_id="new"))
 
 
 def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
