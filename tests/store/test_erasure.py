@@ -139,6 +139,15 @@ def test_erase_finds_records_under_former_keys_and_plain_names(records: Records)
     assert ALICE not in everything_in(records.uri).replace(f"{ALICE}x", "")
 
 
+def test_erase_finds_tokens_that_other_sites_have_asked_for(records: Records) -> None:
+    records.configure(HASHED)
+    with closing(Limiter(load_config(records.terminal.settings))) as limiter:
+        _, held = limiter.hold("app", ALICE, is_cross_site=True)
+        limiter.confirm(held)
+
+    assert 1 == records.terminal.data("erase", ALICE)["removed"]["counters"]
+
+
 def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
     records.fill(OLDER)
     shown = str(records.configure(OLDER)(ALICE))
