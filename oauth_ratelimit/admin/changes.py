@@ -16,7 +16,7 @@ from oauth_ratelimit.core.key import logged_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, LimitKind, Limits, OnLimit
-from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
@@ -236,7 +236,8 @@ def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, 
     if client_id is None:
         return {"outcome": f"Applied. Takes effect on every instance within {duration(change_delay_s(cache))}."}
     found = judge(read_case(cache, client_id))
-    minutes = list(context.minutes(since_s // MINUTE_S * MINUTE_S, client_id, parts=("by",)))
+    found_minutes = context.minutes(since_s // MINUTE_S * MINUTE_S, client_id, parts=("by",))
+    minutes = [(each.minute_s, sum(each.tallies.values(), NO_REQUESTS)) for each in found_minutes]
     return {"outcome": f"{'Still denied' if found.kind == 'denied' else 'Applied'}. {found.lead}", "minutes": minutes}
 
 

@@ -9,7 +9,7 @@ from oauth_ratelimit.admin.verdict import judge, source_text
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, HOUR_S, ClientMinute, ClientSum, Source, UserLoad
+from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientMinute, ClientSum, Source
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.client_hints import similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
@@ -42,7 +42,8 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     username = params.get("user") or None
     grant_type, endpoint = full_grant_type(params.get("grant", "")) or None, ""
     is_chosen = bool(username or grant_type)
-    worst_users = _worst_users(cache, client_id)
+    found = ClientSum.of(client_id, minutes).users.values()
+    worst_users = sorted(found, key=lambda user: (-user.over, -user.offered, user.username))[:MAX_WORST]
     if not is_chosen and source is not None:
         endpoint = source.grant.removeprefix(ENDPOINT) if source.grant.startswith(ENDPOINT) else ""
         grant_type = None if endpoint else full_grant_type(source.grant)
@@ -55,10 +56,11 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         key, ttl_s = ("suggestions", client_id), SUGGESTIONS_TTL_S
         suggestions = cache.read_cached(key, lambda context: similar_client_ids(context, client_id), ttl_s=ttl_s)
     usages = sorted(explanation.usages, key=lambda item: -item[0].used_ratio)
-    nearest = None
+    nearest, forecast = None, explanation.forecast()
     if usages:
         usage = usages[0][0]
-        nearest = usage.used_ratio, f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
+        hits = f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
+        nearest = usage.used_ratio, f"{hits}. Next request: {forecast[1]}"
     verdict = judge(read_case(cache, client_id, is_unknown=suggestions is not None, nearest=nearest))
     return {
         "now_s": context.now_s,
@@ -71,7 +73,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "asked": source_text(source.grant) if endpoint and source else grant_type or "",
         "explanation": explanation,
         "usages": usages,
-        "forecast": explanation.forecast(),
+        "forecast": forecast,
         "plan": context.policies.rules_of(client_id)[0].plan,
     }
 
@@ -81,16 +83,6 @@ def main_source(minutes: list[ClientMinute]) -> Source | None:
     found = ClientSum.of("", minutes).tallies.items()
     tallies = {source: tally for source, tally in found if tally.offered and not source.grant.startswith(GUARD)}
     return max(tallies, key=lambda source: (tallies[source].over, tallies[source].offered), default=None)
-
-
-def _worst_users(cache: ReadCache, client_id: str) -> list[UserLoad]:
-    """Return the users of the last hour with most requests over a limit, then with most requests."""
-
-    def read(context: OperatorContext) -> list[UserLoad]:
-        total = ClientSum.of(client_id, context.minutes(context.now_s - HOUR_S, client_id, parts=("users",)))
-        return sorted(total.users.values(), key=lambda user: (-user.over, -user.offered, user.username))[:MAX_WORST]
-
-    return cache.read_cached(("worst-users", client_id), read, ttl_s=USERS_TTL_S)
 
 
 def users(cache: ReadCache, params: Params) -> Record:

@@ -1,21 +1,31 @@
 """The present: state of the whole, verdict on all clients and on one, instances, and the changes that led there."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.text import change_text
-from oauth_ratelimit.admin.verdict import WRITTEN_S, Case, Mark, judge, judge_all, last_runs, severity
-from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
+from oauth_ratelimit.admin.verdict import Case, Mark, judge, judge_all, last_runs, severity, when_text
+from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, NO_REQUESTS, ClientMinute, ClientTotal
+from oauth_ratelimit.core.statistics import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    OTHER_CLIENTS,
+    WRITTEN_S,
+    ClientMinute,
+    ClientTotal,
+)
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
+from oauth_ratelimit.store.mongo.denials import of_client
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import Present
 
@@ -25,6 +35,7 @@ STATUS_TTL_S = 4.0
 USUAL_TTL_S = 300.0
 USUAL_DAYS = 7
 PARTS = ("by", "peaks", "denials")
+OF_USERS = ("users", "registers")
 MARKS_TTL_S = 5.0
 MAX_MARKS = 20
 MAX_HISTORY = 200
@@ -56,7 +67,7 @@ def change_delay_s(cache: ReadCache) -> float:
 
 
 def read_present(cache: ReadCache) -> tuple[float, Present]:
-    """Return the requests of the last minute, and their time."""
+    """Return the requests of the last full minute and who is over a limit, and their time."""
     delay_s, marks = change_delay_s(cache), read_marks(cache)
 
     def read(context: OperatorContext) -> tuple[float, Present]:
@@ -71,40 +82,90 @@ def read_present(cache: ReadCache) -> tuple[float, Present]:
 def verdict(cache: ReadCache, params: Params) -> Record:
     """Return what is denied now, or was last, the worst client and the verdict on it."""
     now_s, present = read_present(cache)
+    guessed = [each for each in present.over if is_guessed(each)]
+    denied_guessed = sum(each.client_id in present.denied for each in guessed)
     ranks = [(each.client_id not in present.denied, severity(each), each.client_id) for each in present.over]
     worst = min(ranks)[-1] if ranks else cache.read_cached("last-denied", _last_denied, ttl_s=NOW_TTL_S)
     on_worst = judge(read_case(cache, worst)) if worst else None
     if not ranks and on_worst and on_worst.kind != "recovered":
         worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
-    return {
-        "now_s": now_s,
-        "total": present.total,
-        "verdict": judge_all(present.active_count, present.denied_count, present.over_count, on_worst),
-        "worst": worst,
-    }
+    found = judge_all(
+        present.active_count,
+        present.denied_count - denied_guessed,
+        present.over_count - len(guessed),
+        on_worst,
+        guessed_count=len(guessed),
+        total=present.total - present.guard,
+        when=when_text(present.since_s, is_full=present.is_full),
+        together=_denied_together(cache, worst) if worst and on_worst and on_worst.kind == "recovered" else "",
+    )
+    return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
+
+
+def is_guessed(total: ClientTotal) -> bool:
+    """Return True if only the guard has denied anything under the id of a client."""
+    return total.guard.over > 0 and not total.own.over
+
+
+def _denied_together(cache: ReadCache, client_id: str) -> str:
+    """Return how many clients were denied while this one was; empty if it was the only one."""
+    _, minutes, _ = read_minutes(cache, client_id)
+    run, *_ = last_runs(minutes)
+
+    def read(context: OperatorContext) -> str:
+        clients = [
+            each
+            for each in context.stores.rollups.rows(run.first_s, run.last_s + 1).clients
+            if each.client_id != OTHER_CLIENTS and each.all.offered
+        ]
+        count = sum(each.own.denied > 0 for each in clients)
+        of_all = (
+            f"all {count:,} clients" if count == len(clients) else f"{count:,} of {counted(len(clients), 'client')}"
+        )
+        return of_all if count > 1 else ""
+
+    return cache.read_cached(("together", client_id), read, ttl_s=NOW_TTL_S)
 
 
 def _last_denied(context: OperatorContext) -> str | None:
     """Return the client that was denied last, other than by the guard, within an hour."""
     found = context.stores.denials.between(context.now_s - HOUR_S, context.now_s, at_most=MAX_RECORDS)
-    denials = (each.denial for each in found if each.denial.scope not in FAILURE_SCOPES)
+    denials = (each.denial for each in found if each.denial.where is not Where.GUARD)
     return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
+
+
+def _guesses(cache: ReadCache, client_id: str) -> list[str]:
+    """Return the addresses and names of guesses under an id that the guard has denied lately, most first."""
+
+    def read(context: OperatorContext) -> list[str]:
+        span, conditions = (context.now_s - HOUR_S, context.now_s), of_client(client_id)
+        found = context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS)
+        counts = Counter[str]()
+        for each in found:
+            address, _, name = (each.denial.username or "").partition(" ")
+            counts[f"{name} from {address}" if name else address] += each.request_count
+        return [name for name, _ in counts.most_common()]
+
+    return cache.read_cached(("guesses", client_id), read, ttl_s=NOW_TTL_S)
 
 
 def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMinute], bool]:
     """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
 
     def read(context: OperatorContext) -> tuple[float, list[ClientMinute], bool]:
-        minutes: list[ClientMinute] = []
-        for span_s in (HOUR_S, DAY_S):
-            since_s = context.now_s - span_s
-            minutes = list(context.minutes(since_s, client_id, parts=PARTS))
-            is_beyond = any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
-            if not is_beyond:
-                break
-        return context.now_s, minutes, is_beyond
+        since_s = context.now_s - HOUR_S
+        minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
+        if _is_beyond(minutes, since_s):
+            day_s, stored = context.now_s - DAY_S, storable_name(client_id)
+            minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
+            since_s = day_s
+        return context.now_s, minutes, _is_beyond(minutes, since_s)
 
     return cache.read_cached(("minutes", client_id), read, ttl_s=MINUTES_TTL_S)
+
+
+def _is_beyond(minutes: Sequence[ClientMinute], since_s: float) -> bool:
+    return any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
 
 
 def read_usual(cache: ReadCache, client_id: str) -> float | None:
@@ -132,12 +193,16 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
     marks = [each for each in read_marks(cache) if each.is_change]
-    others = [each for each in present.over if each.client_id in present.denied or stored not in present.denied]
+    others = [
+        each
+        for each in present.over
+        if not is_guessed(each) and (each.client_id in present.denied or stored not in present.denied)
+    ]
     return Case(
         now_s=now_s,
+        client_id=client_id,
         minutes=minutes,
         is_beyond=is_beyond,
-        present=next((each for each in present.over if each.client_id == stored), ClientTotal("", NO_REQUESTS)),
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
         others_over=sum(each.client_id != stored for each in others),
@@ -145,6 +210,8 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
         delay_s=change_delay_s(cache),
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
+        of_users=frozenset(policy.name for each in matched for policy in each.limits.user),
+        guesses=_guesses(cache, client_id),
         is_trusted=matched[0].trusted,
         **more,  # type: ignore[arg-type]  # the fields that the caller knows
     )

@@ -39,7 +39,8 @@ SORTS: Mapping[str, Callable[[ClientTotal], tuple[int, int, int] | float | str]]
     "issued": lambda client: -client.all.issued,
     "denied": lambda client: -client.all.denied,
     "would_deny": lambda client: -client.all.would_deny,
-    "share": lambda client: -client.all.over_share,
+    "reused": lambda client: -client.all.reused,
+    "share": lambda client: -client.own.over_share,
     "use": lambda client: -(client.highest_use or 0.0),
 }
 """Columns of the table of clients, each with its natural order."""
@@ -102,6 +103,7 @@ class SpanTraffic:
         self.is_complete = not totals.missing
         self.fresh_s = LARGE_TTL_S if len(found) > MANY else span_ttl_s(span)
         self.has_dry_run = any(client.all.would_deny for client in self.named)
+        self.has_reuse = any(client.all.reused for client in self.named)
 
 
 def colours(client_ids: Sequence[str]) -> dict[str, str]:
@@ -271,5 +273,6 @@ def clients(cache: ReadCache, params: Params) -> Record:
         "span": span,
         "rule": RULE,
         "has_dry_run": found.has_dry_run,
+        "has_reuse": found.has_reuse,
         "fresh_s": found.fresh_s,
     }

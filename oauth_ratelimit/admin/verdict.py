@@ -9,12 +9,25 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
-from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, MINUTE_S, ClientMinute, ClientTotal, Denials, Source, Tally
-from oauth_ratelimit.operations.format import counted, duration, number, percent_text, utc_time
+from oauth_ratelimit.core.statistics import (
+    ENDPOINT,
+    GUARD,
+    MINUTE_S,
+    NO_REQUESTS,
+    WRITTEN_S,
+    ClientMinute,
+    ClientSum,
+    ClientTotal,
+    Denials,
+    Source,
+    Tally,
+    full_minute,
+)
+from oauth_ratelimit.operations.format import counted, duration, number, percent_text, short, utc_time
+from oauth_ratelimit.operations.summary import names_text
 
 ACTIVE_S = 60  # after the last denial, as long as "now" is
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
-WRITTEN_S = 12.0  # after a request; instances write statistics every ten seconds
 PAUSE_S = 600  # between denials that belong together
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 NEAR = 0.8  # share of a limit
@@ -23,12 +36,14 @@ MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
 MOST, SOME = 0.5, 0.05  # shares of the requests
+MAX_NAMED = 3  # users or addresses in a sentence
 
 RULE = (
     "Worst first: clients that get nothing, then those of whose requests most, some or few are denied, each by number; "
     "after them what a dry run would deny, then attempts that the guard denied, which anybody can make."
 )
 NOTHING = "Nothing to do."
+FULL = "In the last full minute"
 TOO_LOW = "the limit may be too low for it."
 
 Kind = Literal["denied", "changed", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
@@ -43,6 +58,7 @@ class Verdict(NamedTuple):
     why: str = ""
     details: Sequence[str] = ()
     since: str = ""  # the time from which the client is denied, or would be
+    subject: str = ""  # who is denied if it is not the whole client: some of its users, or an address that guesses
 
 
 class Mark(NamedTuple):
@@ -68,7 +84,7 @@ class Case:
     """Facts for a verdict on a client. Minutes and changes are in order of time."""
 
     now_s: float
-    present: ClientTotal  # requests in the last minute, none unless some were over a limit
+    client_id: str
     minutes: Sequence[ClientMinute] = ()  # of the last hour or day
     is_beyond: bool = False  # True if denials may have begun before them
     usual: float | None = None  # requests per minute at this hour; None if no earlier day is recorded
@@ -77,7 +93,9 @@ class Case:
     changes: Sequence[Mark] = ()
     delay_s: float = 0.0  # until a change has effect on all instances
     totals: frozenset[str] = frozenset()  # names of the policies that count all its requests together
-    owns: frozenset[str] = frozenset()  # and of those that count its requests without a user
+    owns: frozenset[str] = frozenset()  # of those that count its requests without a user
+    of_users: frozenset[str] = frozenset()  # and of those that count each of its users
+    guesses: Sequence[str] = ()  # address, and name if there is one, of guesses that were denied lately
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
     is_unknown: bool = False
@@ -144,14 +162,56 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     others = (each for each in runs if each is not run)
     before = next((each for each in others if run.first_s - PAUSE_S <= each.last_s <= run.first_s), None)
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
-    why, action = _cause(case, run, begun_s)
-    details = [_past_text(case, before) if before else "", _share_text(case, run), _others_text(case, run)]
+    now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
+    subject, *found = _guessed(case, now) or _users(case, now) or ("",)
+    is_changed = _change_before(case, begun_s) and not all(grant.startswith(GUARD) for _, grant in now.denials)
+    why, action = _cause(case, now, begun_s) if is_changed or not found else found
+    details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
     more = (_reuse_text(case, run), _changes_text(case, begun_s))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
-    lead = f"{word} since {_begun(case, run)} by {_limits_text(run)}."
-    return Verdict("denied" if run.is_real else "dry-run", lead, action, why, details, _begun(case, run))
+    lead = f"{f'{subject} Since' if subject else f'{word} since'} {_begun(case, run)} by {_limits_text(now)}."
+    return Verdict("denied" if run.is_real else "dry-run", lead, action, why, details, _begun(case, run), subject)
+
+
+def _guessed(case: Case, run: Run) -> tuple[str, str, str] | None:
+    """Return who is denied, why and what to do if only guesses of passwords or secrets are; None for others."""
+    if not all(grant.startswith(GUARD) for _, grant in run.denials):
+        return None
+    found = " and ".join(names_text([short(each) for each in case.guesses], at_most=MAX_NAMED))
+    subject = f"Guesses under {short(case.client_id)} are denied{f' ({found})' if found else ''}."
+    own, client = _total(_last_minute(case)), short(case.client_id)
+    why = (
+        "Somebody tries passwords or secrets under this id; it need not be this client. In the last full minute "
+        f"{f'{own.denied:,}' if own.denied else 'none'} of its own {counted(own.offered, 'request')} was denied."
+    )
+    action = (
+        f"Nothing to do, unless its owner has changed a secret lately: denials {client} --where guard names addresses, "
+    )
+    return subject, why, f"{action}guard.trusted_addresses lets one in. No limit of tokens changes it."
+
+
+def _users(case: Case, run: Run) -> tuple[str, str, str] | None:
+    """Return who is denied, why and what to do if limits per user deny some of the users; None otherwise."""
+    since_s = max(run.first_s, run.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
+    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= since_s))
+    over = {each.username: each for each in total.users.values() if (each.denied if run.is_real else each.would_deny)}
+    others = max(round(total.user_count), len(total.users)) - len(over)
+    if not over or others < 1 or not all(policy in case.of_users for policy, _ in run.denials):
+        return None
+    named = sorted(over, key=lambda name: (-over[name].over, name))
+    names = ", ".join(names_text(list(map(short, named)), at_most=MAX_NAMED))
+    verb = ("is" if len(over) == 1 else "are") if run.is_real else "would be"
+    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}); {others:,} "
+    subject += f"{'other is' if others == 1 else 'others are'} not." if run.is_real else "would not."
+    denied, offered = sum(each.over for each in over.values()), sum(each.offered for each in over.values())
+    why = f"Only their own requests count: {denied:,} of their {counted(offered, 'request')} were over the limit."
+    return (
+        subject,
+        why,
+        "Look at these users first: Raise, Trust and Dry run would change it for all users of the client.",
+    )
 
 
 def _changed(case: Case, run: Run, change: Mark) -> Verdict:
@@ -187,15 +247,15 @@ def _quiet(case: Case) -> Verdict:
     requests = f"{counted(total.offered, 'request')} in the last hour"
     if case.is_trusted:
         return Verdict("trusted", f"Trusted: never denied. {requests}.", NOTHING)
-    if share >= 1:
-        lead = f"At its limit now: {text}. The next request over it is denied."
-        return Verdict("near", lead, "If that is not meant: Raise, Trust or Dry run; the preview says what helps.")
-    if not total.offered:
-        return Verdict("idle", "No requests are recorded in the last hour.", NOTHING)
     if total.reused:
         answered = f"{total.reused:,} of {requests} were answered with the token it already had"
         lead = f"Over its limit, and not denied: {answered}."
         return Verdict("near", lead, "Ask its owner to keep the token.")
+    if share >= 1:
+        lead = f"At its limit now: {text}."
+        return Verdict("near", lead, "If that is not meant: Raise, Trust or Dry run; the preview says what helps.")
+    if not total.offered:
+        return Verdict("idle", "No requests are recorded in the last hour.", NOTHING)
     peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
     if not peaks:
         return Verdict("ok", f"Within its limits. {requests}.", NOTHING)
@@ -206,8 +266,22 @@ def _quiet(case: Case) -> Verdict:
     return Verdict("near" if is_near else "ok", lead, NOTHING)
 
 
-def _total(minutes: Iterable[ClientMinute]) -> Tally:
-    return sum((tally for minute in minutes for tally in minute.tallies.values()), Tally())
+def _total(minutes: Iterable[ClientMinute], *, of_guard: bool = False) -> Tally:
+    """Return the requests of a client, or the attempts under its id that the guard denied."""
+    found = (item for minute in minutes for item in minute.tallies.items())
+    return sum((tally for source, tally in found if source.grant.startswith(GUARD) is of_guard), NO_REQUESTS)
+
+
+def _last_minute(case: Case) -> list[ClientMinute]:
+    """Return the last full minute, or what came since if only then requests were over a limit."""
+    full_s = full_minute(case.now_s)
+    full, since = ([each for each in case.minutes if each.minute_s in span] for span in ((full_s,), _after(full_s)))
+    is_over = [any(tally.over for each in part for tally in each.tallies.values()) for part in (full, since)]
+    return since if is_over == [False, True] else full
+
+
+def _after(full_s: int) -> Sequence[int]:
+    return range(full_s + MINUTE_S, sys.maxsize, MINUTE_S)
 
 
 def _limits_text(run: Run) -> str:
@@ -234,9 +308,6 @@ def source_text(grant: str) -> str:
 
 def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
     """Return whether the cause is on the operator's side or the client's, as far as the numbers say so; what to do."""
-    if all(grant.startswith(GUARD) for _, grant in run.denials):
-        why = "Somebody tries passwords or secrets under this id; it need not be this client."
-        return why, "Nothing to do, unless its owner has changed a secret lately."
     if changed := _change_before(case, begun_s):
         why = f"The cause may be on our side: c{changed[1:]}"
         return why, "Look at that change first, and undo it if it was not meant."
@@ -247,7 +318,9 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
     action = "Raise, Trust or Dry run on its page: the preview says what helps."
     if _reuse_share(case, run) >= MOST:
         action = f"Ask its owner to keep the token. {_reuse_text(case, run)}"
-    compared, requests = _of_limit(case, run), case.present.tally.offered
+    full_s = full_minute(case.now_s)
+    minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
+    compared, requests = _of_limit(case, run, minutes), sum(each.tally().offered for each in minutes)
     if case.usual and requests:
         ratio = requests / case.usual
         of_usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual"
@@ -261,8 +334,8 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
     return f"It sends {compared}." if compared else "", action
 
 
-def _of_limit(case: Case, run: Run) -> str:
-    """Return how many times the limit the client requests; empty for limits per user and of the guard."""
+def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
+    """Return how many times the limit the client requests in a minute; empty for limits per user and of the guard."""
     (policy, grant), denials = max(run.denials.items(), key=lambda item: (item[1].total, item[0]))
 
     def counts(source: Source) -> bool:
@@ -271,23 +344,29 @@ def _of_limit(case: Case, run: Run) -> str:
         is_own = policy in case.owns and source.kind == "client"
         return source.is_token and (policy in case.totals or is_own) and not grant.startswith(GUARD)
 
-    start_s = case.now_s // MINUTE_S * MINUTE_S
-    weights = {start_s: 1.0, start_s - MINUTE_S: 1 - (case.now_s - start_s) / MINUTE_S}
-    tallies = ((weights.get(minute.minute_s, 0.0), *item) for minute in case.minutes for item in minute.tallies.items())
-    lately = sum(weight * tally.offered for weight, source, tally in tallies if counts(source))
+    tallies = (item for minute in minutes for item in minute.tallies.items())
+    lately = sum(tally.offered for source, tally in tallies if counts(source))
     ratio = lately * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
     return f"{number(round(ratio, 1))} times the limit" if ratio >= 1.05 else ""
 
 
 def _share_text(case: Case, run: Run) -> str:
-    total = case.present.all
+    minutes = _last_minute(case)
+    total = _total(minutes, of_guard=all(grant.startswith(GUARD) for _, grant in run.denials))
     offered, over = total.offered, total.denied if run.is_real else total.would_deny
     if not over:
         return ""
     found = f"all {counted(over, 'request')}" if over == offered else f"{over:,} of {counted(offered, 'request')}"
     would = "were denied" if run.is_real else "would have been denied"
     last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
-    return f"In the last minute {found} {would}{last}."
+    full_s = full_minute(case.now_s)
+    when = when_text(full_s + MINUTE_S, is_full=minutes[0].minute_s == full_s)
+    reused = f", {total.reused:,} got their token again" if total.reused else ""
+    return f"{when} {found} {would}{reused}{last}."
+
+
+def when_text(since_s: float, *, is_full: bool) -> str:
+    return FULL if is_full else f"Since {utc_time(since_s)}"
 
 
 def _reuse_share(case: Case, run: Run) -> float:
@@ -327,37 +406,60 @@ def _changes_text(case: Case, begun_s: int) -> str:
     return _change_before(case, begun_s) or unchanged
 
 
-def judge_all(active_count: int, denied_count: int, over_count: int, worst: Verdict | None = None) -> Verdict:
-    """Return the verdict on the clients with requests in the last minute: how many of them are over a limit.
+def judge_all(
+    active_count: int,
+    denied_count: int,
+    over_count: int,
+    worst: Verdict | None = None,
+    *,
+    guessed_count: int = 0,
+    total: Tally = NO_REQUESTS,
+    when: str = FULL,
+    together: str = "",
+) -> Verdict:
+    """Return the verdict on the clients with requests lately: how many are over a limit, or guessed at.
 
-    The name of the worst one follows the lead, or of the one that was denied last.
+    The name of the worst one follows the lead, or of the one that was denied last: ``together`` says how many were.
+    ``total`` has the requests of all in the time that ``when`` says.
     """
     clients, would = counted(active_count, "client"), over_count - denied_count
-    kind: Kind = "denied" if denied_count else "dry-run" if would else "ok" if active_count else "idle"
+    kind: Kind = "denied" if denied_count else "dry-run" if would else "near" if guessed_count else "ok"
+    kind = kind if active_count or kind != "ok" else "idle"
     who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
+    reused = f"; {counted(total.reused, 'request')} over a limit got their token again" if total.reused else ""
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
-        "ok": f"Nobody is denied among {clients} with requests in the last minute",
+        "near": f"No client is denied. The guard denies guesses under {counted(guessed_count, 'client')}",
+        "ok": f"Nobody is denied among {clients} with requests in the last minute{reused}",
         "idle": "No requests are recorded in the last minute",
     }[kind]
     if worst is None:
         return Verdict(kind, f"{lead}.", NOTHING)
     if worst.kind == "changed":
         return worst._replace(lead=f"{worst.lead} Over a limit until now:")
+    count = denied_count or would or guessed_count
     if worst.kind == "recovered":
-        lead += f". Last denied, until {worst.since}"
+        lead += f". Last denied, until {worst.since}{f', {together}, the last one' if together else ''}"
     elif worst.since:  # else its minutes were read before it was denied
-        lead += f", {'the worst ' if (denied_count or would) > 1 else ''}since {worst.since}"
-    details = (f"{would:,} more would be, in a dry run." if denied_count and would else "", worst.lead, *worst.details)
-    return Verdict(kind, f"{lead}:", worst.action, worst.why, details)
+        lead = worst.subject[:-1] if worst.subject and count == 1 else lead
+        lead += f", {'the worst ' if count > 1 else ''}since {worst.since}"
+    details = [
+        f"{when} {total.denied:,} of {counted(total.offered, 'request')} of all were denied."
+        if denied_count > 1
+        else "",
+        f"{would:,} more would be, in a dry run." if denied_count and would else "",
+        f"The guard denies guesses under {counted(guessed_count, 'client')}."
+        if guessed_count and kind != "near"
+        else "",
+        f"The worst: {worst.lead}" if count > 1 else worst.lead,
+    ]
+    return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
 
 
 def severity(total: ClientTotal) -> tuple[int, int, int]:
     """Return the key by which clients are sorted, the worst first; ``RULE`` says it in words."""
-    denied = total.tally.denied + total.elsewhere.denied
-    would_deny = total.tally.would_deny + total.elsewhere.would_deny
-    offered = total.tally.offered + total.elsewhere.offered
+    denied, would_deny, offered = total.own.denied, total.own.would_deny, total.own.offered
     rank, count = (0, denied) if denied else (4, would_deny)
     if not count:
         return (9 if total.guard.denied else 10 if total.guard.over else 11, -total.guard.over, -offered)

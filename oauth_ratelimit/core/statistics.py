@@ -9,6 +9,8 @@ from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
+WRITTEN_S = 12.0  # after a request its count is written; instances write statistics every ten seconds
+
 OTHER_CLIENTS = ""
 """Id of all clients together that a process had no room for in a minute. No client has it."""
 
@@ -68,6 +70,11 @@ class Tally(NamedTuple):
 
 COUNTS = Tally._fields
 NO_REQUESTS = Tally()
+
+
+def full_minute(now_s: float) -> int:
+    """Return the start of the last minute that is over and written."""
+    return int((now_s - WRITTEN_S) // MINUTE_S - 1) * MINUTE_S
 
 
 class Source(NamedTuple):
@@ -184,10 +191,14 @@ class ClientTotal(NamedTuple):
     start_s: int = 0  # start of the time, if it is one of several steps
 
     @property
+    def own(self) -> Tally:
+        """Its requests at all endpoints."""
+        return self.tally if self.elsewhere is NO_REQUESTS else self.tally + self.elsewhere
+
+    @property
     def all(self) -> Tally:
-        """Its requests at all endpoints, with the attempts that the guard denied."""
-        more = [each for each in (self.elsewhere, self.guard) if each is not NO_REQUESTS]
-        return sum(more, self.tally) if more else self.tally
+        """Its requests at all endpoints, with the attempts under its id that the guard denied."""
+        return self.own if self.guard is NO_REQUESTS else self.own + self.guard
 
 
 @dataclass(slots=True, eq=False)

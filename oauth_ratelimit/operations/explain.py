@@ -15,6 +15,8 @@ from oauth_ratelimit.operations.format import canary_text, duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 
+REUSED = "gets the token that the client has, is denied only if there is none that fits (on_limit: reuse)"
+WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
 
 
@@ -60,17 +62,21 @@ class LimitExplanation:
         ]
 
     def forecast(self) -> tuple[str, str]:
-        """Return what the next request is, ``admitted``, ``would-be-denied`` or ``denied``, and the reason in words."""
+        """Return what the next request is, and the reason in words.
+
+        It is ``admitted``, ``would-be-denied``, ``denied`` or, if only limits with reuse are exceeded, ``reused``.
+        """
         if self.trust_origin:
             return "admitted", "admitted: trusted"
         exceeded = [usage for usage, _ in self.usages if usage.retry_after_s > 0]
         if not exceeded:
             return "admitted", "admitted"
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
-        last = max(denying or exceeded, key=attrgetter("retry_after_s"))
+        firm = [usage for usage in denying or exceeded if usage.policy.on_limit is not OnLimit.REUSE]
+        last = max(firm or denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
-        if last.policy.on_limit is OnLimit.REUSE:
-            reason += ", unless it is given the token that it has (on_limit: reuse)"
+        if not firm:
+            return "reused" if denying else "would-be-denied", f"{REUSED if denying else WOULD_REUSE}: {reason}"
         if denying:
             return "denied", f"denied: {reason}"
         return "would-be-denied", f"admitted, would be denied: {reason}"

@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import OnLimit, Policy, PolicySet
+
+MAX_SHOWN = 40  # characters of a name in a list or a sentence
 
 
 def duration(seconds: float) -> str:
@@ -103,3 +106,9 @@ def percent_text(share: float) -> str:
     """Return a share such as ``13 %``, never rounded to nothing or to all."""
     rounded = ((0, 0.01, "< 1 %"), (0.99, 1, "> 99 %"), (1, 1.005, "> 100 %"))
     return next((text for low, high, text in rounded if low < share < high), f"{share * 100:,.0f} %")
+
+
+def short(name: str, at_most: int = MAX_SHOWN) -> str:
+    """Return a name without invisible characters, cut where it is long; it stands whole where it is looked at."""
+    name = visible_name(name)
+    return name if len(name) <= at_most else f"{name[: at_most - 1]}…"

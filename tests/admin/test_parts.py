@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
@@ -38,21 +39,26 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(still: No
     later = page.part("verdict", fresh=True)
 
     assert re.search(r"2 of 3 clients are denied now, the worst since \S+ UTC: partner\.", later)
-    assert "1 more would be, in a dry run. Denied since" in later
-    assert "In the last minute all 30 requests were denied" in later
-    assert "In the last minute all 900 requests would have been denied" in page.part("client", id="dry")
+    assert re.search(
+        r"Since \S+ UTC 210 of 10,110 requests of all were denied\. 1 more would be, in a dry run\.", later
+    )
+    assert re.search(r"The worst: Denied since .* Since \S+ UTC all 30 requests were denied", later)
+    assert "UTC all 900 requests would have been denied" in page.part("client", id="dry")
 
 
 @pytest.mark.parametrize(
-    ("grant", "words"), [("endpoint:revocation", "at revocation"), ("guard:password", "the guard against guessing")]
+    ("grant", "words", "row"),
+    [
+        ("endpoint:revocation", "1 of 2 clients is denied now", "551 at other endpoints 100 %"),
+        ("guard:user", "Guesses under app are denied, since", "551 by the guard –"),
+    ],
 )
 def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
-    page: Page, mongo_uri: str, grant: str, words: str
+    still: None, page: Page, mongo_uri: str, grant: str, words: str, row: str
 ) -> None:
-    record(mongo_uri, [lately("app", grant, denied=551), minute(3, "other", allowed=3)])
-    for part, params in (("verdict", {}), ("client", {"id": "app"})):
-        assert words in page.part(part, **params)
-    assert re.search(r"app 551 551 (at other endpoints|by the guard) 100 %", page.part("clients"))
+    record(mongo_uri, [lately("app", grant, denied=551), minute(1, "other", allowed=3)])
+    assert words in page.part("verdict")
+    assert f"app 551 {row}" in page.part("clients")
     (line,) = page.traffic(span="15m")["charts"]["denied"]
     assert "app" == line["label"]
     assert 551.0 in line["values"][-2:], "a minute may end meanwhile"
@@ -69,14 +75,40 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
     assert re.search(r'data-part="state" data-age="[0-4]\.', html), "each part has the age of its data"
 
 
-def test_overview_after_a_recovery_names_who_was_denied_and_until_when(page: Page, mongo_uri: str) -> None:
-    record(mongo_uri, [minute(3, "app", denied=9)])
+@pytest.mark.parametrize(
+    ("others", "words"), [((), ": app\\."), (("b", "c"), ", all 3 clients, the last one: app\\.")], ids=["one", "all"]
+)
+def test_overview_after_a_recovery_names_who_was_denied_and_until_when(
+    page: Page, mongo_uri: str, others: tuple[str, ...], words: str
+) -> None:
+    record(mongo_uri, [minute(3, name, denied=9) for name in ("app", *others)])
     for _ in range(6):
         app_limiter_of(page.app).limiter.check("app", "alice")
     app_limiter_of(page.app).close()  # writes the record of the denial
 
     text = page.part("verdict", fresh=True)
-    assert re.search(r"Last denied, until .+ UTC: app\. Nothing to do\. .* Denied from .+ UTC to .+ UTC by user", text)
+    expected = rf"Last denied, until [^,]+ UTC{words} Nothing to do\. .* Denied from .+ UTC to .+ UTC by user"
+    assert re.search(expected, text)
+
+
+def test_overview_names_the_user_who_is_denied(still: None, page: Page, mongo_uri: str) -> None:
+    names = ("mallory", "bob", "cleo")
+    users = tuple(UserLoad(name, 10, 9 * (name == "mallory")) for name in names)
+    now = replace(minute(0, allowed=1, denied=9), users=())  # users are written when the minute is over
+    record(mongo_uri, [replace(minute(1, allowed=21, denied=9), users=users), now])
+
+    assert "1 user of app is denied (mallory); 2 others are not, since" in page.part("verdict")
+
+
+def test_reuse_has_a_tile_a_column_and_a_sentence(still: None, page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [lately("app", "client_credentials", allowed=81, reused=385), minute(1, allowed=2)])
+
+    verdict = page.part("verdict")
+    assert "Nobody is denied among 1 client with requests in the last minute; 385 requests over a limit got" in verdict
+    assert "Got their token again 385 Issued 81" in verdict
+    assert re.search(r"app 0 385 82 % .* 468 83", page.part("clients")), "466 and 2 requests, 385 of them not issued"
+    assert "385 of 468 requests in the last hour were answered with the token" in page.part("client", id="app")
+    assert "client_credentials the client 466 81 0 385 0" in page.part("day", id="app")
 
 
 def test_state_names_what_mongodb_refuses_to_an_instance(page: Page, mongo_uri: str) -> None:

@@ -1,12 +1,13 @@
 """Verdicts: each part of the sentence, and a case in which it is not so."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge, judge_all, severity
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
 from tests.admin.conftest import minute as a_minute
@@ -25,14 +26,10 @@ def minute(ago: int, *, grant: str = "client_credentials", kind: Any = "client",
 def storm(minutes: Sequence[ClientMinute] = (), **more: object) -> Case:
     """Return a client with ten requests a second since 325 s ago, at a limit of 100 a minute, unusual for it, alone."""
     denied = [minute(ago, allowed=100, denied=500) for ago in range(5, 0, -1)] + [minute(0, allowed=75, denied=375)]
-    known = {"present": of_last_minute(allowed=100, denied=500), "usual": 10.0, "others_active": 211}
+    known = {"client_id": "batch-jobs", "usual": 10.0, "others_active": 211}
     changes = [Mark(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
     known |= {"totals": frozenset({"total-hour"}), "changes": changes}
     return Case(NOW_S, minutes=minutes or denied, **{**known, **more})  # type: ignore[arg-type]
-
-
-def of_last_minute(**outcomes: int) -> ClientTotal:
-    return ClientTotal("batch-jobs", Tally(**outcomes))
 
 
 def text_of(case: Case) -> str:
@@ -50,7 +47,7 @@ def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
         "The cause is the client's load: 6 times the limit, 60 times its usual.",
         [
             "",
-            "In the last minute 500 of 600 requests were denied.",
+            "In the last full minute 500 of 600 requests were denied.",
             "Nobody else is affected (211 other clients with requests).",
             f"The configuration has not changed since {changed}.",
         ],
@@ -76,7 +73,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, allowed=27, reused=93)]), "93 of 120 requests in the last hour were answered with", "Near"),
         (storm(totals=frozenset()), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
-        (storm(present=of_last_minute(denied=38)), "all 38 requests were denied", " of "),
+        (storm(of_minutes(denied=38)), "all 38 requests were denied", "38 of "),
         (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
         (storm(others_active=0), "No other client sends requests.", "Nobody else"),
         (storm(others_over=150), "on our side. Look at limits and instances first; to deny", "the client's load"),
@@ -97,8 +94,8 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(usual=None, others_over=1), "1 of 211 other clients is denied", "this client first"),
         (storm(usual=None, others_active=2), "Nobody else is affected", "this client first"),
         (
-            storm(of_minutes(denied=30)[:-1], present=of_last_minute(denied=8)),
-            f"all 8 requests were denied, the last at {utc_time(int(NOW_S) - 46)}.",
+            storm(of_minutes(denied=30)[:-1]),
+            f"all 30 requests were denied, the last at {utc_time(int(NOW_S) - 46)}.",
             "its last denial",
         ),
         (
@@ -107,6 +104,12 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "times the limit",
         ),
         (storm(of_minutes(denied=9, grant="guard:password")), "it need not be this client", "the client's load"),
+        (
+            storm(of_minutes(denied=9, grant="guard:user"), guesses=["alice from 192.0.2.7"]),
+            "Guesses under batch-jobs are denied (alice from 192.0.2.7). Since",
+            "Raise",
+        ),
+        (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again", "X"),
         (
             storm(of_minutes(denied=551, policy="revocation/client", grant="endpoint:revocation")),
             "by revocation/client (6000/hour), at revocation.",
@@ -117,13 +120,55 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, allowed=5, share=0.92)]), "Near its limit. Highest use in the last hour: 92 %", "Within"),
         (storm([minute(1, allowed=5)]), "Within its limits. Highest use in the last hour: 20 % of total-hour", "Near"),
         (storm([minute(1)]), "No requests are recorded in the last hour.", "Within"),
-        (storm([minute(1, allowed=5)], nearest=(1.2, "12 hits; allowed: 10/hour")), "At its limit now", "Within"),
+        (storm([minute(1, allowed=5)], nearest=(1.2, "12 hits")), "At its limit now: 12 hits.", "Within"),
+        (storm([minute(1, reused=5)], nearest=(1.2, "12 hits")), "Over its limit, and not denied: 5", "At its limit"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
 )
 def test_each_part_of_a_verdict_is_said_only_if_it_is_so(case: Case, said: str, not_said: str) -> None:
     assert said in text_of(case)
     assert not_said not in text_of(case)
+
+
+def of_users(ago: int, **denied: int) -> ClientMinute:
+    """Return a minute in which users made ten requests each, of which some were denied."""
+    users = tuple(UserLoad(name, 10, count) for name, count in denied.items())
+    known = minute(ago, allowed=9, denied=sum(denied.values()), policy="user", kind="user", grant="password")
+    return replace(known, users=users, registers=dict.fromkeys(range(len(denied)), 1))
+
+
+def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
+    others = {"alice": 0, "bob": 0, "cleo": 0, "dave": 0, "eve": 0}
+    minutes = [of_users(ago, mallory=9, **others) for ago in range(5, 0, -1)]
+    found = judge(storm(minutes, of_users=frozenset({"user"})))
+
+    subject = "1 user of batch-jobs is denied (mallory); 5 others are not."
+    assert (subject, f"{subject} Since {utc_time(BEGUN_S)} by user (6000/hour), password.") == (
+        found.subject,
+        found.lead,
+    )
+    assert "45 of their 50 requests were over the limit" in found.why
+    assert f"{subject[:-1]}, since {utc_time(BEGUN_S)}:" == judge_all(5, 1, 1, found).lead
+    everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
+    assert not judge(storm(everybody, of_users=frozenset({"user"}))).subject
+    assert not judge(storm(minutes)).subject, "a limit of the client"
+
+
+def test_limit_that_no_longer_denies_is_not_named() -> None:
+    raised = [minute(ago, denied=60, policy="client-60s", limit=60, window_s=60) for ago in (5, 4)]
+    other = [minute(ago, denied=9, policy="client-600s", limit=500, window_s=600) for ago in range(3, -1, -1)]
+
+    lead = judge(storm([*raised, *other])).lead
+    assert f"Denied since {utc_time(BEGUN_S)} by client-600s (500/10m), client_credentials." == lead
+
+
+def test_numbers_are_those_of_a_full_minute_at_any_second() -> None:
+    """A steady client sends the same at any time, and its minute ends where the data ends."""
+    minutes = [minute(ago, allowed=60, denied=179) for ago in range(9, 0, -1)]
+    for at_s in range(0, 60, 6):
+        last = minutes[-1:] if at_s >= 12 else [minute(1, allowed=51, denied=150)]  # not yet written in full
+        case = replace(storm([*minutes[:-1], *last, minute(0, allowed=1, denied=at_s)]), now_s=NOW_S // 60 * 60 + at_s)
+        assert "In the last full minute 179 of 239 requests were denied" in text_of(case)
 
 
 def test_two_limits_that_deny_are_both_named() -> None:
@@ -244,6 +289,27 @@ def test_verdict_on_all_clients_counts_those_that_are_denied(
 ) -> None:
     found = judge_all(*counts, worst)
     assert (kind, True) == (found.kind, found.lead.endswith(text)), found
+
+
+def test_verdict_on_all_clients_does_not_pass_off_the_worst_one_as_all() -> None:
+    worst = Verdict(
+        "denied", "Denied since X.", "Look.", details=["In the last full minute all 9 were denied."], since="X"
+    )
+    all_of_them = judge_all(9, 9, 9, worst, total=Tally(10, 90))
+    assert ["In the last full minute 90 of 100 requests of all were denied.", "The worst: Denied since X."] == list(
+        filter(None, all_of_them.details)
+    )[:2]
+    recovered = judge_all(9, 0, 0, HELPED, together="all 9 clients")
+    assert recovered.lead.endswith("Last denied, until X, all 9 clients, the last one:")
+
+
+def test_guesses_and_reuse_are_no_denied_clients() -> None:
+    guessed = Verdict("denied", "", "Look.", since="X", subject="Guesses under app are denied (192.0.2.7).")
+    assert ("near", "Guesses under app are denied (192.0.2.7), since X:") == judge_all(
+        3, 0, 0, guessed, guessed_count=1
+    )[:2]
+    reused = judge_all(3, 0, 0, total=Tally(81, reused=385))
+    assert reused.lead.endswith("; 385 requests over a limit got their token again.")
 
 
 def total(

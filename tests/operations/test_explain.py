@@ -63,9 +63,13 @@ def test_grant_type_with_a_mode_only_is_explained_by_counters_of_its_own(
 def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, mongo_uri: str, clock: Clock) -> None:
     config = {"mode": "enforce", "limits": {"client": [{"limit": 2, "window": "1h", "on_limit": "reuse"}]}}
     count(mongo_uri, clock, config, (2, "nightly", None))
-    forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()[1]
+    kind, forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()
 
-    assert forecast.endswith(", unless it is given the token that it has (on_limit: reuse)")
+    assert "reused" == kind
+    assert forecast.startswith("gets the token that the client has") and ": over client for " in forecast
+    config["limits"] = {"client": [{"limit": 2, "window": "1h", "on_limit": "reuse"}, "2/day"]}
+    count(mongo_uri, clock, config, (2, "other", None))
+    assert "denied" == LimitExplanation(context_of(config), "other", username=None).forecast()[0], "the other one wins"
 
 
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:

@@ -420,7 +420,7 @@ def test_step_that_cannot_be_derived_stops_no_other(connection: Connection, monk
     assert (FIVE_S, PLANTED_S) != of_five[-2]
 
 
-def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: Connection) -> None:
+def test_present_is_the_last_full_minute_and_who_is_over_a_limit_since(connection: Connection) -> None:
     fleet = Fleet(connection)
     fleet.clock.now_s = 1_950_000_030.0  # half a minute has passed
     now_s = int(fleet.clock())
@@ -436,11 +436,13 @@ def test_present_is_the_last_minute_with_the_part_of_the_one_before(connection: 
     present = fleet.rollups.present(fleet.clock(), [("dry", now_s - 40.0), ("app", now_s - 99.0)])
 
     assert (3, 1, 2) == (present.active_count, present.denied_count, present.over_count)
-    assert [("app", Tally(2, 20)), ("dry", Tally(denied=4, would_deny=4))] == [
+    assert [("app", Tally(2, 30)), ("dry", Tally(denied=7, would_deny=4))] == [
         (each.client_id, each.tally) for each in present.over
     ]
     assert {"app"} == present.denied
-    assert Tally(7, 24, 4) == present.total
+    assert (True, now_s - 90, Tally(9, 27)) == (present.is_full, present.since_s, present.total)
+    steady = [fleet.rollups.present(now_s + later_s).total for later_s in (-18.0, 11.0, 29.0, 41.0)]
+    assert [Tally(9, 27)] * 4 == steady, "whole minutes, at any second"
     helped = fleet.rollups.present(fleet.clock(), [(None, now_s + 15.0)])
     assert (3, 0, 0) == (helped.active_count, helped.denied_count, helped.over_count)
 

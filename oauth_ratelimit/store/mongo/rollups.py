@@ -27,6 +27,7 @@ from oauth_ratelimit.core.statistics import (
     OVER,
     ClientTotal,
     Tally,
+    full_minute,
 )
 from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
@@ -62,9 +63,12 @@ class Rows(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Requests of the last sixty seconds, as far as instances have written them."""
+    """Requests of the last full minute, and who was over a limit since then or in the last sixty seconds."""
 
-    total: Tally
+    total: Tally  # of that minute, or of what came since if only then requests were over a limit
+    guard: Tally  # those of it that the guard denied, or would have denied
+    is_full: bool  # True if it is of the full minute
+    since_s: int  # start of the minute, or of what came since
     active_count: int  # of clients with requests
     denied_count: int  # of those
     over_count: int  # of those, denied or not
@@ -159,13 +163,14 @@ class RollupStore(StatisticsCollection):
         return Rows(clients, together, {at_s // step_s * step_s for at_s in missing} if step_s else missing)
 
     def present(self, now_s: float, changes: Iterable[tuple[str | None, float]] = ()) -> Present:
-        """Return the requests of the present minute, and the part of the last one that is within sixty seconds.
+        """Return the requests of the last minute that is over and written, with those since.
 
         A client is over a limit if it was since the last of the ``changes`` that concern it: each has the only client
         or None, and the time from which it has effect.
         """
-        start_s = int(now_s // MINUTE_S) * MINUTE_S
-        weight = {"$cond": [{"$eq": ["$start", start_s]}, 1, 1 - (now_s - start_s) / MINUTE_S]}
+        full_s = full_minute(now_s)
+        is_full = {"$eq": ["$start", full_s]}
+        of_full = {f"full_{name}": {"$sum": {"$cond": [is_full, f"${name}", 0]}} for name in SUMS}
         known = {"$literal": [{"id": client_id, "at": at_s} for client_id, at_s in changes]}
         is_meant = {"$in": ["$$this.id", [None, "$_id.id"]]}
         changed: Document = {"$map": {"input": known, "in": {"$cond": [is_meant, "$$this.at", 0]}}}
@@ -177,7 +182,8 @@ class RollupStore(StatisticsCollection):
             "is_denied": {"$and": [is_named, {"$gte": ["$last_denied", since]}]},
             "over": {"$cond": [{"$and": [is_named, {"$gte": ["$last", since]}]}, over, 0]},
         }
-        counts = {name: {"$sum": {"$cond": [f"${name}", 1, 0]}} for name in recent}
+        counts: Document = {name: {"$sum": {"$cond": [f"${name}", 1, 0]}} for name in recent}
+        counts |= {name: {"$sum": f"${name}"} for name in of_full}
         most: list[Document] = [
             {"$match": {"over": {"$gt": 0}}},
             {"$sort": {"over": -1, "_id": 1}},
@@ -185,18 +191,23 @@ class RollupStore(StatisticsCollection):
         ]
         most.append({"$project": {**_COLUMNS, "is_denied": True}})
         stages = [
-            *minute_rows(start_s - MINUTE_S, start_s + MINUTE_S),
-            {"$set": {name: {"$multiply": [f"${name}", weight]} for name in SUMS}},
-            *_grouped({"id": "$id"}),
-            {"$set": {name: {"$toLong": {"$ceil": f"${name}"}} for name in SUMS}},
+            *minute_rows(full_s, now_s),
+            *_grouped({"id": "$id"}, **of_full),
             {"$set": recent},
             {"$facet": {"all": [{"$group": {"_id": None, **_TOTALS, **counts}}], "over": most}},
         ]
         with translated_errors():
             found = next(iter(self._collection.aggregate(stages)))
         counted: Mapping[str, int] = next(iter(found["all"]), {})
+        full, both = (tallies_of(map(counted.get, names)) for names in (of_full, SUMS))
+        later = [whole - part for whole, part in zip(both, full, strict=True)]
+        is_new = any(each.over for each in later) and not any(each.over for each in full)
+        shown = later if is_new else full
         return Present(
-            sum(tallies_of(map(counted.get, SUMS)), NO_REQUESTS),
+            sum(shown, NO_REQUESTS),
+            guard=shown[-1],
+            is_full=not is_new,
+            since_s=full_s + MINUTE_S if is_new else full_s,
             active_count=counted.get("is_active", 0),
             denied_count=counted.get("is_denied", 0),
             over_count=counted.get("over", 0),
@@ -296,9 +307,9 @@ _COLUMNS: Final[Document] = {
 }
 
 
-def _grouped(key: object) -> list[Document]:
+def _grouped(key: object, **more: object) -> list[Document]:
     times = {"first": {"$min": "$first"}, "last": {"$max": "$last"}, "last_denied": {"$max": "$last_denied"}}
-    return [{"$group": {"_id": key, **_TOTALS, "peak": {"$max": "$peak"}, **times}}]
+    return [{"$group": {"_id": key, **_TOTALS, "peak": {"$max": "$peak"}, **times, **more}}]
 
 
 def _packed() -> list[Document]:
