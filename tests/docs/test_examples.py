@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -138,23 +140,75 @@ def test_denied_client_waits_once_and_has_its_token(site: Site, sleep: Mock, cli
     assert 5 == site.app.extensions["seen"]["/token"]
 
 
-def test_denied_client_with_requests_oauthlib_waits_once(site: Site, sleep: Mock, client_modules: None) -> None:
-    from oauthlib_session import PatientSession
+def use_up(site: Site) -> None:
+    form = {"grant_type": "client_credentials"}
+    assert [200, 200, 429] == [post(f"{site.url}/token", BATCH_JOBS, form).status_code for _ in range(3)]
+    site.app.extensions["seen"].clear()
 
-    for _ in range(3):
-        with PatientSession(f"{site.url}/token", *CREDENTIALS, sleep=sleep) as session:
-            assert 1 == len({session.get(f"{site.url}/api", timeout=TIMEOUT_S).text for _ in range(10)})
-    sleep.assert_called_once()
-    assert 4 == site.app.extensions["seen"]["/token"]
+
+@pytest.mark.parametrize("with_oauthlib", [False, True], ids=["requests", "requests-oauthlib"])
+@pytest.mark.parametrize("wait_s", [0.0, 300.0], ids=["do not wait", "wait"])
+def test_twenty_threads_of_a_denied_client_ask_once(
+    site: Site, client_modules: None, wait_s: float, with_oauthlib: bool
+) -> None:
+    """All have the denial at once, or wait until Retry-After, and one of them asks again."""
+    from oauthlib_session import PatientSession
+    from token_source import TokenDenied, TokenSource
+
+    use_up(site)
+    begun_s, waited = site.clock(), threading.Barrier(20)
+
+    def sleep(length_s: float) -> None:
+        waited.wait(TIMEOUT_S)
+        with lock:
+            site.clock.now_s = max(site.clock.now_s, begun_s + length_s)
+
+    lock = threading.Lock()
+    tokens = TokenSource(f"{site.url}/token", *CREDENTIALS, wait_s=wait_s, clock=site.clock, sleep=sleep)
+
+    def call(_: int) -> str | float:
+        session: requests.Session = PatientSession(tokens, CREDENTIALS[0]) if with_oauthlib else requests.Session()
+        session.auth = None if with_oauthlib else tokens
+        try:
+            with session:
+                return session.get(f"{site.url}/api", timeout=TIMEOUT_S).text
+        except TokenDenied as denial:
+            return denial.retry_at_s
+
+    with ThreadPoolExecutor(20) as pool:
+        found = set(pool.map(call, range(20)))
+    assert 1 == len(found)
+    if wait_s:
+        assert 2 == site.app.extensions["seen"]["/token"]
+        assert found.pop().startswith("Bearer ")  # type: ignore[union-attr]
+    else:
+        assert 1 == site.app.extensions["seen"]["/token"]
+        assert 1 <= float(found.pop()) - begun_s <= 66 * 1.1
+
+
+def test_token_that_is_valid_is_used_while_its_renewal_is_denied(site: Site, sleep: Mock, client_modules: None) -> None:
+    from token_source import TokenDenied, TokenSource
+
+    tokens = TokenSource(f"{site.url}/token", *CREDENTIALS, wait_s=0.0, clock=site.clock, sleep=sleep)
+    token, life_s = tokens.token(), 864_000
+    site.clock.advance(life_s - 20)  # to be renewed
+    use_up(site)
+    assert {token} == {tokens.token() for _ in range(10)}
+    assert 1 == site.app.extensions["seen"]["/token"]
+    site.clock.advance(21)
+    with pytest.raises(TokenDenied):
+        tokens.token()
+    site.clock.advance(60)
+    assert token != tokens.token()
 
 
 def test_answer_without_a_usable_retry_after_costs_a_minute(client_modules: None) -> None:
-    from token_source import wait_s
+    from token_source import seconds_to_wait
 
-    for value, expected in (("7", 7.0), ("", 60.0), ("soon", 60.0), ("²", 60.0), ("999999", 300.0)):
+    for value, expected in (("7", 7.0), ("", 60.0), ("soon", 60.0), ("²", 60.0), ("3828", 3828.0)):
         answer = requests.Response()
         answer.headers["Retry-After"] = value
-        assert expected <= wait_s(answer) <= expected * 1.1
+        assert expected <= seconds_to_wait(answer) <= expected * 1.1
 
 
 def documents(path: Path) -> list[dict[str, object]]:
