@@ -246,7 +246,7 @@ class Limiter:
     def _report(self, rules: ClientRules, username: str | None, decision: Decision, grant_type: str | None) -> None:
         decision.is_repeat = self.denial_events.report(
             rules.client_id,
-            None if username is None or rules.user is None else storable_name(username),
+            None if username is None or (rules.user or rules.user_total) is None else storable_name(username),
             scope=rules.scope,
             grant_type=grant_type,
             decision=decision,

@@ -155,7 +155,8 @@ def amounts(cache: ReadCache, params: Params) -> Record:
 
     def query(context: OperatorContext) -> Record:
         limits = limits_of(context.policies, client_id)
-        return {"now_s": context.now_s, "limits": {kind: getattr(limits, kind) for kind in LimitKind}}
+        kinds = [kind for kind in LimitKind if client_id is None or kind is not LimitKind.USER_TOTAL]
+        return {"now_s": context.now_s, "limits": {kind: getattr(limits, kind) for kind in kinds}}
 
     return cache.read(query)
 

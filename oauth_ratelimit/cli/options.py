@@ -131,7 +131,10 @@ def name_argument(
         given = [each for each in (value, ctx.params.pop(as_option)) if each is not None]
         if len(given) > 1:
             raise click.UsageError(f"name {word} once, as an argument or with --{name}")
-        if everybody and bool(given) == ctx.params.pop("everybody"):
+        is_of_all = ctx.params.get("kind") == LimitKind.USER_TOTAL  # one limit, through all clients
+        if given and is_of_all and everybody:
+            raise click.UsageError(f"a limit of the kind user_total takes no {word}")
+        if everybody and bool(given) == (ctx.params.pop("everybody") or is_of_all):
             raise click.UsageError(f"name either a {word} or --everybody")
         if is_required and not any(given):
             raise click.UsageError(f"name a {word}")
@@ -149,7 +152,7 @@ def name_argument(
 
 def kind_option(words: str, **more: Any) -> Callable[[Function], Function]:
     kinds = click.Choice([kind.value for kind in LimitKind])
-    return click.option("--kind", type=kinds, help=words, **more)
+    return click.option("--kind", type=kinds, is_eager=True, help=words, **more)
 
 
 def last_option(default: str = "day") -> Callable[[Function], Function]:

@@ -136,7 +136,10 @@ def unset_limit(context: CliContext, /, client: str | None, kind: str | None, **
       limit unset partner-app --kind user --reason "migration is over"
       limit unset --everybody --reason "sale is over"
     """
-    targets = [Target(OverrideKind.LIMIT, client, each) for each in LimitKind if kind in (None, each)]
+    kinds = [
+        each for each in LimitKind if kind in (None, each) and (client is None or each is not LimitKind.USER_TOTAL)
+    ]
+    targets = [Target(OverrideKind.LIMIT, client, each) for each in kinds]
     remove(context, targets, **options)
 
 

@@ -26,7 +26,7 @@ from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.traffic.judge import judge_subjects
-from oauth_ratelimit.traffic.minutes import ReuseShares, excluded_count, loads
+from oauth_ratelimit.traffic.minutes import OF_USERS, ReuseShares, excluded_count, loads
 from oauth_ratelimit.traffic.report import find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
@@ -227,7 +227,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     """
     (amount, window_s), kind, form = options["limit"], LimitKind(options["kind"]), options["form"]
     policy = Policy(kind, amount, Window.of(window_s))
-    parts = ("by", "users", "seconds") if kind is LimitKind.USER else ("by", "seconds")
+    parts = ("by", "users", "seconds") if kind in OF_USERS else ("by", "seconds")
     reuse = ReuseShares(kind)
     before_s = policy.window.window_s + policy.window.frame_s + MINUTE_S
     with source_of(context, options, before_s=before_s, parts=parts) as source:

@@ -24,6 +24,7 @@ BUILT_IN_LIMITS = {
     "client": [{"limit": 9000, "window": "60s"}],
     "user": [{"limit": 10, "window": "1s"}, {"limit": 50, "window": "10s"}],
     "client_total": [],
+    "user_total": [],
 }
 
 FRAMES = f"a whole number from 1 to {MAX_FRAMES} that divides the window, because a document holds them all"
@@ -184,7 +185,7 @@ _ITEM = Kind(
 def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
     """Return the key of a list of limits. ``prefix`` names its only limit, and several with their windows."""
     item = _ITEM
-    if prefix or kind == LimitKind.USER:
+    if prefix or kind in (LimitKind.USER, LimitKind.USER_TOTAL):
         item = _ITEM._replace(parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
     return ConfigKey(
         kind, list_of(item, build=partial(_named, prefix or kind), most=MAX_POLICIES, too_many=TOO_MANY), doc
@@ -203,13 +204,16 @@ def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     return tuple(policy._replace(name=name) for policy, name in zip(policies, names, strict=True))
 
 
-LIMITS = section(
-    "limits",
-    f"Limits by what they count, at most {MAX_POLICIES} of a kind. All that apply to a request must admit it.",
-    (
-        limits_key("client", "Per client, for grants without a user, such as client_credentials."),
-        limits_key("user", "Per client and user, for grants with a user."),
-        limits_key("client_total", "Per client, all its users and its grants without a user together."),
-    ),
-    build=OwnLimits,
+_KINDS = (
+    limits_key("client", "Per client, for grants without a user, such as client_credentials."),
+    limits_key("user", "Per client and user, for grants with a user."),
+    limits_key("client_total", "Per client, all its users and its grants without a user together."),
 )
+_OF_EACH_USER = limits_key(
+    "user_total",
+    "Per user, through all clients together, at the token endpoint: for servers where each installation of an "
+    "application registers itself as a client.",
+)
+_WORDS = f"Limits by what they count, at most {MAX_POLICIES} of a kind. All that apply to a request must admit it."
+DEFAULT_LIMITS = section("limits", _WORDS, (*_KINDS, _OF_EACH_USER), build=OwnLimits)
+LIMITS = section("Own limits", "Limits of some clients or requests, by what they count.", _KINDS, build=OwnLimits)

@@ -5,7 +5,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, did_you_mean, dotted, show, without_address
-from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, ENABLED, LIMITS, MODE, NO_TOKEN, SWITCH, switched
+from oauth_ratelimit.config.limits import (
+    BUILT_IN_LIMITS,
+    DEFAULT_LIMITS,
+    ENABLED,
+    LIMITS,
+    MODE,
+    NO_TOKEN,
+    SWITCH,
+    switched,
+)
 from oauth_ratelimit.config.types import (
     ConfigKey,
     Kind,
@@ -22,7 +31,7 @@ from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, COMMON_NAMES, ST
 from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, OnLimit, OwnLimits, PolicySet, Rules
 
-RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
+RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total", "user_total")  # they name counters of their own
 
 INSTANCE = or_null(text("text of 1 to 255 characters", shortest=1, longest=255))
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -194,7 +203,7 @@ POLICY_KEYS = (
     ),
     ConfigKey(
         "limits",
-        LIMITS,
+        DEFAULT_LIMITS,
         "Limits of every client at the token endpoint. A kind that is left out has no limit.",
         default=BUILT_IN_LIMITS,
     ),
@@ -229,22 +238,29 @@ POLICY_KEYS = (
 def build_policies(*, limits: OwnLimits, instance: str | None = None, **others: Any) -> PolicySet:
     """Return the policy set that the keys of the file make together."""
     return PolicySet(
-        limits=Limits(client=limits.client or (), user=limits.user or (), client_total=limits.client_total or ()),
+        limits=Limits(*(own or () for own in limits)),
         instance=instance or socket.gethostname(),
         **others,
     )
+
+
+MET_TOGETHER = (  # kinds of limits that one request may meet
+    ("client", "client_total"),
+    ("user", "client_total"),
+    ("user", "user_total"),
+    ("user_total", "client_total"),
+)
 
 
 def find_clashes(policies: PolicySet, problems: Problems) -> None:
     """Report wherever two limits that can apply to one request have the same name, but where they are inherited."""
     found: dict[tuple[str, str | None], set[str]] = {}  # by client id and scope; no client id is for all
     for path, client_id, (scope, limits) in _all_limits(policies):
-        total = {policy.name for policy in limits.client_total}
         clashes = {
-            f"{kind} and client_total both have a limit with the name {policy.name}; give each a name of its own"
-            for kind, own in (("client", limits.client), ("user", limits.user))
-            for policy in own
-            if policy.name in total
+            f"{kind} and {other} both have a limit with the name {policy.name}; give each a name of its own"
+            for kind, other in MET_TOGETHER
+            for policy in getattr(limits, kind)
+            if policy.name in {each.name for each in getattr(limits, other)}
         }
         inherited = (found.get(place, set()) for place in (("", None), ("", scope), (client_id, None)))
         for clash in sorted(clashes.difference(*inherited)):

@@ -33,6 +33,10 @@ class Target:
     def __post_init__(self) -> None:
         if (self.kind is OverrideKind.LIMIT) != (self.limit_kind is not None):
             raise ValueError("a limit override, and no other, names the kind of limit")
+        if self.limit_kind is LimitKind.USER_TOTAL and self.client_id is not None:
+            raise ValueError(
+                "user_total counts a user's requests through all clients, so it is one limit for everybody"
+            )
         if self.kind is OverrideKind.TRUSTED and self.client_id is None:
             raise ValueError("trusting everybody is mode off")
 
@@ -165,7 +169,8 @@ class Origins(NamedTuple):
             return Origin(here[-1])
         if endpoint != TOKEN_ENDPOINT:
             return Origin(DEFAULTS)
-        if own := self._find(OverrideKind.LIMIT, client_id, kind):
+        own = None if kind is LimitKind.USER_TOTAL else self._find(OverrideKind.LIMIT, client_id, kind)
+        if own:
             return Origin(OVERRIDE, own)
         for name, rules in ((f"clients.{client_id}", client), (f"plans.{client.plan}", plan)):
             if rules.names_limits(kind):

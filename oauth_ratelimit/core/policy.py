@@ -47,6 +47,7 @@ class LimitKind(enum.StrEnum):
     CLIENT = "client"
     USER = "user"
     CLIENT_TOTAL = "client_total"
+    USER_TOTAL = "user_total"
 
 
 class Limits(NamedTuple):
@@ -55,6 +56,7 @@ class Limits(NamedTuple):
     client: tuple[Policy, ...] = ()  # requests without a user, per client
     user: tuple[Policy, ...] = ()  # requests with a user, per client and user
     client_total: tuple[Policy, ...] = ()  # all requests of a client together
+    user_total: tuple[Policy, ...] = ()  # requests of a user through all clients together; the same for every client
 
 
 class OwnLimits(NamedTuple):
@@ -63,6 +65,7 @@ class OwnLimits(NamedTuple):
     client: tuple[Policy, ...] | None = None
     user: tuple[Policy, ...] | None = None
     client_total: tuple[Policy, ...] | None = None
+    user_total: tuple[Policy, ...] | None = None  # where all clients have their limits
 
 
 class ClientPolicies(NamedTuple):
@@ -224,6 +227,7 @@ def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
                 client=base.client if own.client is None else own.client,
                 user=base.user if own.user is None else own.user,
                 client_total=base.client_total if own.client_total is None else own.client_total,
+                user_total=base.user_total,
             )
     return base
 
@@ -246,4 +250,4 @@ def _with_modes(limits: Limits, client_mode: Mode, ceiling: Mode | None) -> Limi
             if mode is not Mode.OFF
         )
 
-    return Limits(effective(limits.client), effective(limits.user), effective(limits.client_total))
+    return Limits(*map(effective, limits))

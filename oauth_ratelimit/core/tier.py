@@ -147,6 +147,14 @@ def tiers_of(policies: tuple[Policy, ...], mode: Mode, *, is_total: bool = False
     )
 
 
+@lru_cache(maxsize=1000)
+def with_modes(tiers: tuple[Tier, ...], modes: tuple[Mode, ...]) -> tuple[Tier, ...]:
+    """Return tiers with other modes and the same series, for clients that count together."""
+    return tuple(
+        Tier(tier.policy, mode, on_trial=tier.series.on_trial) for tier, mode in zip(tiers, modes, strict=True)
+    )
+
+
 def extend_horizons(horizons: Mapping[Series, int], others: Mapping[Series, int]) -> dict[Series, int]:
     """Return horizons in seconds by series, the longer one of each."""
     longer = dict(horizons)

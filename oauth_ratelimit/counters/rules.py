@@ -10,10 +10,12 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import GRANT_SCOPE, TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
-from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, number_of, tiers_of
+from oauth_ratelimit.core.tier import Series, Tier, extend_horizons, number_of, tiers_of, with_modes
 from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 CLIENT_TOTAL = "client_total"
+USER_TOTAL = "user_total"  # scope of the rows that count a user through all clients
+EVERY_CLIENT = "*"  # client id of those rows
 MAX_CONFIGURED_LENGTH = 1024  # characters of a name in the configuration
 WAITS_PER_WINDOW = 10  # of hits far from a limit, so that they are sent while they matter
 SPARE_CLIENTS = 1000  # whose rules are kept, beyond one for each key allowed; all are found anew after so many
@@ -57,6 +59,7 @@ class ClientRules:
     user: Part | None  # per user
     client: Part | None  # for grants without a user
     total: Part | None  # for all users together
+    user_total: Part | None  # for one user, through all clients together
     _total_rows: Rows = field(init=False)  # for all users
     _client_rows: Rows = field(init=False)  # for grants without a user
     _name_start: str = field(init=False)  # of a user's row
@@ -79,8 +82,8 @@ class ClientRules:
         """Return the rows that a request counts in. Raises ``TypeError`` if the username is neither text nor None."""
         if username is None:
             return self._client_rows
-        name = self.name_of(username)
-        return self._total_rows if self.user is None else ((name, self.user), *self._total_rows)
+        rows = self._total_rows if self.user is None else ((self.name_of(username), self.user), *self._total_rows)
+        return rows if self.user_total is None else (*rows, (row_name(user_total_key(username)), self.user_total))
 
 
 class RuleBook:
@@ -88,6 +91,9 @@ class RuleBook:
 
     def __init__(self, policies: PolicySet, *, max_keys: int) -> None:
         self._policies = policies
+        # The same series for all clients, whatever their modes.
+        self._user_tiers = tiers_of(policies.limits.user_total, policies.mode)
+        self._user_total = None if policies.mode is Mode.OFF else Part.of(self._user_tiers)
         self._max_clients = max_keys + SPARE_CLIENTS
         self._grants = frozenset(policies.named_grants)
         self._found: dict[tuple[str, str, str | None], ClientRules] = {}
@@ -106,7 +112,7 @@ class RuleBook:
                 raise TypeError(f"{argument} must be text, got {name!r}")
         configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else storable_name(client_id)
         policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
-        rules = _rules_of(client_id, policies)
+        rules = _rules_of(client_id, policies, self._user_tiers)
         if len(self._found) >= self._max_clients:
             self._found.clear()
         if max(len(client_id), len(endpoint)) <= MAX_CONFIGURED_LENGTH:
@@ -115,6 +121,8 @@ class RuleBook:
 
     def part_of(self, key: Key) -> Part | None:
         """Return the limits that count in the row of a key, None without any."""
+        if key.scope == USER_TOTAL:
+            return self._user_total
         meaning = meaning_of(key.scope)
         rules = self.find(key.client_id, meaning.endpoint, meaning.grant_type)
         if rules.exempt is not None or (meaning.grant_type is not None and rules.scope is None):
@@ -124,8 +132,10 @@ class RuleBook:
         return rules.client if key.username is None else rules.user
 
 
-def _rules_of(client_id: str, policies: ClientPolicies) -> ClientRules:
+def _rules_of(client_id: str, policies: ClientPolicies, user_tiers: tuple[Tier, ...]) -> ClientRules:
     mode, limits = policies.mode, policies.limits
+    modes = {policy.name: policy.mode or mode for policy in limits.user_total}
+    own = tuple(tier for tier in user_tiers if tier.policy.name in modes)
     exempt = None
     if policies.trusted or mode is Mode.OFF or limits == Limits():
         exempt = Decision(mode, trusted=policies.trusted)
@@ -138,6 +148,7 @@ def _rules_of(client_id: str, policies: ClientPolicies) -> ClientRules:
         user=Part.of(tiers_of(limits.user, mode)),
         client=Part.of(tiers_of(limits.client, mode)),
         total=Part.of(tiers_of(limits.client_total, mode, is_total=True)),
+        user_total=Part.of(with_modes(own, tuple(modes[tier.policy.name] for tier in own))),
     )
 
 
@@ -149,6 +160,8 @@ class ScopeMeaning(NamedTuple):
 
 def meaning_of(scope: str | None) -> ScopeMeaning:
     """Return what the rows of a scope count."""
+    if scope == USER_TOTAL:
+        return ScopeMeaning(TOKEN_ENDPOINT, None, is_total=True)
     name = scope or ""
     is_total = is_total_scope(scope)
     name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
@@ -158,13 +171,18 @@ def meaning_of(scope: str | None) -> ScopeMeaning:
 
 
 def is_total_scope(scope: str | None) -> bool:
-    """Return True if the rows of a scope count all users of a client together."""
-    return scope is not None and (scope == CLIENT_TOTAL or scope.endswith(f"/{CLIENT_TOTAL}"))
+    """Return True if rows count what others do, too: all users of a client together, or all clients of a user."""
+    return scope is not None and (scope in (CLIENT_TOTAL, USER_TOTAL) or scope.endswith(f"/{CLIENT_TOTAL}"))
 
 
 def total_scope(scope: str | None) -> str:
     """Return the scope of the row that counts all users of a client together."""
     return CLIENT_TOTAL if scope is None else f"{scope}/{CLIENT_TOTAL}"
+
+
+def user_total_key(username: str) -> Key:
+    """Return the key that counts a user through all clients. The username is a pseudonym."""
+    return Key(EVERY_CLIENT, storable_name(username), USER_TOTAL)
 
 
 def row_name(key: Key) -> str:

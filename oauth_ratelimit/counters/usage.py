@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.counters.rules import is_total_scope, meaning_of
+from oauth_ratelimit.counters.rules import USER_TOTAL, is_total_scope, meaning_of
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
@@ -42,7 +42,9 @@ class UsageReader:
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """Return the usage of each limit of a key; none for a trusted client."""
         kind = (
-            LimitKind.CLIENT_TOTAL
+            LimitKind.USER_TOTAL
+            if key.scope == USER_TOTAL
+            else LimitKind.CLIENT_TOTAL
             if is_total_scope(key.scope)
             else LimitKind.CLIENT
             if key.username is None
@@ -52,6 +54,8 @@ class UsageReader:
         return [_usage_of(key, kind, tier, frames=hits.get(tier.series, {}), now_s=now_s) for tier in tiers]
 
     def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
+        if kind is LimitKind.USER_TOTAL:
+            return tiers_of(self._policies.limits.user_total, self._policies.mode)
         endpoint, grant_type, _ = meaning_of(scope)
         found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
         if found.trusted or (grant_type and found.scope is None):  # or the grant type is not counted apart any more

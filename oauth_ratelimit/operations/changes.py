@@ -7,7 +7,7 @@ from typing import Any
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
-from oauth_ratelimit.config.limits import LIMITS
+from oauth_ratelimit.config.limits import DEFAULT_LIMITS
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
@@ -67,7 +67,7 @@ def limit_override(
     if on_limit is not None:
         items = [each for item in items for each in _with(on_limit, item)]
     problems = Problems()
-    own = LIMITS.parse({kind: items}, "limits", problems)
+    own = DEFAULT_LIMITS.parse({kind: items}, "limits", problems)
     if not problems:
         template = replace(template, policies=getattr(own, kind))
         find_clashes(apply_overrides(policies, [template]), problems)

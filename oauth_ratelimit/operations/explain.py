@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, OnLimit
-from oauth_ratelimit.counters.rules import total_scope
+from oauth_ratelimit.counters.rules import total_scope, user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, duration
@@ -23,7 +23,8 @@ MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after
 def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[LimitKind, Key]:
     """Return the keys that a request counts for, by the kind of their limits."""
     stored, kind = storable_name(client_id), LimitKind.CLIENT if username is None else LimitKind.USER
-    return {kind: Key(stored, username, scope), LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope))}
+    keys = {kind: Key(stored, username, scope), LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope))}
+    return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
 
 
 class LimitExplanation:
@@ -54,12 +55,17 @@ class LimitExplanation:
 
     @cached_property
     def usages(self) -> list[tuple[LimitUsage, Origin]]:
-        reader = UsageReader(self.context.policies)
-        return [
-            (usage, self.context.origins.of_limits(self.client_id, kind, **self._request))
-            for kind, key in self.keys.items()
-            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s)
-        ]
+        reader, matched = UsageReader(self.context.policies), self.matched
+        of_client = {policy.name: policy.mode or matched.mode for policy in matched.limits.user_total}
+        found = []
+        for kind, key in self.keys.items():
+            origin = self.context.origins.of_limits(self.client_id, kind, **self._request)
+            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s):
+                if kind is not LimitKind.USER_TOTAL:
+                    found.append((usage, origin))
+                elif usage.policy.name in of_client and not matched.trusted:  # its mode is that of the client
+                    found.append((usage._replace(mode=of_client[usage.policy.name]), origin))
+        return found
 
     def forecast(self) -> tuple[str, str]:
         """Return what the next request is, and the reason in words.

@@ -8,10 +8,12 @@ from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
 
 EVEN = (1,) * MINUTE_S
+OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
+ANY_CLIENT = "*"  # of a user that is limited through all of them
 
 
 class Subject(NamedTuple):
-    """Client, or user of a client, that has a limit of its own."""
+    """Client, user of a client, or user of all clients together, that has a limit of its own."""
 
     client_id: str
     username: str | None
@@ -49,23 +51,26 @@ def loads(minutes: Iterable[ClientMinute], kind: LimitKind) -> Loads:
     found: Loads = {}
     for minute in minutes:
         for subject, offered in requests_of(minute, kind):
-            found.setdefault(subject, {})[minute.minute_s] = MinuteLoad(offered, minute.seconds)
+            own = found.setdefault(subject, {})
+            known = own.get(minute.minute_s)  # through another client
+            own[minute.minute_s] = MinuteLoad(known.offered + offered) if known else MinuteLoad(offered, minute.seconds)
     return found
 
 
 def requests_of(minute: ClientMinute, kind: LimitKind) -> Iterator[tuple[Subject, int]]:
     """Yield the requests of each subject in a minute of a client; none of a trusted one."""
-    tally = minute.tally(None if kind is LimitKind.CLIENT_TOTAL else "user" if kind is LimitKind.USER else "client")
+    is_of_users = kind in OF_USERS
+    tally = minute.tally(None if kind is LimitKind.CLIENT_TOTAL else "user" if is_of_users else "client")
     is_rest = minute.client_id == OTHER_CLIENTS
     if tally.is_mostly_trusted and not is_rest:
         return
-    if kind is not LimitKind.USER or is_rest:
+    if not is_of_users or is_rest:
         if tally.offered > tally.trusted:
             yield Subject(minute.client_id, None), tally.offered - tally.trusted
         return
     for user in minute.users:
         if user.offered:
-            yield Subject(minute.client_id, user.username), user.offered
+            yield Subject(minute.client_id if kind is LimitKind.USER else ANY_CLIENT, user.username), user.offered
 
 
 class ReuseShares:
@@ -90,7 +95,7 @@ class ReuseShares:
         None if that is not known: for a limit per user, and for a client that was over no limit so far.
         """
         tally = self._tallies.get(client_id, NO_REQUESTS)
-        if self._kind is LimitKind.USER or not tally.over:
+        if self._kind in OF_USERS or not tally.over:
             return None
         return round(denied * (tally.reused + tally.would_reuse) / tally.over)
 

@@ -17,7 +17,7 @@ from oauth_ratelimit.operations.explain import keys_of
 from oauth_ratelimit.operations.format import rounded_up
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
-from oauth_ratelimit.traffic.minutes import MinuteLoad
+from oauth_ratelimit.traffic.minutes import OF_USERS, MinuteLoad
 
 RECENT = 10  # minutes whose load is repeated
 WRITTEN_S = 20  # after the end of a minute all instances have written it
@@ -103,7 +103,7 @@ class ClientLoad:
     def _most_used(self, policy: Policy, kind: LimitKind, senders: Sequence[Sender]) -> float:
         """Return the highest content of a window if nothing is denied."""
         window = OpenWindow(Tier(policy, Mode.ENFORCE))
-        user_count = senders[0].user_count if kind is LimitKind.USER else 1
+        user_count = senders[0].user_count if kind in OF_USERS else 1
         step_s = MINUTE_S if window.tier.frame_s >= HOUR_S // 10 else 1
         highest = 1.0
         for number in range(math.ceil(window.tier.horizon_s / MINUTE_S) + SHORTEST):
@@ -144,7 +144,7 @@ class ClientLoad:
         found = []
         for kind, key in () if matched.trusted else _keys(policies, self.client_id, sender).items():
             limits = getattr(matched.limits, kind)
-            if kind is LimitKind.USER and sender.user_count > 1:  # what all of them may send together
+            if kind in OF_USERS and sender.user_count > 1:  # what all of them may send together
                 limits = tuple(each._replace(limit=each.limit * sender.user_count) for each in limits)
             found += [(key, tier) for tier in tiers_of(limits, mode, is_total=kind is LimitKind.CLIENT_TOTAL)]
         return found

@@ -10,7 +10,7 @@ from typing import Any
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute
 from oauth_ratelimit.operations.format import counted, duration, rounded_down, rounded_up
-from oauth_ratelimit.traffic.minutes import ReuseShares, Subject, requests_of, rolling_sums
+from oauth_ratelimit.traffic.minutes import OF_USERS, ReuseShares, Subject, requests_of, rolling_sums
 from oauth_ratelimit.traffic.need import ClientNeed, Need, NeedCounter
 
 BINS_PER_WINDOW = 12
@@ -65,21 +65,24 @@ class Traffic:
             self.reuse.add(minute)
             for kind in LimitKind:
                 for subject, count in requests_of(minute, kind):
-                    self._add(kind, subject, minute.minute_s, count)
+                    self._add(kind, subject, minute, count)
 
-    def _add(self, kind: LimitKind, subject: Subject, at_s: int, count: int) -> None:
+    def _add(self, kind: LimitKind, subject: Subject, minute: ClientMinute, count: int) -> None:
         loads = self._loads[kind]
         if subject not in loads and len(loads) >= MAX_SUBJECTS:
             self.left_out_count += count
             return
-        loads.setdefault(subject, Counter())[at_s // self.bin_s * self.bin_s] += count
-        if kind is LimitKind.USER:
-            lifetime_s = self._clients[subject.client_id].lifetime_s
-            self._users.setdefault(subject, NeedCounter(kind, lifetime_s)).add(at_s, count)
+        loads.setdefault(subject, Counter())[minute.minute_s // self.bin_s * self.bin_s] += count
+        if kind in OF_USERS:
+            lifetime_s = self._clients[minute.client_id].lifetime_s
+            self._users.setdefault(subject, NeedCounter(LimitKind.USER, lifetime_s)).add(minute.minute_s, count)
 
     def profiles(self, kind: LimitKind) -> list["Profile"]:
         found = []
         for subject, load in self._loads[kind].items():
+            if kind is LimitKind.USER_TOTAL:
+                found.append(Profile(subject, load, self._users[subject].result(), traffic=self, needed_in_window=0))
+                continue
             client = self._clients[subject.client_id]
             need = of_client = client.of(kind)
             if kind is LimitKind.USER:
@@ -204,6 +207,13 @@ def suggest(traffic: Traffic) -> Proposal:
     if calm := [each for each in totals if each.subject.client_id not in wasteful_clients]:
         ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
         suggestions.append(Suggestion(LimitKind.CLIENT_TOTAL, None, ceiling, totals, traffic))
+    of_users = traffic.profiles(LimitKind.USER)
+    if len(of_users) > len({each.subject.username for each in of_users}):  # some have several clients
+        calm_names = {each.subject.username for each in of_users if not each.is_wasteful}
+        all_users = traffic.profiles(LimitKind.USER_TOTAL)
+        if calm := [each for each in all_users if each.subject.username in calm_names and not each.is_wasteful]:
+            ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
+            suggestions.append(Suggestion(LimitKind.USER_TOTAL, None, ceiling, all_users, traffic))
     return Proposal(traffic, suggestions)
 
 

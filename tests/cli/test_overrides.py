@@ -334,3 +334,14 @@ def test_forgotten_tokens_that_cannot_be_announced_are_an_error(terminal: Termin
     result = terminal.run("forget-tokens", "app")
     assert (3, "") == (result.exit_code, result.stdout)
     assert "instances do not see the notice: error (121)" in result.stderr
+
+
+def test_limit_of_a_user_through_all_clients_takes_no_client(terminal: Terminal) -> None:
+    words = ("limit", "set", "--kind", "user_total", "--limit", "5/minute", "--yes", *WHY)
+    refused = terminal.run(*words, "app")
+    assert (2, True) == (refused.exit_code, "user_total takes no CLIENT" in refused.stderr)
+    terminal.ok(*words)
+    [limit] = [each for each in terminal.data("explain", "app", "alice")["limits"] if each["kind"] == "user_total"]
+    assert (5, "override") == (limit["limit"], limit["origin"]["layer"])
+    assert "user_total" not in terminal.ok("explain", "app")
+    assert "removed" in terminal.ok("limit", "unset", "--kind", "user_total", *WHY).lower()

@@ -18,7 +18,7 @@ TEXT = "text"
 PATTERN = "text of 1 to 1024 characters, with * ? [] as in a shell"
 NAME = "1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit"
 ENDPOINT = (
-    "1 to 64 letters, digits, dots, hyphens and underscores, but neither token nor client_total "
+    "1 to 64 letters, digits, dots, hyphens and underscores, but neither token nor client_total nor user_total "
     "(limits of the token endpoint belong under limits)"
 )
 CLIENT_ID = "text of 1 to 1024 characters"
@@ -61,6 +61,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("limits.user", "a list", ["1/minute", None]),
     ("limits.client", "a list", [{"limit": 1}]),
     ("limits.client_total", "a list", [5]),
+    ("limits.user_total", "a list", [5]),
     ("limits.user[0]", LIMIT, [17, None, []]),
     ("limits.user[0]", RATES, ["ten/minute", "1/minute;", "", "100", "100 minute", "1.5/minute", "1/second per hour"]),
     ("limits.user[0].limit", AMOUNT, [0, -1, 1.5, 2**53 + 1, 10**20, "10", True, None]),
@@ -259,6 +260,7 @@ SPECIAL_BEYOND_A_SCHEMA: list[tuple[dict[Any, Any], str]] = [
 
 # Unknown keys by their path, with the keys that are allowed there.
 UNKNOWN = {
+    "clients.app.limits.user_total": "client, user, client_total",
     "limts": "mode, enabled, instance, limits, grants, trusted_clients, plans, clients, endpoints, canary, "
     "store, sync, denial, guard, reuse, events, statistics, privacy, host, max_keys",
     "limits.user[0].windw": "mode, enabled, limit, window, name, frames, estimator, count_denied, on_limit",

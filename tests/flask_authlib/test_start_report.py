@@ -52,7 +52,12 @@ def test_first_request_logs_once_what_applies() -> None:
         "log_level": "info",
         "mode": "enforce",
         "canary": "none",
-        "limits": {"client": "no limit", "user": "10/second, 50/10s (dry-run)", "client_total": "no limit"},
+        "limits": {
+            "client": "no limit",
+            "user": "10/second, 50/10s (dry-run)",
+            "client_total": "no limit",
+            "user_total": "no limit",
+        },
         "store": "none: nothing is shared with other hosts",
         "host": "none: this process shares no file",
         "trusted_clients": ["our-own-app"],

@@ -65,7 +65,8 @@ def test_summary_names_what_applies_without_secrets() -> None:
     uri = "mongodb://ann:secret@db.example/oauth?replicaSet=rs0"
     data = summary_data(load_config({**LIMITS, "store": {"uri": uri, "namespace": "shop"}}))
 
-    assert {"client": "10/hour", "user": "5/hour", "client_total": "50/hour"} == data["limits"]
+    limits = {"client": "10/hour", "user": "5/hour", "client_total": "50/hour", "user_total": "no limit"}
+    assert limits == data["limits"]
     assert "db.example/oauth, collection shop_ratelimits" == data["store"]
     assert (["mobile-*"], ["partner"], ["refresh_token"]) == tuple(
         data[name] for name in ("trusted_clients", "clients", "grants")

@@ -148,3 +148,12 @@ def test_proposal_says_how_much_traffic_it_is_made_from(each_day: list[int], bas
     proposal = suggest(traffic_of(app=each_day))
 
     assert (basis, is_enough) == (proposal.basis, proposal.is_enough)
+
+
+def test_limit_of_users_through_all_clients_is_proposed_where_they_have_several() -> None:
+    """As with dynamic registration. Most of what anybody needs is doubled."""
+    one, other = rows("a", "alice", each_day=[1] * 7), rows("b", "alice", each_day=[1] * 7)
+    found = limits_of(traffic_of(one, other, rows("c", "bob", each_day=[1] * 7)))
+    assert found["user_total", None].safest == ("*", "alice")
+    assert (21, 0) == (found["user_total", None].offered, found["user_total", None].denied)
+    assert ("user_total", None) not in limits_of(traffic_of(one))
