@@ -146,16 +146,12 @@ class OrderedRows:
     def _in_order(self, held: list[Numbered], rows: Iterator[Numbered]) -> Iterator[Row]:
         """Yield each row when as many later ones are held. One of the far future stays until the end."""
         reached_us = 0
-        for at_us, _, row in chain((heappushpop(held, each) for each in rows), _drained(held)):
+        rest = (heappop(held) for _ in range(len(held)))
+        for at_us, _, row in chain((heappushpop(held, each) for each in rows), rest):
             if at_us < reached_us:
                 self.late_count += 1
             reached_us = max(at_us, reached_us)
             yield row if at_us == reached_us else row._replace(at_us=reached_us)
-
-
-def _drained(held: list[Numbered]) -> Iterator[Numbered]:
-    while held:
-        yield heappop(held)
 
 
 def _spread(rows: Iterable[Row]) -> Iterator[Row]:
