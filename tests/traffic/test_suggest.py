@@ -127,6 +127,15 @@ def test_trusted_clients_and_those_counted_together_are_left_out() -> None:
     assert ([], 30, 0) == (suggest(traffic).suggestions, traffic.left_out_count, traffic.day_count)
 
 
+def test_number_of_clients_and_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.traffic.suggest.MAX_SUBJECTS", 2)
+    users = [rows("b", user, each_day=[3]) for user in ("ann", "bob", "eve")]
+    traffic = traffic_of(*users, a=[5], c=[7])
+
+    assert 3 + 7 == traffic.left_out_count
+    assert 5 + 9 == traffic.request_count
+
+
 def test_total_ceiling_is_above_every_client_without_waste() -> None:
     users = [rows("shop", user, each_day=[3] * 7) for user in ("ann", "bob")]
     found = limits_of(traffic_of(*users, wasteful=[500] * 7))["client_total", None]
