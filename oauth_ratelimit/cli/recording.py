@@ -116,6 +116,10 @@ class Source(NamedTuple):
             return self.since_s, self.until_s
         return (self.facts.rows.first_us or 0) / SECOND_US, (self.facts.rows.last_us or 0) / SECOND_US
 
+    def data(self) -> Record:
+        since, until = (utc_time(at_s) if at_s else None for at_s in self.period)  # None for a file without rows
+        return {"since": since, "until": until, "recording": self.facts and self.facts.data()}
+
     def print_facts(self, form: str, *, needs_lifetime: bool = False) -> None:
         """Print what was read of a file, before a table; its problems alone before letters and records."""
         if self.facts is not None and form != "json":

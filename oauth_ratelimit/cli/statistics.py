@@ -23,7 +23,7 @@ from oauth_ratelimit.cli.recording import recording_options, source_of, source_o
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.operations.format import counted, duration, utc_time
+from oauth_ratelimit.operations.format import counted, duration
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.traffic.judge import judge_subjects
 from oauth_ratelimit.traffic.minutes import OF_USERS, ReuseShares, excluded_count, loads
@@ -106,8 +106,7 @@ def report(context: CliContext, /, **options: Any) -> None:
     with source_of(context, options) as source:
         assumed_s, uri = source.settings.statistics.token_lifetime_s, source.settings.denial.error_uri
         findings = find(source.minutes, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
-    since_s, until_s = source.period
-    period = period_text(since_s, until_s)
+    period = period_text(*source.period)
     records = [
         record_of(each, rank, period=period, error_uri=uri, page=options["page"])
         for rank, each in enumerate(findings, 1)
@@ -117,11 +116,10 @@ def report(context: CliContext, /, **options: Any) -> None:
     if form == "text":
         click.echo("\n\n\n".join(letters) or NO_LETTERS)
         return
-    if form == "table":
+    data = source.data()
+    if form == "table" and data["since"]:
         click.secho(period, bold=True)
-    recording = source.facts and source.facts.data()
-    whole = {"since": utc_time(since_s), "until": utc_time(until_s), "recording": recording, "clients": records}
-    print_records(form, records, REPORT_COLUMNS, whole=whole, empty=NO_STATISTICS)
+    print_records(form, records, REPORT_COLUMNS, whole={**data, "clients": records}, empty=NO_STATISTICS)
     if form == "table":
         if letters:
             click.echo(LETTERS)
@@ -232,7 +230,6 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     before_s = policy.window.window_s + policy.window.frame_s + MINUTE_S
     with source_of(context, options, before_s=before_s, parts=parts) as source:
         recorded = loads(reuse.noting(source.minutes), kind)
-    since_s, until_s = source.period
     excluded = excluded_count(recorded, since_s=source.since_s)
     subjects: list[Record] = [
         {
@@ -251,9 +248,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
         "limit": amount,
         "window_s": window_s,
         "kind": kind,
-        "since": utc_time(since_s),
-        "until": utc_time(until_s),
-        "recording": source.facts and source.facts.data(),
+        **source.data(),
         "is_approximate": True,
         **{name: sum(each[name] or 0 for each in subjects) for name in SUMS},
         "subject_count": len(subjects),

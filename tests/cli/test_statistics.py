@@ -69,13 +69,17 @@ def test_what_if_estimates_denials_by_client_and_by_user(terminal: Terminal) -> 
     assert "among the heaviest" in terminal.ok("what-if", "--limit", "2/minute", "--kind", "user")
 
 
-def test_commands_without_statistics_say_so(terminal: Terminal) -> None:
+def test_commands_without_statistics_say_so(terminal: Terminal, tmp_path: Path) -> None:
     assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
     assert "No statistics." in terminal.ok("report")
     assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
     assert "" == terminal.ok("report", "--format", "csv").strip()
     assert "No client requests more" in terminal.ok("report", "--format", "text")
     assert "No requests, so there is nothing to propose" in terminal.ok("suggest")
+    (tmp_path / "empty.csv").write_text("time,client\n")
+    empty = terminal.run("report", "--file", str(tmp_path / "empty.csv"))
+    assert empty.stdout.endswith("left out  1 header\nNo statistics.\n")
+    assert "no requests" in empty.stderr
 
 
 @pytest.mark.usefixtures("recorded")
