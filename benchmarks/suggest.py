@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.results import Result
 from benchmarks.traces import traces
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
-from oauth_ratelimit.traffic.replayed import minutes_of_rows
+from oauth_ratelimit.traffic.minutes import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import Traffic, suggest
 from testbed.synthetic import Size, Verdict, decide, judge, requests
 

@@ -9,7 +9,7 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.traffic.replayed import quiet_limiter
+from oauth_ratelimit.traffic.minutes import quiet_limiter
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_S = 0.005  # from a request until its key is synchronised: a wake-up, a pause and a round trip

@@ -24,7 +24,7 @@ from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.statistics import PARTS
 from oauth_ratelimit.traffic.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
-from oauth_ratelimit.traffic.replayed import minutes_of_rows
+from oauth_ratelimit.traffic.minutes import minutes_of_rows
 from oauth_ratelimit.traffic.rows import OrderedRows, Recording, RowReader
 
 NO_USERS = (

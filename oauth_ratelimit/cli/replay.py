@@ -16,7 +16,7 @@ from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Tally
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import Record
-from oauth_ratelimit.traffic.replayed import Replayed
+from oauth_ratelimit.traffic.minutes import Replayed
 
 ROWS, RECORDS = 10, 100
 LIMIT_COLUMNS = [

@@ -17,8 +17,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.traffic.judge import MAX_SLOTS, Judged, Line, OpenWindow, judge, judge_subjects
-from oauth_ratelimit.traffic.minutes import MinuteLoad, Subject
-from oauth_ratelimit.traffic.replayed import quiet_limiter
+from oauth_ratelimit.traffic.minutes import MinuteLoad, Subject, quiet_limiter
 from testbed.clock import Clock
 from testbed.trace import hits
 

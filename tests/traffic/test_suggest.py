@@ -8,7 +8,7 @@ import pytest
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, ClientMinute, Source, Tally
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
-from oauth_ratelimit.traffic.replayed import minutes_of_rows
+from oauth_ratelimit.traffic.minutes import minutes_of_rows
 from oauth_ratelimit.traffic.suggest import MAX_OWN, Suggestion, Traffic, configuration, proposal_data, suggest
 from testbed.synthetic import Size, judge, requests
 
