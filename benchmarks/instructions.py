@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import subjects
 from benchmarks.subjects import CLIENT_ID, FIXED_TIME_S, NO_LIMIT, USER, VARIANTS, Hit, settings_of
 from benchmarks.token_request import BASE, OURS, application, requests_to
-from oauth_ratelimit.observe import spans
+from oauth_ratelimit.observe import observer
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.oauth_server.database import seed
@@ -204,7 +204,7 @@ def token_requests(subject: str) -> Repeated:
     """Return token requests, called directly, with metrics and quota headers and without sync cycles."""
     database = Path(tempfile.mkdtemp(prefix="oauth_ratelimit-instructions-"), "demo.sqlite3")
     seed(database)
-    spans.IS_AVAILABLE = False  # another extra
+    observer.HAS_SPANS = False  # another extra
     send = requests_to(application(subject, database, interval="1h"), "client_credentials")
 
     def run(count: int) -> None:
