@@ -105,7 +105,7 @@ class Worker:
     One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
     file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
     whatever MongoDB does. All times are the limiter's. Nobody is denied before overrides are known, for 15 seconds at
-    most: one may say so. A worker of a host that has others goes by what these have read.
+    most: one may say so. The guard denies, and a worker of a host that has others goes by what these have read.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``. Once
@@ -362,7 +362,7 @@ class Worker:
                 ceiling = Mode.DRY_RUN if is_held else settings.policies.ceiling
                 applied = replace(settings, policies=settings.policies._replace(ceiling=ceiling))
                 self.limiter.reconfigure(applied)
-                self.guard.reconfigure(applied)
+                self.guard.reconfigure(settings)  # else a guesser goes free while a new worker waits for MongoDB
                 self._start_failure_loop()
                 if settings is not self._settings:
                     self.tokens.note_change()  # before the cache goes by the new limits

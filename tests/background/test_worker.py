@@ -272,6 +272,20 @@ def test_worker_goes_by_the_overrides_that_its_host_has_read_lately(
     assert admitted == found
 
 
+def test_guard_denies_guesses_while_a_slow_mongodb_does_not_tell_the_overrides(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = {"mode": "enforce", "limits": {"address": [{"limit": 2, "window": 60}]}}
+    worker = a_worker(mongo_uri, clock, mode="enforce", guard=guard)
+    monkeypatch.setattr(OverrideCache, "refresh", lambda _: False)  # as if MongoDB was slow
+    monkeypatch.setattr(worker._override_cache, "_late_from_s", 0.0)
+    worker.start()
+    keys = [FailureKey.at(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
+    found = [guess(worker.guard, keys) for _ in range(3)]
+    worker.stop()
+    assert [True, True, False] == found
+
+
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(
     mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
