@@ -70,7 +70,7 @@ class Traffic:
     def _add(self, kind: LimitKind, subject: Subject, minute: ClientMinute, count: int) -> None:
         loads = self._loads[kind]
         if subject not in loads and len(loads) >= MAX_SUBJECTS:
-            self.left_out_count += count
+            self.left_out_count += count if kind is LimitKind.USER else 0  # not again for the user through all clients
             return
         loads.setdefault(subject, Counter())[minute.minute_s // self.bin_s * self.bin_s] += count
         if kind in OF_USERS:
