@@ -101,6 +101,8 @@ def with_headers(headers: Headers, ours: QuotaHeaders) -> Headers:
     others = [header for header in headers if header not in ours]
     names = {name.lower() for name, _ in others}
     theirs = tuple(each for each in FAMILIES if any(name.startswith(each) for name in names))
+    if not theirs and "retry-after" not in names and len(headers) == len(others) + len(ours):
+        return headers  # of a denial, which has them
     added = [(name, value) for name, value in ours if not (theirs and name.lower().startswith(theirs))]
     if added and added[0][0] == "Retry-After":
         waits = [_seconds_of(value) for name, value in others if name.lower() == "retry-after"]
