@@ -52,8 +52,8 @@ COMMANDS = (
     ("init-db", "--check"),
     ("init-db",),
     ("limit", "set", "web-shop", "--limit", "5/minute", "--kind", "user", "--yes", "--reason", "why"),
-    ("reset", "web-shop"),
-    ("erase", "bob"),
+    ("reset", "web-shop", "--yes"),
+    ("erase", "--user", "bob", "--yes"),
 )
 PAGES = ("/metrics", "/health", *(f"/ratelimit/part/{name}" for name in PARTS))
 

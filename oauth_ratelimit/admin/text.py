@@ -14,6 +14,7 @@ from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
     duration,
+    limit_text,
     number,
     origin_text,
     percent_text,
@@ -31,6 +32,7 @@ class Texts:
     duration = staticmethod(duration)
     name = staticmethod(visible_name)
     rate = staticmethod(rate_text)
+    limit = staticmethod(limit_text)
     origin = staticmethod(origin_text)
     canary = staticmethod(canary_text)
     change = staticmethod(lambda entry: visible_name(change_text(entry)))

@@ -106,7 +106,7 @@ def reset(
 
     Those of a CLIENT and all its users, or of one USER. An instance applies it in the next sync cycle in which the
     client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
-    overrides --history. Asks first on a terminal.
+    overrides --history. Asks first.
 
     \b
     Examples:
@@ -154,14 +154,16 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
 
 
 @click.command()
-@name_argument("user", is_required=True)
-@click.option("--client", metavar="CLIENT", help="Only at this client.")
+@name_argument("client")
+@name_argument("user")
 @click.option("--dry-run", is_flag=True, help="Only count the records.")
 @yes_option
 @json_option
 @pass_context
-def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_confirmed: bool, as_json: bool) -> None:
-    """Remove all records of a person.
+def erase(
+    context: CliContext, client: str | None, user: str | None, dry_run: bool, is_confirmed: bool, as_json: bool
+) -> None:
+    """Remove all records of a person, at one CLIENT or with --user USER at all.
 
     Finds USER under the plain name and under every key that the configuration lists, or by a hash as logs show it.
     Counters of the user start at zero on all instances. Overrides and resets stay in the history; the name is blanked
@@ -169,15 +171,15 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_
 
     Removes them again after sync.max_interval and two sync intervals, in which instances send what they have counted,
     up to three times, and says what came back. Instances may still send statistics of the present minute: run it again
-    two minutes later. Log files, backups and what was passed on to others stay untouched. Asks first on a terminal.
+    two minutes later. Log files, backups and what was passed on to others stay untouched. Asks first.
 
     \b
     Examples:
-      erase alice --dry-run
-      erase alice --client partner-app --yes
+      erase --user alice --dry-run
+      erase partner-app alice --yes
     """
-    if not user.strip():
-        raise click.UsageError("name a USER")
+    if not (user and user.strip()):
+        raise click.UsageError("name a USER: erase --user USER at all clients, or erase CLIENT USER")
     if not dry_run:
         where = "at all clients" if client is None else f"at {client}"
         confirm(f"Remove all records of {user} {where}? There is no way back.", is_confirmed=is_confirmed)

@@ -1,14 +1,16 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import count_option, explained, format_option, invalid, json_option, name_argument
+from oauth_ratelimit.cli.options import explained, format_option, invalid, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     Column,
+    Name,
     Number,
     print_facts,
     print_hint,
@@ -23,12 +25,13 @@ from oauth_ratelimit.core.denial_record import Where, parse_decision_id
 from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.spelling import folded
-from oauth_ratelimit.core.statistics import HOUR_S
+from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import duration, next_text, origin_text, utc_time
+from oauth_ratelimit.operations.format import counted, duration, limit_text, next_text, origin_text, short, utc_time
 from oauth_ratelimit.operations.serialize import denial_data
+from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
 DENIAL_NOT_FOUND = (
@@ -36,11 +39,9 @@ DENIAL_NOT_FOUND = (
     "out, or its instance has not sent it yet, which takes ten seconds."
 )
 LIMIT_COLUMNS = [
-    Column("policy", "policy"),
+    Column("limit", limit_text),
     Column("from", "from"),
     Column("mode", "mode"),
-    Number("limit", "limit"),
-    Number("window", lambda limit: duration(limit["window_s"])),
     Number("hits", "estimate"),
     Number("left", "remaining"),
     Number("next in", next_text),
@@ -50,6 +51,8 @@ GUARDED = (
     "In the last hour the guard has denied this client, apart from these limits: see denials {client} --where guard. "
     "guard.trusted_addresses lets an address in; reset does not."
 )
+USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
+MAX_NAMED = 5
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
 NO_LIMIT_WITHOUT_USER = (
@@ -61,16 +64,18 @@ NO_DENIALS = (
     "No denial is recorded in that time. A dry run denies nobody (see what-if), events.keep_denials: 0 records none, "
     "and instances send records every ten seconds."
 )
-MORE = "Only the last {count}. More: -n, or a shorter time."
+FOUND = "Denials from {since} to {until}: {requests} of {clients}, in {records}"
+MORE = "Only the last {count}. More: -n, a shorter time, or --format csv, which has all."
+SHOWN = 20  # rows of a table
+MAX_READ = 10_000  # records for a table, whose title has their sum
 DENIAL_COLUMNS = [
-    Column("UTC", lambda denial: denial["first_at"][5:-1].replace("T", " ")),
-    Column("client", "client_id"),
-    Column("user", "username"),
+    Column("from", lambda denial: denial["first_at"][11:-1]),
+    Column("to, UTC", lambda denial: denial["last_at"][11:-1]),
+    Name("client", "client_id"),
+    Name("user", "username"),
     Column("where", lambda denial: denial["scope" if denial["where"] == Where.ENDPOINT else "where"]),
-    Column("policy", "policy"),
-    Column("grant", "grant_type"),
+    Column("limit", limit_text),
     Number("requests", "request_count"),
-    Column("instance", "instance"),
 ]
 
 
@@ -122,7 +127,8 @@ def explain_command(
     else:
         _print_explanation(explanation)
         print_hint(hint)
-        print_hint(_guard_hint(context, client))
+        for each in _hints(context, client, user):
+            print_hint(each)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:
         name = visible(grant_type)
@@ -137,7 +143,7 @@ def _print_explanation(explanation: LimitExplanation) -> None:
         [
             ("client", data["client_id"]),
             ("user", "none: a grant without a user" if data["username"] is None else data["username"]),
-            ("counted at", data["scope"] or plain),
+            ("where", data["scope"] or plain),
             ("trusted", f"yes, by {origin_text(trust)}" if trust else "no"),
             ("mode", data["mode"]),
             ("mode from", origin_text(explanation.mode_origin)),
@@ -152,15 +158,22 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     print_table(LIMIT_COLUMNS, limits, empty=TRUSTED if trust else empty)
 
 
-def _guard_hint(context: CliContext, client_id: str) -> str | None:
+def _hints(context: CliContext, client_id: str, username: str | None) -> Iterator[str]:
+    """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
-        return None
-    since_s, until_s, conditions = context.now_s - HOUR_S, context.now_s, of_client(client_id)
-    try:
-        found = context.stores.denials.between(since_s, until_s, conditions, where=Where.GUARD, at_most=1)
-    except StoreError:
-        return None  # a missing hint must not fail the command
-    return GUARDED.format(client=visible(client_id)) if found else None
+        return
+    name, since_s, until_s = visible(client_id), context.now_s - HOUR_S, context.now_s
+    with suppress(StoreError):  # a missing hint must not fail the command
+        if username is None:
+            users = ClientSum.of(client_id, context.minutes(since_s, client_id, parts=("users",))).users.values()
+            over = sorted((user for user in users if user.over), key=lambda user: (-user.over, user.username))
+            texts = [f"{short(user.username)} ({user.over:,} of {counted(user.offered, 'request')})" for user in over]
+            if texts:
+                named = ", ".join(names_text(texts, at_most=MAX_NAMED))
+                yield USERS.format(users=named, client=name, first=visible(over[0].username))
+        conditions = of_client(client_id)
+        if context.stores.denials.between(since_s, until_s, conditions, where=Where.GUARD, at_most=1):
+            yield GUARDED.format(client=name)
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
@@ -207,7 +220,7 @@ def _moment(value: str, latest: datetime) -> datetime:
 @click.option("--from", "since", metavar="TIME", help="Begin, in UTC: 14:00.  [default: an hour before]")
 @click.option("--to", "until", metavar="TIME", help="End: 14:10 or 2026-12-01T14:10Z.  [default: now]")
 @click.option("--where", type=click.Choice([each.value for each in Where]), help="Only those of this part.")
-@count_option
+@click.option("-n", "--count", type=click.IntRange(1), help="Number of rows.  [default: 20 in a table, else all]")
 @format_option()
 @pass_context
 def denials_command(
@@ -217,15 +230,15 @@ def denials_command(
     since: str | None,
     until: str | None,
     where: str | None,
-    count: int,
+    count: int | None,
     form: str,
 ) -> None:
     """List who was denied, and when.
 
     All denials, those of a CLIENT, or those of one USER of it, the last one first. A record is of all denials of
     one client and user within a minute: "requests" is their number. The guard records guesses by what the request
-    claimed: the client, and the address with the name. JSON and CSV have more of each record, such as the id for
-    explain --id. Dry runs deny nothing, so they are not listed.
+    claimed: the client, and the address with the name. JSON and CSV have all records and more of each, such as the
+    grant type, the instance and the id for explain --id. Dry runs deny nothing, so they are not listed.
 
     \b
     Examples:
@@ -238,13 +251,21 @@ def denials_command(
     conditions = [] if client is None else [of_client(client)]
     if user is not None:
         conditions.append(of_user(context.pseudonyms.all_of(user), context.pseudonyms.all_of(folded(user))))
+    at_most = MAX_READ if form == "table" else count or 0
     found = context.stores.denials.between(
-        since_s, until_s, *conditions, where=Where(where) if where else None, at_most=count + 1
+        since_s, until_s, *conditions, where=Where(where) if where else None, at_most=at_most
     )
+    shown = found[: (count or SHOWN) if form == "table" else None]
     if form == "table":
-        click.secho(f"Denials from {utc_time(since_s)} to {utc_time(until_s)}", bold=True)
-    print_records(form, list(map(denial_data, found[:count])), DENIAL_COLUMNS, empty=NO_DENIALS)
-    if len(found) > count:
-        click.secho(MORE.format(count=count), fg="yellow", err=True)
+        sums = {
+            "requests": counted(sum(each.request_count for each in found), "request"),
+            "clients": counted(len({each.denial.client_id for each in found}), "client"),
+            "records": f"{'the last ' if len(found) == MAX_READ else ''}{counted(len(found), 'record')}",
+        }
+        click.secho(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
+    days = [Column("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
+    print_records(form, list(map(denial_data, shown)), [*days, *DENIAL_COLUMNS], empty=NO_DENIALS)
+    if len(found) > len(shown):
+        click.secho(MORE.format(count=len(shown)), fg="yellow", err=True)
     if not found:
         print_unknown_client_hint(context, client)

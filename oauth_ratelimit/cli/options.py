@@ -20,16 +20,13 @@ YEAR_S = 366 * 86_400.0
 SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": YEAR_S}
 
 
-def confirm(question: str, *, is_confirmed: bool, needs_answer: bool = False) -> None:
-    """Ask on a terminal, and end the command unless the answer is yes. Scripts are not asked.
-
-    With ``needs_answer`` a script has to confirm by ``--yes``.
-    """
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask on a terminal, and end the command unless the answer is yes. A script has to confirm by ``--yes``."""
     if is_confirmed:
         return
     if sys.stdin.isatty():
         click.confirm(visible(question), abort=True, err=True)
-    elif needs_answer:
+    else:
         raise click.UsageError(f"{visible(question)} There is no terminal to ask on; add --yes to do it.")
 
 

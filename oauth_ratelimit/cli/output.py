@@ -7,6 +7,7 @@ elsewhere each row is one line.
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -20,7 +21,7 @@ import click
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import number
+from oauth_ratelimit.operations.format import number, short
 from oauth_ratelimit.operations.serialize import Record, json_safe
 
 GAP = "  "
@@ -53,6 +54,10 @@ class Number(Column):
     """Column of numbers, aligned to the right and not folded."""
 
     is_number = True
+
+
+class Name(Column):
+    """Column of names, cut on a terminal where they are too long for it."""
 
 
 def visible(text: str) -> str:
@@ -115,7 +120,10 @@ def print_table(
     cells = [[column.text(record) for column in columns] for record in records]
     widths = _widths(columns, cells)
     for row in ([column.title for column in columns], *cells):
-        folded = [textwrap.wrap(text, width) for text, width in zip(row, widths, strict=True)]
+        folded = [
+            [short(text, width)] if isinstance(column, Name) else textwrap.wrap(text, width)
+            for text, width, column in zip(row, widths, columns, strict=True)
+        ]
         for line in zip_longest(*folded, fillvalue=""):
             texts = [
                 text.rjust(width) if column.is_number else text.ljust(width)
@@ -125,18 +133,18 @@ def print_table(
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column; on a terminal those of text shrink until the table fits."""
+    """Return the width of each column; on a terminal those of text shrink until the table fits, names first."""
     longest = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
     if not sys.stdout.isatty():
         return widths
     least = [
-        max(longest[index] if column.is_number else MIN_WIDTH, *map(len, column.title.split()))
+        max(longest[index] if column.is_number else MIN_WIDTH, *map(len, re.findall(r"[^ -]+-?", column.title)))
         for index, column in enumerate(columns)
     ]
     room = shutil.get_terminal_size().columns - len(GAP) * (len(columns) - 1)
     while sum(widths) > room and (wide := [index for index, width in enumerate(widths) if width > least[index]]):
-        widths[max(wide, key=widths.__getitem__)] -= 1
+        widths[max(wide, key=lambda index: (isinstance(columns[index], Name), widths[index]))] -= 1
     return widths
 
 

@@ -354,7 +354,7 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
             lines = [f"Whom this hits is not known: {exc}"]
         for line in lines:
             click.echo(visible(line), err=True)
-    confirm(question, is_confirmed=options["is_confirmed"], needs_answer=True)
+    confirm(question, is_confirmed=options["is_confirmed"])
 
 
 def apply(context: CliContext, override: Override, *, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from oauth_ratelimit.cli.options import (
     span_s,
     whole_minutes,
 )
-from oauth_ratelimit.cli.output import Column, Number, print_json, print_records, print_table
+from oauth_ratelimit.cli.output import Column, Name, Number, print_json, print_records, print_table
 from oauth_ratelimit.cli.recording import recording_options, source_of, source_options
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
@@ -42,7 +42,7 @@ NO_REQUESTS = "No requests, so there is nothing to propose limits from."
 DO_NOT_ENFORCE = "# From {basis}: too little to enforce. Fit again after a week."
 SUGGEST_COLUMNS = [
     Column("kind", "kind"),
-    Column("client", "client_id"),
+    Name("client", "client_id"),
     Column("proposed", lambda one: f"{one['limit']} in {duration(one['window_s'])}"),
     Number("denied", "denied"),
     Number("of well-behaved", "well_behaved_denied"),
@@ -58,8 +58,8 @@ TOO_SHORT = (
     "The window is too short for what is recorded about when requests came: trust the bounds alone for {subjects}."
 )
 WHAT_IF_COLUMNS = [
-    Column("client", "client_id"),
-    Column("user", "username"),
+    Name("client", "client_id"),
+    Name("user", "username"),
     Number("requests", "offered"),
     Number("denied", "denied"),
     Number("share", lambda effect: f"{effect['denied'] / effect['offered']:.1%}"),
@@ -69,7 +69,7 @@ WHAT_IF_COLUMNS = [
     Number("busiest minute", "peak_per_minute"),
 ]
 REPORT_COLUMNS = [
-    Column("client", "client_id"),
+    Name("client", "client_id"),
     Column("verdict", "verdict"),
     Column("faults", lambda finding: ", ".join(finding["faults"]) or None),
     Number("requests", "requests"),

@@ -7,6 +7,7 @@ from oauth_ratelimit.cli.options import count_option, format_option, json_option
 from oauth_ratelimit.cli.output import (
     STATISTICS_LAG,
     Column,
+    Name,
     Number,
     Value,
     print_facts,
@@ -16,13 +17,13 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
     visible,
 )
-from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
     duration,
+    limit_text,
     mode_source_text,
     mode_text,
     next_text,
@@ -50,20 +51,20 @@ DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 
 INSTANCE_COLUMNS = [
-    Column("instance", "instance"),
+    Name("instance", "instance"),
     Column("mode", "mode"),
     Number("seen ago", lambda beat: f"{'late ' if beat['is_late'] else ''}{duration(beat['seen_s'])}"),
-    Number("up", lambda beat: duration(beat["up_s"])),
+    Number("up", lambda beat: " ".join(duration(beat["up_s"]).split()[:2])),
     Number("lag", lambda beat: f"{beat['lag_s']:.1f} s"),
-    Number("failures", "failure_count"),
-    Number("over limit", "over_admitted_count"),
+    Number("failed cycles", "failure_count"),
+    Number("over-admitted", "over_admitted_count"),
     Number("clock", lambda beat: f"{beat['clock_offset_s']:+.1f} s"),
 ]
 USAGE_COLUMNS = [
-    Column("client", "client_id"),
-    Column("user", "username"),
-    Column("counted at", lambda usage: usage["scope"] or "token"),
-    Column("limit", lambda usage: f"{usage['policy']}: {rate_text(usage['limit'], usage['window_s'])}"),
+    Name("client", "client_id"),
+    Name("user", "username"),
+    Column("where", lambda usage: usage["scope"] or "token"),
+    Column("limit", limit_text),
     Column("mode", "mode"),
     Number("hits", "estimate"),
     Number("used", lambda usage: f"{usage['used_ratio']:.0%}"),

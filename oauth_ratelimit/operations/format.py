@@ -32,6 +32,12 @@ def next_text(usage: Mapping[str, Any]) -> str | None:
     return "now" if seconds == 0 else seconds and duration(seconds)
 
 
+def limit_text(record: Mapping[str, Any]) -> str:
+    """Return the limit in a record, such as ``user: 100/minute``; a dash if it is not known."""
+    rate = rate_text(record["limit"], record["window_s"]) if record["limit"] and record["window_s"] else ""
+    return ": ".join(filter(None, (record["policy"], rate))) or "–"
+
+
 def number(value: float) -> str:
     """Return a number such as ``1,200``, ``12`` or ``1.2``: below ten with one digit, unless it is whole."""
     return f"{value:,.0f}" if abs(value) >= 9.95 or value == int(value) else f"{value:.1f}"

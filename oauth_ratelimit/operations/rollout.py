@@ -59,6 +59,8 @@ class Rollout:
     @property
     def next_commands(self) -> list[str]:
         """Commands for the next step; a line that begins with ``#`` is a change of the configuration file."""
+        if self._is_held_back:
+            return ['mode unset --reason "the incident is over"']
         if self.step is RolloutStep.OFF:
             return [self._set_mode(Mode.DRY_RUN, "first step")]
         if self.step is not RolloutStep.ENFORCE:
@@ -75,9 +77,18 @@ class Rollout:
     @property
     def back_commands(self) -> list[str]:
         """Commands for going back, none from the first step. From one that denies, nobody is denied any more."""
+        if self._is_held_back:
+            return []
         if self.step is RolloutStep.DRY_RUN:
             return [self._set_mode(Mode.OFF, "decide and count nothing")]
         return [] if self.step is RolloutStep.OFF else [self._set_mode(Mode.DRY_RUN, "too many complaints")]
+
+    @property
+    def _is_held_back(self) -> bool:
+        """True if an override keeps a configuration that enforces from denying, as in an emergency."""
+        denying = (RolloutStep.CANARY, RolloutStep.ENFORCE)
+        is_override = self.status.mode_origin.override is not None
+        return is_override and self.step not in denying and step_of(self.status.file_policies) in denying
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""

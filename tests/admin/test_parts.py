@@ -244,7 +244,7 @@ def test_denial_is_found_by_its_decision_id(page: Page) -> None:
     app_limiter_of(page.app).close()  # writes the record
 
     assert re.search(
-        r"Client app User alice .* Policy user Limit 5/hour",
+        r"Client app User alice .* Where token Limit user: 5/hour",
         page.part("denial", decision=f" {str(decisions[-1].decision_id).upper()}"),
     )
     assert "No denial with this id is recorded" in page.part("denial", decision="5d4c7a90b1e2f309")

@@ -188,7 +188,7 @@ def test_address_that_does_not_work_is_tried_again_while_the_former_one_is_used(
         write(path, guarded.uri("former"))
         wait_until(lambda: changed_count(logs) == 2, "and the former one again")
     failures = [entry for entry in logs if entry["event"] == "connection_change_failed"]
-    assert ["MongoDB refused: AuthenticationFailed (18) in MongoStore.read"] == [entry["error"] for entry in failures]
+    assert ["MongoDB refused the connection: AuthenticationFailed (18)"] == [entry["error"] for entry in failures]
     assert PASSWORD not in repr(logs)
 
 

@@ -32,7 +32,7 @@ WHY = ("--reason", "ticket 4711", "--operator", "ann")
 ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("check-config",): ("{config}",),
     ("denials",): ("app",),
-    ("erase",): ("alice",),
+    ("erase",): ("--user", "alice", "--yes"),
     ("explain",): ("app", "alice"),
     ("forget-tokens",): ("app",),
     ("init-db",): (),
@@ -45,7 +45,7 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("overrides",): (),
     ("replay",): ("{trace}",),
     ("report",): (),
-    ("reset",): ("app",),
+    ("reset",): ("app", "--yes"),
     ("rollout",): (),
     ("show",): ("app",),
     ("status",): (),

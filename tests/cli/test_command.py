@@ -106,7 +106,15 @@ UNREACHABLE = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
 
 
 @pytest.mark.parametrize(
-    "words", [("show",), ("status",), ("reset", "app"), ("explain", "app"), ("erase", "ann", "--dry-run"), ("mode",)]
+    "words",
+    [
+        ("show",),
+        ("status",),
+        ("reset", "app", "--yes"),
+        ("explain", "app"),
+        ("erase", "--user", "ann", "--dry-run"),
+        ("mode",),
+    ],
 )
 def test_unreachable_mongodb_exits_with_three_and_one_line(terminal: Terminal, words: tuple[str, ...]) -> None:
     result = terminal.run("--mongo-uri", UNREACHABLE, *words)

@@ -1,6 +1,8 @@
 """denials: who was denied, and when."""
 
+import re
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from tests.cli.conftest import Terminal
+from tests.support.limiters import send_hits
 
 NOW = datetime(2026, 12, 1, 14, 30, tzinfo=UTC)
 RANGE = ("--from", "1970-01-01", "--to", "2100-01-01")
@@ -30,13 +33,15 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         now_s=limiter.now_s(),
     )
     denials.close(Deadline())
-    rows = [line.split()[2:] for line in terminal.ok("denials", "app").splitlines()[2:]]
+    title, _, *lines = terminal.ok("denials", "app").splitlines()
+    rows = [line.split()[2:] for line in lines]
 
     assert sorted(rows) == [
-        ["app", "192.0.2.7", "alice", "guard", "user", "–", "1", "node-1"],
-        ["app", "alice", "token", "user", "password", "4", "node-1"],
-        ["app", "bob", "token", "user", "password", "2", "node-1"],
+        ["app", "192.0.2.7", "alice", "guard", "user:", "5/hour", "1"],
+        ["app", "alice", "token", "user:", "5/hour", "4"],
+        ["app", "bob", "token", "user:", "5/hour", "2"],
     ]
+    assert title.endswith(": 7 requests of 1 client, in 3 records")
     assert {("alice", 4), ("192.0.2.7 alice", 1)} == {
         (each["username"], each["request_count"]) for each in terminal.data("denials", "app", "alice")
     }
@@ -44,7 +49,28 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
     assert "the guard has denied this client, apart from these limits" in terminal.run("explain", "app").stderr
     assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
     short = terminal.run("denials", "-n", "2")
-    assert (4, "Only the last 2. More: -n, or a shorter time.\n") == (len(short.stdout.splitlines()), short.stderr)
+    more = "Only the last 2. More: -n, a shorter time, or --format csv, which has all.\n"
+    assert (4, more) == (len(short.stdout.splitlines()), short.stderr)
+    assert "7 requests" in short.stdout, "the sum is of all"
+
+
+def test_programs_get_all_records_and_a_terminal_gets_whole_words(
+    terminal: Terminal, limiter: Limiter, denials: DenialRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(25):
+        send_hits(limiter, 6, "partner-bank-with-a-long-name", f"somebody-{number}@example.com")
+    denials.close(Deadline())
+
+    assert 25 == len(terminal.data("denials")) == len(terminal.ok("denials", "--format", "csv").splitlines()) - 1
+    assert 3 == len(terminal.data("denials", "-n", "3"))
+    monkeypatch.setattr("oauth_ratelimit.cli.output.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setenv("COLUMNS", "80")
+    _, *lines = terminal.ok("denials").splitlines()
+    assert 21 == len(lines), "one line a record"
+    assert 80 >= max(map(len, lines))
+    assert all(
+        re.search(r" partner\S*… +somebod\S*… +token +(user: 5|client_total: 50)/hour +\d$", line) for line in lines[1:]
+    )
 
 
 def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Terminal, limiter: Limiter) -> None:

@@ -75,7 +75,7 @@ def test_mode_is_unknown_until_it_is_set(broken: Terminal, overrides: OverrideSt
 
 def test_reset_of_a_user_needs_the_configuration_and_a_denial_does_not(broken: Terminal) -> None:
     assert "older than events.keep_denials, or" in broken.run("explain", "--id", "0" * 16).stderr
-    assert "reset needs a valid configuration" in broken.run("reset", "app", "ann").stderr
+    assert "reset needs a valid configuration" in broken.run("reset", "app", "ann", "--yes").stderr
 
 
 def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mongo_uri: str) -> None:
@@ -101,14 +101,14 @@ def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
     assert "MongoDB    none: nothing is shared with other hosts" in status
     assert (None, []) == (alone.data("status")["mongodb"], alone.data("status")["instances"])
     explanation = alone.ok("explain", "app")
-    assert "forecast    unknown" in explanation
+    assert "forecast   unknown" in explanation
     assert "counters   not shared" in alone.ok("rollout")
-    assert ["client", "limits,", "for", "everybody", "enforce", "10", "1", "min", "–"] == (
-        next(line for line in explanation.splitlines() if line.startswith("client  ") and "limits" in line).split()[:9]
+    assert ["client:", "10/minute", "limits,", "for", "everybody", "enforce", "–"] == (
+        next(line for line in explanation.splitlines() if line.startswith("client: ")).split()[:7]
     )
 
 
-@pytest.mark.parametrize("words", [("mode", "set", "off", *WHY), ("show",), ("erase", "ann")])
+@pytest.mark.parametrize("words", [("mode", "set", "off", *WHY), ("show",), ("erase", "--user", "ann", "--yes")])
 def test_change_without_a_store_is_refused(alone: Terminal, words: tuple[str, ...]) -> None:
     result = alone.run(*words)
 
@@ -116,8 +116,8 @@ def test_change_without_a_store_is_refused(alone: Terminal, words: tuple[str, ..
     assert "no store.uri, so there is no database with counters, statistics and overrides" in result.stderr
 
 
-DANGEROUS = [("reset", "app"), ("reset", "app", "ann"), ("erase", "ann")]
-HARMLESS = [("erase", "ann", "--dry-run"), ("trust", "add", "*", *WHY), ("reset", "app", "--yes")]
+DANGEROUS = [("reset", "app"), ("reset", "app", "ann"), ("erase", "app", "ann"), ("erase", "--user", "ann")]
+HARMLESS = [("erase", "--user", "ann", "--dry-run"), ("trust", "add", "*", *WHY), ("reset", "app", "--yes")]
 
 
 class Keyboard:
@@ -125,10 +125,11 @@ class Keyboard:
 
 
 @pytest.mark.parametrize("words", DANGEROUS, ids=" ".join)
-def test_dangerous_command_asks_on_a_terminal_alone(
+def test_dangerous_command_asks_and_is_refused_without_a_terminal(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    assert (0, False) == ((script := terminal.run(*words)).exit_code, "[y/N]" in script.output)
+    script = terminal.run(*words)
+    assert (2, True) == (script.exit_code, "There is no terminal to ask on; add --yes to do it." in script.stderr)
     history = terminal.data("overrides", "--history")
     monkeypatch.setattr(options, "sys", Keyboard)
     line = ["--config", str(terminal.config_path), *words]

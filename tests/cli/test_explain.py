@@ -1,11 +1,16 @@
 """explain: the next request of a client, and recorded denials."""
 
+import time
+
 import pytest
 import yaml
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal
 from tests.support.limiters import send_hits
 
@@ -19,7 +24,18 @@ def test_denied_user_gets_forecast_and_limits(terminal: Terminal, limiter: Limit
 
     assert "denied" == data["forecast"]["kind"]
     assert ["denied:", "over", "user", "for"] == rows["forecast"][1:5]
-    assert ["limits,", "for", "everybody", "enforce", "50", "1", "h", "8", "42"] == rows["client_total"][1:10]
+    assert ["50/hour", "limits,", "for", "everybody", "enforce", "8", "42"] == rows["client_total:"][1:8]
+
+
+def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, connection: Connection) -> None:
+    users = (UserLoad("bob", 60, 52), UserLoad("alice", 9))
+    minute_s = int(time.time()) // 60 * 60 - 60
+    minutes = [ClientMinute("app", minute_s, {Source("user", "password"): Tally(17, 52)}, users=users)]
+    StatisticsStore(connection).put("process", minutes, keep_s=1e6)
+
+    hint = "In the last hour these users were over a limit: bob (52 of 60 requests). To explain one: explain app bob\n"
+    assert hint == terminal.run("explain", "app").stderr
+    assert "" == terminal.run("explain", "app", "alice").stderr
 
 
 def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Terminal) -> None:
@@ -37,7 +53,7 @@ def test_grant_types_that_are_counted_apart_are_named(terminal: Terminal) -> Non
 
     def counted_at(*words: str) -> str:
         lines = terminal.ok("explain", "app", "alice", *words).splitlines()
-        return next(line.removeprefix("counted at").strip() for line in lines if line.startswith("counted at"))
+        return next(line.removeprefix("where").strip() for line in lines if line.startswith("where"))
 
     assert "token; apart, with --grant: refresh_token, password" == counted_at()
     assert "token; apart, with --grant: refresh_token, password" == counted_at("--grant", "implicit")

@@ -73,7 +73,7 @@ TEXTS = [
     ("explain", "\u2066unknown\x9b31m", "\x07"),
     ("report", "--format", "text"),
     ("what-if", "--limit", "1/hour"),
-    ("erase", "\x1b[2J\x1b[31mred\x07", "--dry-run"),
+    ("erase", "--user", "\x1b[2J\x1b[31mred\x07", "--dry-run"),
     ("status",),
     ("mode",),
 ]

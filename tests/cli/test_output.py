@@ -63,7 +63,7 @@ def test_table_folds_to_the_width_of_a_terminal_alone(
     [
         ("show",),
         ("explain",),
-        ("reset",),
+        ("reset", "--yes"),
         ("limit", "set", "--limit", "9/hour", "--kind", "user", "--yes", *WHY),
         ("mode", "set", "off", *WHY, "--client"),
         ("trust", "add", *WHY),

@@ -231,7 +231,7 @@ def test_history_has_every_change(terminal: Terminal) -> None:
     terminal.ok(*SET_USER_LIMIT, "--reason", "one", "--operator", "ann")
     terminal.ok("limit", "unset", "app", "--reason", "two", "--operator", "bob")
     terminal.ok("mode", "set", "off", "--reason", "three", "--operator", "ann")
-    terminal.ok("reset", "app", "alice", "--operator", "cat", "--reason", "four")
+    terminal.ok("reset", "app", "alice", "--yes", "--operator", "cat", "--reason", "four")
 
     history = terminal.data("overrides", "--history")
     assert [("set", "one", "ann"), ("unset", "two", "bob"), ("set", "three", "ann"), ("reset", "four", "cat")] == [
@@ -278,7 +278,7 @@ def test_reset_names_a_counter_that_instances_do_not_read(
         limiter.check("app", username)
     limiter.sync()
     documents.update_one({"_id.username": "alice"}, {"$set": planted})
-    result = terminal.run("reset", "app")
+    result = terminal.run("reset", "app", "--yes")
     assert exit_code == result.exit_code
     named = f"1 of the first 200 in ratelimits: {{'clientId': 'app', 'username': 'alice'}} ({next(iter(planted))})"
     assert (named in result.stderr) is (exit_code == 3)
@@ -310,7 +310,7 @@ def test_reset_is_made_although_nobody_can_look_at_it(
 
     with monkeypatch.context() as patch:
         patch.setattr("oauth_ratelimit.store.mongo.inspect.parse_all", fail)
-        terminal.ok("reset", "app")
+        terminal.ok("reset", "app", "--yes")
     assert "requestCounters" not in documents.find_one({"_id.clientId": "app"})
 
 

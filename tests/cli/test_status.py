@@ -150,7 +150,7 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "reuse would spare     0 of 0\n" in text
     assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
-    assert "Next, in spite of that:\n  oauth-ratelimit mode set enforce --canary 5" in terminal.ok("rollout")
+    assert "Next, in spite of that:\n  oauth-ratelimit mode unset --reason" in terminal.ok("rollout")
 
 
 def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(

@@ -48,7 +48,7 @@ COMMANDS = {
     "unset": ("limit", "unset", "app", *WHY),
     "reset": ("reset", "app", "alice", "--yes", *WHY),
     "forget": ("forget-tokens", "app"),
-    "erase": ("erase", "alice", "--yes"),
+    "erase": ("erase", "--user", "alice", "--yes"),
 }
 
 minute = st.integers(0, 3).map(lambda ago: Int64((time.time() // 60 - ago) * 60))

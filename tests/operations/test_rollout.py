@@ -106,7 +106,10 @@ def test_each_step_is_one_command_until_the_file_says_it(context_of: ContextOf) 
 def test_dry_run_of_an_operator_is_a_dry_run_for_clients_that_are_enforced(context_of: ContextOf) -> None:
     override(context_of(ENFORCED), "dry-run")
     override(context_of(ENFORCED), "enforce", "shop")
-    assert "dry run" == Rollout(context_of(ENFORCED)).step
+    rollout = Rollout(context_of(ENFORCED))
+    assert "dry run" == rollout.step
+    back_to_the_file = ['mode unset --reason "the incident is over"']
+    assert (back_to_the_file, []) == (rollout.next_commands, rollout.back_commands)
     override(context_of(ENFORCED), "enforce")
     assert "enforce" == Rollout(context_of(ENFORCED)).step
 

@@ -121,12 +121,12 @@ def test_erase_leaves_nothing_of_a_person_and_everything_of_others(records: Reco
     before = everything_in(records.uri)
     assert any(name in before for name in names)
 
-    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
+    assert FOUND == records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]
     after = everything_in(records.uri)
     assert [] == [name for name in names if name in after.replace(f"{name}x", "")]
     assert before.count(others) == after.count(others)
     assert before.count("'eve'") == after.count("'eve'")
-    assert dict.fromkeys(FOUND, 0) == records.terminal.data("erase", ALICE)["removed"]
+    assert dict.fromkeys(FOUND, 0) == records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]
 
 
 def test_erase_finds_records_under_former_keys_and_plain_names(records: Records) -> None:
@@ -134,7 +134,7 @@ def test_erase_finds_records_under_former_keys_and_plain_names(records: Records)
     records.fill(OLDER)
     records.configure(HASHED)
 
-    removed = records.terminal.data("erase", ALICE)["removed"]
+    removed = records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]
     assert {"counters": 12, "failures": 4, "statistics": 1, "denials": 2, "overrides": 2} == removed
     assert ALICE not in everything_in(records.uri).replace(f"{ALICE}x", "")
 
@@ -152,7 +152,7 @@ def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
     records.fill(OLDER)
     shown = str(records.configure(OLDER)(ALICE))
 
-    assert FOUND | {"failures": 0, "denials": 1} == records.terminal.data("erase", shown)["removed"]
+    assert FOUND | {"failures": 0, "denials": 1} == records.terminal.data("erase", "--user", shown, "--yes")["removed"]
     assert shown not in everything_in(records.uri).replace(f"{shown}x", "")
 
 
@@ -160,7 +160,10 @@ def test_erase_at_one_client_leaves_the_records_at_others(records: Records) -> N
     """Overrides are about clients, so the name is blanked everywhere, except for resets elsewhere."""
     records.fill({})
 
-    removed = [records.terminal.data("erase", ALICE, "--client", name)["removed"] for name in ("z/last", "app")]
+    removed = [
+        records.terminal.data("erase", "--user", ALICE, "--yes", "--client", name)["removed"]
+        for name in ("z/last", "app")
+    ]
     assert dict.fromkeys(FOUND, 0) | {"counters": 2, "overrides": 1} == removed[0]
     assert FOUND | {"counters": 2, "overrides": 1} == removed[1]
     assert [("portal", ALICE)] * 2 == [
@@ -173,15 +176,15 @@ def test_dry_run_and_an_empty_name_remove_nothing(records: Records) -> None:
     records.fill({})
     before = everything_in(records.uri)
 
-    data = records.terminal.data("erase", ALICE, "--dry-run")
+    data = records.terminal.data("erase", "--user", ALICE, "--dry-run")
     assert (FOUND, True, {}, {}) == (data["found"], data["is_dry_run"], data["refused"], data["came_back"])
-    assert [2, 2] == [records.terminal.run("erase", user).exit_code for user in ("", " ")]
+    assert [2, 2] == [records.terminal.run("erase", "--user", user, "--yes").exit_code for user in ("", " ")]
     assert before == everything_in(records.uri)
 
 
 def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
     records.fill({})
-    text = records.terminal.ok("erase", ALICE)
+    text = records.terminal.ok("erase", "--user", ALICE, "--yes")
 
     assert ["counters", "6"] in [line.split() for line in text.splitlines()]
     assert "log files" in text
@@ -212,7 +215,7 @@ def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: p
             note_reset(user)
         with monkeypatch.context() as patch:
             patch.setattr(Collection, "find", find_and_be_overtaken)
-            assert 1 == records.terminal.data("erase", ALICE)["removed"]["overrides"]
+            assert 1 == records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]["overrides"]
 
     assert [("[erased]", "asked by [erased]"), (BOB, "asked by bob"), ("carol", "asked by carol")] == [
         (entry["username"], entry["reason"]) for entry in records.terminal.data("overrides", "--history")
@@ -227,14 +230,16 @@ def test_damaged_statistics_hide_no_record(records: Records) -> None:
         for minute_s, users in enumerate((7, {"w": 7}, {"w": {"d": 7}}, {"w": {"d": [1]}}, {"w": {"d": [1, 1, 1, 7]}})):
             statistics.insert_one({"_id": {"clientId": "app", "minute": minute_s}, "users": users})
 
-    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
+    assert FOUND == records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]
 
 
 @pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
 def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
     records.check(("app", user), ("app", BOB))
 
-    assert dict.fromkeys(FOUND, 0) | {"counters": 2} == records.terminal.data("erase", user)["removed"]
+    assert (
+        dict.fromkeys(FOUND, 0) | {"counters": 2} == records.terminal.data("erase", "--user", user, "--yes")["removed"]
+    )
     assert 2 == everything_in(records.uri).count(BOB)
 
 
@@ -248,7 +253,7 @@ def test_entries_of_any_form_keep_no_name_in_others(records: Records) -> None:
         for number, history in enumerate((refused, [{"by": [ALICE]}], ALICE)):
             overrides.insert_one({"_id": {"kind": f"a{number}", "clientId": "app"}, "history": history})
         overrides.insert_one({"_id": {"kind": "\x1b[2J" + "x" * 5000, "clientId": "app"}, "history": refused})
-        result = records.terminal.run("erase", ALICE)
+        result = records.terminal.run("erase", "--user", ALICE, "--yes")
         found = list(overrides.find({"_id.kind": {"$in": ["mode", "counters"]}}))
 
     assert (3, 3) == (result.exit_code, len(found))
@@ -310,7 +315,7 @@ def instances(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[I
 def test_hits_that_instances_still_had_are_removed_with_the_next_round(instances: Instances, documents: Any) -> None:
     """Others keep theirs. The user counts anew on return."""
     instances.count("ann", "bob")
-    data = instances.terminal.data("erase", "ann")
+    data = instances.terminal.data("erase", "--user", "ann", "--yes")
     assert ({"counters": 2, "failures": 2}, {}, []) == (
         {name: count for name, count in data["removed"].items() if count},
         data["came_back"],
@@ -326,7 +331,7 @@ def test_hits_that_instances_still_had_are_removed_with_the_next_round(instances
 
 def test_user_who_goes_on_comes_back_and_the_command_says_so(instances: Instances) -> None:
     instances.active = ["ann"]
-    result = instances.terminal.run("erase", "ann")
+    result = instances.terminal.run("erase", "--user", "ann", "--yes")
     assert (3, 2) == (result.exit_code, len(instances.waited_s))
     assert "records came back, at last 1 in counters, 1 in failures: run it again" in result.stderr
 
@@ -335,7 +340,10 @@ def test_long_sync_interval_is_waited_for(instances: Instances) -> None:
     """Hits are sent no sooner, whatever the maximum is."""
     instances.terminal.settings |= {"sync": {"interval": "30s", "max_interval": "10s"}}
     instances.terminal.config_path.write_text(yaml.safe_dump(instances.terminal.settings))
-    assert "Waiting 90 s for what instances still send." in instances.terminal.run("erase", "ann").stderr
+    assert (
+        "Waiting 90 s for what instances still send."
+        in instances.terminal.run("erase", "--user", "ann", "--yes").stderr
+    )
     assert {90.0} == set(instances.waited_s)
 
 
@@ -354,7 +362,7 @@ def test_refused_part_is_named_and_hides_no_instance_that_is_cut_off(
         return count(self, part, remove=remove)
 
     monkeypatch.setattr(Erasure, "count", refuse)
-    result = instances.terminal.run("erase", "ann", "--json")
+    result = instances.terminal.run("erase", "--user", "ann", "--yes", "--json")
     data = json.loads(result.stdout)
     assert (3, ["denials"]) == (result.exit_code, [*data["refused"]])
     assert {worker.health_monitor.instance for worker in instances.workers} == set(data["cut_off"])
@@ -366,5 +374,7 @@ def test_instance_that_is_cut_off_is_named(instances: Instances, connection: Con
     for instance, ago_s in ((cut_off, 16), (running, 9)):
         beat = {"$set": {"beat_at_s": time.time() - ago_s}}
         assert heartbeats.update_one({"_id": {"instance": instance}}, beat).matched_count
-    assert [cut_off] == instances.terminal.data("erase", "ann")["cut_off"]
-    assert f"{cut_off} is cut off and may bring counters back" in instances.terminal.ok("erase", "ann")
+    assert [cut_off] == instances.terminal.data("erase", "--user", "ann", "--yes")["cut_off"]
+    assert f"{cut_off} is cut off and may bring counters back" in instances.terminal.ok(
+        "erase", "--user", "ann", "--yes"
+    )

@@ -175,10 +175,13 @@ COMMANDS = {
         ("trust", "add", "app", *WHY),
         ("mode", "set", "dry-run", *WHY),
         ("overrides", "--history"),
-        ("reset", "app"),
+        ("reset", "app", "--yes"),
         ("forget-tokens", "app"),
     ],
-    "oauthRateLimitErasure": [("erase", "ann"), ("erase", "ann", "--client", "app", "--dry-run")],
+    "oauthRateLimitErasure": [
+        ("erase", "--user", "ann", "--yes"),
+        ("erase", "--user", "ann", "--yes", "--client", "app", "--dry-run"),
+    ],
 }
 
 
@@ -243,7 +246,7 @@ def test_erase_names_the_parts_it_may_not_read(
     limiter = sharing(guarded.uri("root"), clock)
     limiter.check("app", "ann")
     limiter.close()
-    result = run("oauthRateLimitOperator", "erase", "ann", "--dry-run", "--json")
+    result = run("oauthRateLimitOperator", "erase", "--user", "ann", "--dry-run", "--json")
 
     assert 3 == result.exit_code
     data = json.loads(result.stdout)
@@ -258,7 +261,15 @@ def test_erase_says_what_it_removed_although_it_may_not_read_heartbeats(
 ) -> None:
     guarded.database["ratelimits"].insert_one(dict(RECORDS_OF_ANN["ratelimits"]))
     role = "oauthRateLimitErasure"
-    result = run(role, "erase", "ann", "--json", privileges=privileges_without(("ratelimit_stats", "find"), role))
+    result = run(
+        role,
+        "erase",
+        "--user",
+        "ann",
+        "--yes",
+        "--json",
+        privileges=privileges_without(("ratelimit_stats", "find"), role),
+    )
 
     assert 3 == result.exit_code
     data = json.loads(result.stdout)
@@ -299,7 +310,7 @@ def test_hits_wait_for_the_right_to_write(guarded: GuardedMongod, clock: Clock) 
         limiter.close()
 
     assert ["flush_failed", "expiry_index_missing", "flush_recovered"] == [entry["event"] for entry in logs]
-    assert "MongoDB refused: Unauthorized (13) in MongoStore.compare_and_set" == logs[0]["error"]
+    assert "MongoDB refused update on ratelimits: Unauthorized (13)" == logs[0]["error"]
     assert "kim-the-user" not in f"{logs} {_chain(error)}"
     store = mongo_store(uri)
     assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits[Series(360)].values())

@@ -200,18 +200,23 @@ def translated_errors() -> Iterator[None]:
     except OperationFailure as exc:
         details = exc.details or {}
         code = code_of(next(iter(details.get("writeErrors", ())), details))
-        kind, what = (StoreRejected, "refused") if exc.code in UNAUTHORIZED else (StoreUnavailable, "failed")
-        if kind is StoreRejected and (connection := _limited.get()):
-            command = _COMMAND.search(str(details.get("errmsg")))
-            connection.refusals[f"{command[1]} on {command[2]}" if command else _operation(exc)] = time.monotonic()
-        raise kind(f"MongoDB {what}: {code} in {_operation(exc)}", code=code) from None
+        if exc.code not in UNAUTHORIZED:
+            raise StoreUnavailable(f"MongoDB failed: {code}", code=code) from None
+        command = _COMMAND.search(str(details.get("errmsg")))
+        what = f"{command[1]} on {command[2]}" if command else "the connection" if exc.code == 18 else "a command"
+        if connection := _limited.get():
+            connection.refusals[what] = time.monotonic()
+        raise StoreRejected(f"MongoDB refused {what}: {code}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__
         advice = next((advice for part, advice in _ADVICE.items() if part in str(exc)), None)
         # The driver raises this one only if it has not sent anything: after a retry it raises the first error.
         kind = StoreUnreachable if isinstance(exc, ServerSelectionTimeoutError) else StoreUnavailable
         reasons = ", ".join(filter(None, (code, advice)))
-        raise kind(f"MongoDB is unreachable: {reasons}", code=code) from None
+        connection = _limited.get()
+        is_slow = exc.timeout and connection and kind is StoreUnavailable
+        what = f"did not answer within {connection.timeout_s:g} s" if is_slow and connection else "is unreachable"
+        raise kind(f"MongoDB {what}: {reasons}", code=code) from None
     except BSONError as exc:
         code = type(exc).__name__
         raise StoreUnavailable(f"MongoDB's answer cannot be decoded: {code}", code=code) from None
@@ -222,12 +227,6 @@ def code_of(error: Mapping[str, Any]) -> str:
     name, code = error.get("codeName"), error.get("code")
     known = name if isinstance(name, str) and _CODE_NAME.fullmatch(name) else "error"
     return f"{known} ({code})" if isinstance(code, int) else known
-
-
-def _operation(exc: BaseException) -> str:
-    """Return the method of a store in which the driver has raised an error, such as ``OverrideStore.read``."""
-    store = exc.__traceback__ and exc.__traceback__.tb_next  # the first frame is that of ``translated_errors``
-    return store.tb_frame.f_code.co_qualname if store else "an operation"
 
 
 _ADVICE = {

@@ -65,7 +65,7 @@ class DenialStore(StatisticsCollection):
     def between(
         self, since_s: float, until_s: float, *conditions: Document, where: Where | None = None, at_most: int
     ) -> list[DenialRecord]:
-        """Return the records of a period that meet the conditions, the latest first, up to ``at_most``.
+        """Return the records of a period that meet the conditions, the latest first, up to ``at_most``; all for 0.
 
         Uses the index on ``first``. MongoDB gives up after a few seconds.
         """
