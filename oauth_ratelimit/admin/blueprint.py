@@ -142,8 +142,8 @@ def _part(name: str, *, is_now: bool = True) -> Markup:
     """Return a part of a page, or the problem; in the page without ``is_now`` only if all of it is to be read now."""
     html, data = ("", {}) if not is_now and "full" not in request.args else _read(name)
     age_s = f"{max(0.0, _read_cache().app_limiter.now_s() - data['now_s']):.1f}" if data else ""
-    frame = '<div class="part" data-part="{}" data-age="{}" data-fresh="{}">{}</div>'
-    return Markup(frame).format(name, age_s, data.get("fresh_s", 0), Markup(html))
+    frame = '<div class="part" data-part="{}" data-at="{}" data-age="{}" data-fresh="{}">{}</div>'
+    return Markup(frame).format(name, data.get("now_s", 0), age_s, data.get("fresh_s", 0), Markup(html))
 
 
 def _chosen_span() -> str:

@@ -75,17 +75,25 @@ class ReadCache:
     def read_cached(
         self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float | Callable[[Answer], float]
     ) -> Answer:
-        """Return the answer to a query, or a recent one under the same key. Only one request at a time reads it."""
+        """Return the answer to a query, or a recent one under the same key. Only one request at a time reads it.
+
+        While MongoDB is unreachable or slow, the last answer is recent enough.
+        """
         with self._lock:
             reading = self._reading.setdefault(key, threading.Lock())
         if not reading.acquire(timeout=WAIT_S):
             raise StoreUnavailable("another request has been reading this for seconds")
         try:
             with self._lock:
-                end_s, answer = self._answers.get(key, (0.0, None))
+                end_s, answer = self._answers.get(key, (-1.0, None))
             if time.monotonic() < end_s:
                 return answer  # type: ignore[return-value]  # a key belongs to one query
-            fresh = self.read(query)
+            try:
+                fresh = self.read(query)
+            except StoreUnavailable:
+                if end_s < 0:
+                    raise
+                return answer  # type: ignore[return-value]  # as above
             with self._lock:
                 if len(self._answers) >= MAX_ANSWERS:
                     self._answers.clear()
@@ -105,9 +113,16 @@ class ReadCache:
             last_answer_s = self._last_answer_s
         return f"{_reason(error)}. {MEANWHILE}", last_answer_s or self.app_limiter.now_s() - lag_s
 
-    def clear(self) -> None:
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Error of the last read; None if MongoDB has answered it."""
         with self._lock:
-            self._answers.clear()
+            return self._outage and self._outage[1]
+
+    def expire(self) -> None:
+        """Have all answers read anew, because something was changed."""
+        with self._lock:
+            self._answers = {key: (0.0, answer) for key, (_, answer) in self._answers.items()}
 
     def _raise_during_outage(self) -> None:
         with self._lock:

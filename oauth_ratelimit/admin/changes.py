@@ -1,13 +1,14 @@
 """Changes through the page: what an operator sent, preview, apply and remove overrides, and what followed."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
-from oauth_ratelimit.admin.present import change_delay_s, read_case
-from oauth_ratelimit.admin.verdict import judge
+from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
+from oauth_ratelimit.admin.verdict import judge, last_runs
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text
@@ -150,15 +151,18 @@ def _value(override: Override) -> object:
 
 
 def amounts(cache: ReadCache, params: Params) -> Record:
-    """Return the limits that apply now to a client, or to everybody, at the token endpoint."""
+    """Return the limits that apply now to a client, or to everybody, at the token endpoint; first what denies most."""
     client_id = client_or_all(params)
 
     def query(context: OperatorContext) -> Record:
-        limits = limits_of(context.policies, client_id)
+        present = limits_of(context.policies, client_id)
         kinds = [kind for kind in LimitKind if client_id is None or kind is not LimitKind.USER_TOTAL]
-        return {"now_s": context.now_s, "limits": {kind: getattr(limits, kind) for kind in kinds}}
+        limits = [(kind, policy) for kind in kinds for policy in getattr(present, kind)]
+        runs = last_runs(read_minutes(cache, client_id)[1]) if client_id is not None else []
+        denied = Counter({policy: each.total for run in runs[:1] for (policy, _), each in run.denials.items()})
+        return {"now_s": context.now_s, "limits": sorted(limits, key=lambda item: -denied[item[1].name])}
 
-    return cache.read(query)
+    return cache.read_cached(("amounts", client_id), query, ttl_s=0)
 
 
 def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
@@ -211,7 +215,7 @@ def _changed(cache: ReadCache, change: Callable[[OperatorContext], Record]) -> R
     try:
         return cache.read(change)
     finally:  # a change that instances do not see was written all the same
-        cache.clear()
+        cache.expire()
 
 
 CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": remove}
@@ -229,7 +233,7 @@ def panel(cache: ReadCache, params: Params) -> Record:
             **(_outcome(cache, context, client_id, since_s) if is_recent else {}),
         }
 
-    return cache.read(query)
+    return cache.read_cached(("panel", client_id, since_s), query, ttl_s=0)
 
 
 def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, since_s: int) -> Record:

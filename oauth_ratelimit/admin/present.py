@@ -1,7 +1,7 @@
 """The present: state of the whole, verdict on all clients and on one, instances, and the changes that led there."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
@@ -19,7 +19,7 @@ from oauth_ratelimit.core.statistics import (
     ClientMinute,
     ClientTotal,
 )
-from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record
@@ -51,14 +51,19 @@ def read_status(cache: ReadCache) -> tuple[float, Status]:
 
 def state(cache: ReadCache, params: Params) -> Record:
     """Return the line at the head of every page. It can be shown without MongoDB, too."""
+    now_s, status = cache.app_limiter.now_s(), None
+    error: StoreError | None = None
     try:
         now_s, status = read_status(cache)
     except StoreError as exc:
-        text, since_s = cache.outage(exc)
-        policies = cache.app_limiter.settings.policies
-        outage = {"text": text, "since_s": since_s}
-        return {"now_s": cache.app_limiter.now_s(), "policies": policies, "status": None, "outage": outage}
-    return {"now_s": now_s, "policies": status.policies, "status": status, "outage": None}
+        error = exc
+    outage = None
+    if error := error or cache.failure:
+        text, since_s = cache.outage(error)
+        word = "unreachable" if isinstance(error, StoreUnreachable) else "does not answer"
+        outage = {"text": text, "word": word, "since_s": since_s}
+    policies = (status or cache.app_limiter.settings).policies
+    return {"now_s": now_s, "policies": policies, "status": status, "outage": outage}
 
 
 def change_delay_s(cache: ReadCache) -> float:
@@ -110,12 +115,14 @@ def is_guessed(total: ClientTotal) -> bool:
 def _denied_together(cache: ReadCache, client_id: str) -> str:
     """Return how many clients were denied while this one was; empty if it was the only one."""
     _, minutes, _ = read_minutes(cache, client_id)
-    run, *_ = last_runs(minutes)
+    runs = last_runs(minutes)
 
     def read(context: OperatorContext) -> str:
+        if not runs:
+            return ""
         clients = [
             each
-            for each in context.stores.rollups.rows(run.first_s, run.last_s + 1).clients
+            for each in context.stores.rollups.rows(runs[0].first_s, runs[0].last_s + 1).clients
             if each.client_id != OTHER_CLIENTS and each.all.offered
         ]
         count = sum(each.own.denied > 0 for each in clients)
@@ -210,7 +217,7 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
         delay_s=change_delay_s(cache),
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
-        of_users=frozenset(policy.name for each in matched for policy in each.limits.user),
+        of_users=frozenset(policy.name for each in matched for policy in (*each.limits.user, *each.limits.user_total)),
         guesses=_guesses(cache, client_id),
         is_trusted=matched[0].trusted,
         **more,  # type: ignore[arg-type]  # the fields that the caller knows
@@ -229,7 +236,10 @@ def _marks(context: OperatorContext) -> Iterator[Mark]:
     for index, change in enumerate(context.stores.heartbeats.configurations()):
         is_first = not index and not change.changes
         yield Mark(change.at_s, "") if is_first else _of_configuration(change)
-    yield from _of_instances(context.stores.heartbeats.events())
+    events = context.stores.heartbeats.events()
+    is_cut_off = any(each.kind == "reconnected" for each in events)
+    beats = context.stores.heartbeats.read(context.now_s) if is_cut_off else []
+    yield from _of_instances(events, {each.instance: each.host for each in beats})
 
 
 def _of_operators(context: OperatorContext) -> Iterator[Mark]:
@@ -253,17 +263,22 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     return Mark(change.at_s, f"{text} ({visible_name(change.instance)})", names.pop() if is_of_one else None)
 
 
-def _of_instances(events: Sequence[InstanceEvent]) -> Iterator[Mark]:
-    """Yield starts and ends of instances, those of a restart together. The first one of another version is a change."""
+def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
+    """Yield what happened to instances, to several at once together. The first one of another version is a change."""
     versions: set[str] = set()
     for (kind, version, _), group in groupby(
-        events, key=lambda each: (each.kind, each.version, each.at_s // TOGETHER_S)
+        sorted(events, key=lambda each: (each.at_s // TOGETHER_S, each.kind)),
+        key=lambda each: (each.kind, each.version, each.at_s // TOGETHER_S),
     ):
         found = list(group)
         is_new = kind == "started" and bool(versions) and version not in versions
         versions.add(version)
         who = visible_name(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
         label = f", version {visible_name(version)}" if kind == "started" else ""
+        if kind == "reconnected":
+            count = len({hosts.get(each.instance) or each.instance for each in found})
+            label = f" to MongoDB: until then they counted apart, so up to {count:,} times a limit was admitted"
+            label = label if count > 1 else " to MongoDB"
         yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new)
 
 
@@ -275,7 +290,7 @@ def overrides(cache: ReadCache, params: Params) -> Record:
         shown = history[-MAX_HISTORY:][::-1]
         return {"now_s": context.now_s, "active": context.overrides, "history": shown, "history_count": len(history)}
 
-    return cache.read(query)
+    return cache.read_cached("overrides", query, ttl_s=0)
 
 
 def instances(cache: ReadCache, params: Params) -> Record:

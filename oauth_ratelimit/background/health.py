@@ -21,6 +21,7 @@ from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, In
 from oauth_ratelimit.sync.flusher import CycleReport
 
 BEAT_INTERVAL_S = 10.0
+CUT_OFF_S = 10.0  # between two successful cycles; a longer time is noted in the history
 
 
 class Health(NamedTuple):
@@ -171,6 +172,11 @@ class HealthMonitor:
                     **self._totals,
                 )
             )
+            if self._longest_lag_s > CUT_OFF_S + settings.sync.interval_s:
+                lost_s = now_s - self._longest_lag_s
+                self._store.note_event(InstanceEvent(self.instance, lost_s, "cut off", package_version()))
+                self._store.note_event(InstanceEvent(self.instance, now_s, "reconnected", package_version()))
+                self._longest_lag_s = 0.0
             base = base or settings
             is_noted = base is self._noted or base.is_rejected
             if not is_noted and self._store.note_configuration(self.instance, values_of(base), at_s=now_s):

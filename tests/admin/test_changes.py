@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.text import override_text
 from oauth_ratelimit.core.overrides import Target
-from oauth_ratelimit.core.statistics import ClientMinute, Source
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
@@ -59,6 +59,13 @@ def test_preview_says_first_that_a_limit_does_not_change_what_is_denied_elsewher
 
     assert f"No limit of tokens changes what is {words}" == line
     assert "No limit" not in str(page.send("preview", {**DRY_RUN, "client_id": "app"}).json["lines"])
+
+
+def test_form_has_the_limit_that_denies_first(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, limits={"client": ["10/minute", "600/hour"]})
+    assert page.part("amounts", id="app").startswith("client-60s")
+    record(mongo_uri, [replace(storm(1), denials={("client-3600s", "x", "denied"): Denials(9, 1, 2, 600, 3600)})])
+    assert page.part("amounts", fresh=True, id="app").startswith("client-3600s")
 
 
 def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:

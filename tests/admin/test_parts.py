@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +18,9 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
 from tests.admin.conftest import LIMIT, Page, minute, record
@@ -72,7 +74,9 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
     assert "&lt;b&gt;app" in html and "<b>app" not in html
     assert "quiet-one" not in html, "tables come after the verdict"
     assert "quiet-one" in page.get("", full="1").text
-    assert re.search(r'data-part="state" data-age="[0-4]\.', html), "each part has the age of its data"
+    assert re.search(r'data-part="state" data-at="\d{10}\.\d+" data-age="[0-4]\.', html), (
+        "each part has the time of its data and their age"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,31 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     assert since[0] in cut_off_page.get("part/state").text
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StoreUnreachable("MongoDB is unreachable"), "⚠ MongoDB unreachable since"),
+        (StoreUnavailable("MongoDB did not answer within 2 s"), "⚠ MongoDB cannot be read by this page"),
+    ],
+    ids=["gone", "slow"],
+)
+def test_page_opened_without_mongodb_shows_what_was_read_before_with_its_time(
+    page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, error: StoreUnavailable, words: str
+) -> None:
+    record(mongo_uri, [lately("app", denied=30)])
+    names = ("verdict", "clients", "client", "panel", "amounts", "overrides")
+    params = {"id": "app", "decision": "7" * 16}
+    before = {name: page.part(name, **params) for name in ("state", *names)}
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 99))
+    monkeypatch.setattr(app_limiter_of(page.app), "context", Mock(side_effect=error))
+
+    assert {name: before[name] for name in names} == {name: page.part(name, **params) for name in names}
+    state = page.part("state")
+    assert words in state and str(error) in state and "instances" in state
+    assert state.count("as of") == 1 + state.count("as of the time beside it"), "of the last read"
+    assert str(error) in page.part("day", **params), "was not read before"
+
+
 def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise StoreRejected("MongoDB refused: not authorized")
@@ -155,6 +184,20 @@ def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter
     assert "At its limit now: 10 hits; allowed: client: 10/hour." in page.part("client", id="app")
     assert "Next request: denied: over client" in page.part("limits", id="app")
     assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now$", page.part("users", id="app"))
+
+
+def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(page: Page, mongo_uri: str) -> None:
+    now_s = int(time.time()) // 60 * 60
+    with closing(Connection(mongo_uri)) as connection:
+        store = HeartbeatStore(connection)
+        for name, host in (("a:1", "h"), ("a:2", "h"), ("b:1", None)):
+            store.put(Heartbeat(name, now_s, now_s, "1", "enforce", 1.0, host=host))
+            store.note_event(InstanceEvent(name, now_s - 500, "cut off", "1"))
+            store.note_event(InstanceEvent(name, now_s - 300, "reconnected", "1"))
+    marks = {mark["at_s"]: mark["text"] for mark in page.traffic()["marks"]}
+
+    assert "3 instances cut off" == marks[now_s - 500]
+    assert "until then they counted apart, so up to 2 times a limit was admitted" in marks[now_s - 300], "two hosts"
 
 
 def test_instances_have_mode_limits_and_changes(page: Page) -> None:

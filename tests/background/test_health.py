@@ -71,6 +71,24 @@ def test_lag_is_the_longest_since_the_last_heartbeat(
     assert [4.0, 2.0] == lags_s
 
 
+def test_time_without_mongodb_is_in_the_history_of_instances(
+    limiter: Limiter, store: Mock, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = Clock()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=elapsed))
+    monitor = HealthMonitor(limiter, store)
+    for gap_s in (9.0, 100.0, 1.0):
+        elapsed.advance(gap_s)
+        clock.advance(gap_s)
+        monitor.sync()
+        monitor.beat(override_count=0)
+        clock.advance(BEAT_INTERVAL_S)
+    events = [call.args[0] for call in store.note_event.call_args_list]
+
+    assert ["started", "cut off", "reconnected"] == [each.kind for each in events]
+    assert 100.0 == events[2].at_s - events[1].at_s
+
+
 def test_heartbeat_is_stored_every_ten_seconds(monitor: HealthMonitor, store: Mock, clock: Clock) -> None:
     """A clock that is set back does not stop it."""
     started_s = clock()

@@ -37,7 +37,7 @@ function showEmpty() {
   document.body.classList.toggle("is-empty", problems.size > 0 && ![...seen.keys()].some((name) => name !== "state"));
 }
 
-// Blocks by name: { at: time of the shown data by performance.now(), freshS: how long such data may be kept }
+// Blocks by name: { at: time of the shown data by performance.now(), readAt: the same by the servers' clocks, freshS: how long such data may be kept }
 const seen = new Map();
 
 setInterval(() => {
@@ -115,15 +115,14 @@ async function refreshPart(element) {
 // Shows a part, unless the shown one is newer: each process keeps its answers, and an answer may be late.
 // A problem that it consists of, or holds, goes to the top.
 function show(element, part, begunAt) {
-  const { part: name, age, fresh } = part.dataset;
+  const { part: name, at: readAt, age, fresh } = part.dataset;
   const problem = part.querySelector(".problem");
   setProblem(name, problem ? problem.textContent : "");
   problem?.remove();
   if (age === "") return;
-  const at = begunAt - age * 1000;
   const before = seen.get(name);
-  if (before?.address === shown && at < before.at - 500) return;
-  seen.set(name, { at, freshS: Number(fresh), element, address: shown });
+  if (before?.address === shown && Number(readAt) < before.readAt) return;
+  seen.set(name, { at: begunAt - age * 1000, readAt: Number(readAt), freshS: Number(fresh), element, address: shown });
   showEmpty();
   if (part !== element) replace(element, part);
   if (name === "traffic") import("./chart.js").then(({ showCharts }) => showCharts(JSON.parse(element.firstElementChild.dataset.content)));

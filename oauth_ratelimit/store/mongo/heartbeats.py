@@ -59,11 +59,11 @@ class Heartbeat(NamedTuple):
 
 
 class InstanceEvent(NamedTuple):
-    """Start or end of an instance, with the version of this package. One that is killed has no end."""
+    """Start or end of an instance, or of its time without MongoDB; one that is killed has no end."""
 
     instance: str
     at_s: float
-    kind: Literal["started", "ended"]
+    kind: Literal["started", "ended", "cut off", "reconnected"]
     version: str
 
 
