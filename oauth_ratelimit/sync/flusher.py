@@ -22,7 +22,6 @@ from oauth_ratelimit.process.yielding import collect_young_garbage
 from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable, prunable_of
-from oauth_ratelimit.sync.reading import reads_first
 from oauth_ratelimit.sync.replica import Replica
 from oauth_ratelimit.sync.replica_table import ReplicaTable
 
@@ -138,11 +137,7 @@ class Flusher:
             return True
         if document.is_stale and not replica.goes_by_mark(now_s):
             return True
-        if is_urgent and reads_first(
-            replica.used_ratio(now_s),
-            writer_count=replica.writer_count,
-            instance_count=replica.known_writer_count,
-        ):
+        if is_urgent and replica.writer_count > 1:  # one read gives both their hits and the version
             return True
         if document.version is not None:
             return False

@@ -11,7 +11,7 @@ from oauth_ratelimit.core.tier import Content, Tier
 
 AGAIN_RATIO = 1 / 5  # of a limit: from there on a key is read once more after its requests
 FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
-ROOM_SHARE = 2 / 5  # of the room: a key is read when others have probably used it up
+ROOM_SHARE = 4 / 5  # of the room: a key is read when others have probably used it up
 RATE_MARGIN = 2.0  # hits of clients come in bursts: the next ones may come faster than those before
 READS_PER_HIT = 10.0  # of all instances together, at most
 SHORTEST_BURST_S = 0.5  # hits that came in less time say little about the rate
@@ -47,7 +47,7 @@ def read_gap_s(
     if content.estimate < FILLING_RATIO * tier.limit:
         return gap_s
     rate = max(hit_rate(tier, content), found_rate)
-    if not _opens_after_s(tier, content):
+    if (quiet_s <= 0.0 or found_rate > 0.0) and not _opens_after_s(tier, content):
         rate = max(rate, QUIET_HITS / max(quiet_s, FIRST_QUIET_S))  # a burst may have begun, at any rate
     if instance_count > 1 and not any(content.past):
         writer_count = max(writer_count, 2)  # the others may not have come to it yet
@@ -77,8 +77,8 @@ def hit_rate(tier: Tier, content: Content) -> float:
 
 
 def found_rate(hits: int, passed_s: float) -> float:
-    """Return the hits per second of others that a read has found since it was last known. A lone one counts half."""
-    return (hits - 1 / 2) / passed_s if hits > 0 and passed_s > 0.0 else 0.0
+    """Return the hits per second of others to expect after a read has found some. A lone one counts half."""
+    return RATE_MARGIN * (hits - 1 / 2) / passed_s if hits > 0 and passed_s > 0.0 else 0.0
 
 
 def filled_after_s(tier: Tier, content: Content, rate: float) -> float:
@@ -99,14 +99,6 @@ def filled_after_s(tier: Tier, content: Content, rate: float) -> float:
         room += fading * length_s
         begin_s, length_s = end_s, float(tier.frame_s)
     return inf
-
-
-def reads_first(used_ratio: float, *, writer_count: int, instance_count: int) -> bool:
-    """Return whether an urgent key is read before it is written, because others have probably written it.
-
-    One read gives both their hits and the version.
-    """
-    return writer_count > 1 or (instance_count > 1 and used_ratio >= FILLING_RATIO)
 
 
 def is_overdue(passed_s: float, *, shortest_window_s: int, horizon_s: int, is_far: bool) -> bool:
