@@ -170,7 +170,7 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("what-if",), "Missing option '--limit'"),
         (("what-if", "--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),
         (("what-if", "--limit", "10/minute", "--last", "0s"), "is out of range"),
-        (("limit", "set", "app", *WHY), "Missing option '--limit'"),
+        (("limit", "set", "app", "--kind", "user", *WHY), "Missing option '--limit'"),
         (("reset", "app", "--client", "app"), "name CLIENT once, as an argument or with --client"),
         (("trust", "add", *WHY), "name a CLIENT"),
         (("forget-tokens", ""), "name a CLIENT"),

@@ -70,7 +70,7 @@ def test_example_in_an_error_can_be_pasted(section: Section, name: str, monkeypa
             'in quotes it is text: "12345"; for example trusted_clients: [our-own-app] (line 3)',
         ),
         ("canary: {salt: true}\n", 'canary.salt: got true, allowed: text; in quotes it is text: "true"; for'),
-        ("limits: {12: []}\n", "limits.12: unknown key, allowed: client, user, client_total (line 1)"),
+        ("limits: {12: []}\n", "limits.12: unknown key, allowed: client, user, client_total, user_total (line 1)"),
         ("limits:\n  user:\n    - limit: 5\n", "limits.user[0].window: missing; for example window: 60s (line 3)"),
         (
             "store:\n  uri: ${MONGO_URI}\n",

@@ -60,6 +60,7 @@ LIMITS = st.builds(  # mostly one policy and nothing else, which takes a short c
     tiers("client", counts=(1, 1, 1, 2, 3, 0)),
     tiers("user", counts=(1, 1, 1, 2, 3, 0)),
     tiers("total", counts=(0, 0, 0, 1, 2)),
+    tiers("user_total", counts=(0, 0, 0, 1, 2)),
 )
 POLICY_SETS = st.builds(
     lambda **values: PolicySet(**values),  # of a named tuple it would choose the other fields, too

@@ -26,9 +26,10 @@ class Expected:
     answers: Sequence[tuple[Mapping[Policy | None, int], Fraction | float]]
 
     def agrees(self, decision: Decision) -> bool:
-        policy, *_ = decision.described()
         return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
-            remaining.get(policy) == decision.remaining and _is_rounded(decision.retry_after_s, delay_s)
+            (decision.policy, decision.remaining)
+            in {(policy and policy.name, left) for policy, left in remaining.items()}
+            and _is_rounded(decision.retry_after_s, delay_s)
             for remaining, delay_s in self.answers
         )
 
@@ -97,7 +98,10 @@ class ReferenceLimiter:
         limits, now = policies.limits, Fraction(now_s)
         own = self._of((client_id, username, "own"), limits.client if username is None else limits.user, policies.mode)
         total = self._of((client_id, None, "total"), limits.client_total, policies.mode)
-        series = () if policies.trusted else (*own, *total)
+        through_all = self._of(
+            ("*", username, "user_total"), () if username is None else limits.user_total, policies.mode
+        )
+        series = () if policies.trusted else (*own, *total, *through_all)
         over = [one for one in series if one.is_over(now, cost)]
         denied = any(one.is_enforced for one in over)
         admitting = [] if over and denied else [one for one in series if one.is_enforced]

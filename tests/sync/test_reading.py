@@ -56,9 +56,7 @@ def test_rate_is_twice_that_around_a_hit_in_a_burst() -> None:
     assert pytest.approx(2 * 3 / 2) == reading.hit_rate(*a_filling(current=4, left_s=4.0))
 
 
-@pytest.mark.parametrize(
-    ("hits", "passed_s", "expected"), [(0, 2.0, 0.0), (1, 2.0, 0.5), (5, 2.0, 4.5), (5, 0.0, 0.0)]
-)
+@pytest.mark.parametrize(("hits", "passed_s", "expected"), [(0, 2.0, 0.0), (1, 2.0, 0.5), (5, 2.0, 4.5), (5, 0.0, 0.0)])
 def test_rate_that_a_read_has_found(hits: int, passed_s: float, expected: float) -> None:
     assert expected == reading.found_rate(hits, passed_s)
 
