@@ -19,6 +19,7 @@ from oauth_ratelimit.operations.format import (
     origin_text,
     percent_text,
     policy_text,
+    short,
 )
 
 MAX_OFFSET_MIN = 14 * 60  # of any zone
@@ -31,6 +32,7 @@ class Texts:
     counted = staticmethod(counted)
     duration = staticmethod(duration)
     name = staticmethod(visible_name)
+    short = staticmethod(short)
     rate = staticmethod(rate_text)
     limit = staticmethod(limit_text)
     origin = staticmethod(origin_text)
@@ -68,8 +70,8 @@ class Texts:
 
 
 def client_name(client_id: str) -> str:
-    """Return a client id with its invisible characters escaped."""
-    return "all others" if client_id == OTHER_CLIENTS else visible_name(client_id)
+    """Return a client id for a legend."""
+    return "all others" if client_id == OTHER_CLIENTS else short(client_id)
 
 
 def override_text(override: Override) -> str:

@@ -44,6 +44,7 @@ RULE = (
 )
 NOTHING = "Nothing to do."
 FULL = "In the last full minute"
+FOR_ALL_USERS = "Raise, Trust and Dry run would change it for all users of the client."
 TOO_LOW = "the limit may be too low for it."
 
 Kind = Literal["denied", "changed", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
@@ -180,12 +181,12 @@ def _guessed(case: Case, run: Run) -> tuple[str, str, str] | None:
     if not all(grant.startswith(GUARD) for _, grant in run.denials):
         return None
     found = " and ".join(names_text([short(each) for each in case.guesses], at_most=MAX_NAMED))
-    subject = f"Guesses under {short(case.client_id)} are denied{f' ({found})' if found else ''}."
+    verb = "are" if run.is_real else "would be"
+    subject = f"Guesses under {short(case.client_id)} {verb} denied{f' ({found})' if found else ''}."
     own, client = _total(_last_minute(case)), short(case.client_id)
-    why = (
-        "Somebody tries passwords or secrets under this id; it need not be this client. In the last full minute "
-        f"{f'{own.denied:,}' if own.denied else 'none'} of its own {counted(own.offered, 'request')} was denied."
-    )
+    why = "Somebody tries passwords or secrets under this id; it need not be this client."
+    if own.offered and not own.denied:
+        why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
     action = (
         f"Nothing to do, unless its owner has changed a secret lately: denials {client} --where guard names addresses, "
     )
@@ -206,11 +207,11 @@ def _users(case: Case, run: Run) -> tuple[str, str, str] | None:
     subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}); {others:,} "
     subject += f"{'other is' if others == 1 else 'others are'} not." if run.is_real else "would not."
     denied, offered = sum(each.over for each in over.values()), sum(each.offered for each in over.values())
-    why = f"Only their own requests count: {denied:,} of their {counted(offered, 'request')} were over the limit."
+    why = f"{names} sent {counted(offered, 'request')}, {denied:,} of them over the limit."
     return (
         subject,
         why,
-        "Look at these users first: Raise, Trust and Dry run would change it for all users of the client.",
+        f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL_USERS}",
     )
 
 
@@ -352,11 +353,13 @@ def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
 
 def _share_text(case: Case, run: Run) -> str:
     minutes = _last_minute(case)
-    total = _total(minutes, of_guard=all(grant.startswith(GUARD) for _, grant in run.denials))
+    of_guard = all(grant.startswith(GUARD) for _, grant in run.denials)
+    total = _total(minutes, of_guard=of_guard)
     offered, over = total.offered, total.denied if run.is_real else total.would_deny
     if not over:
         return ""
-    found = f"all {counted(over, 'request')}" if over == offered else f"{over:,} of {counted(offered, 'request')}"
+    requests = counted(offered, "attempt" if of_guard else "request")
+    found = f"all {requests}" if over == offered else f"{over:,} of {requests}"
     would = "were denied" if run.is_real else "would have been denied"
     last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
     full_s = full_minute(case.now_s)
@@ -422,15 +425,17 @@ def judge_all(
     The name of the worst one follows the lead, or of the one that was denied last: ``together`` says how many were.
     ``total`` has the requests of all in the time that ``when`` says.
     """
-    clients, would = counted(active_count, "client"), over_count - denied_count
+    clients, would = counted(active_count, "client"), max(0, over_count - denied_count)
     kind: Kind = "denied" if denied_count else "dry-run" if would else "near" if guessed_count else "ok"
     kind = kind if active_count or kind != "ok" else "idle"
     who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
     reused = f"; {counted(total.reused, 'request')} over a limit got their token again" if total.reused else ""
+    guard = f"The guard {'would deny' if worst and worst.kind == 'dry-run' else 'denies'} guesses under"
+    guard += f" {counted(guessed_count, 'client')}"
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
-        "near": f"No client is denied. The guard denies guesses under {counted(guessed_count, 'client')}",
+        "near": f"No client is denied. {guard}",
         "ok": f"Nobody is denied among {clients} with requests in the last minute{reused}",
         "idle": "No requests are recorded in the last minute",
     }[kind]
@@ -449,9 +454,7 @@ def judge_all(
         if denied_count > 1
         else "",
         f"{would:,} more would be, in a dry run." if denied_count and would else "",
-        f"The guard denies guesses under {counted(guessed_count, 'client')}."
-        if guessed_count and kind != "near"
-        else "",
+        f"{guard}." if guessed_count and kind != "near" else "",
         f"The worst: {worst.lead}" if count > 1 else worst.lead,
     ]
     return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
