@@ -1,6 +1,5 @@
 """The present: state of the whole, verdict on all clients and on one, instances, and the changes that led there."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -21,11 +20,11 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.explain import guesses_under
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
-from oauth_ratelimit.store.mongo.denials import of_client
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import Present
 
@@ -89,7 +88,10 @@ def verdict(cache: ReadCache, params: Params) -> Record:
     now_s, present = read_present(cache)
     guessed = [each for each in present.over if is_guessed(each)]
     denied_guessed = sum(each.client_id in present.denied for each in guessed)
-    ranks = [(each.client_id not in present.denied, severity(each), each.client_id) for each in present.over]
+    ranks = [
+        (each.client_id not in present.denied or each in guessed, severity(each), each.client_id)
+        for each in present.over
+    ]
     worst = min(ranks)[-1] if ranks else cache.read_cached("last-denied", _last_denied, ttl_s=NOW_TTL_S)
     on_worst = judge(read_case(cache, worst)) if worst else None
     if not ranks and on_worst and on_worst.kind != "recovered":
@@ -126,9 +128,7 @@ def _denied_together(cache: ReadCache, client_id: str) -> str:
             if each.client_id != OTHER_CLIENTS and each.all.offered
         ]
         count = sum(each.own.denied > 0 for each in clients)
-        of_all = (
-            f"all {count:,} clients" if count == len(clients) else f"{count:,} of {counted(len(clients), 'client')}"
-        )
+        of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
         return of_all if count > 1 else ""
 
     return cache.read_cached(("together", client_id), read, ttl_s=NOW_TTL_S)
@@ -139,21 +139,6 @@ def _last_denied(context: OperatorContext) -> str | None:
     found = context.stores.denials.between(context.now_s - HOUR_S, context.now_s, at_most=MAX_RECORDS)
     denials = (each.denial for each in found if each.denial.where is not Where.GUARD)
     return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
-
-
-def _guesses(cache: ReadCache, client_id: str) -> list[str]:
-    """Return the addresses and names of guesses under an id that the guard has denied lately, most first."""
-
-    def read(context: OperatorContext) -> list[str]:
-        span, conditions = (context.now_s - HOUR_S, context.now_s), of_client(client_id)
-        found = context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS)
-        counts = Counter[str]()
-        for each in found:
-            address, _, name = (each.denial.username or "").partition(" ")
-            counts[f"{name} from {address}" if name else address] += each.request_count
-        return [name for name, _ in counts.most_common()]
-
-    return cache.read_cached(("guesses", client_id), read, ttl_s=NOW_TTL_S)
 
 
 def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMinute], bool]:
@@ -218,7 +203,9 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
         of_users=frozenset(policy.name for each in matched for policy in (*each.limits.user, *each.limits.user_total)),
-        guesses=_guesses(cache, client_id),
+        guesses=cache.read_cached(
+            ("guesses", client_id), lambda context: guesses_under(context, client_id), ttl_s=NOW_TTL_S
+        ),
         is_trusted=matched[0].trusted,
         **more,  # type: ignore[arg-type]  # the fields that the caller knows
     )

@@ -44,6 +44,10 @@ RULE = (
 )
 NOTHING = "Nothing to do."
 FULL = "In the last full minute"
+NO_GUESSES = (
+    "Nothing to do, unless its owner has changed a secret lately. No limit of tokens changes it: "
+    "guard.trusted_addresses lets an address in, denials {client} --where guard lists them."
+)
 FOR_ALL_USERS = "Raise, Trust and Dry run would change it for all users of the client."
 TOO_LOW = "the limit may be too low for it."
 
@@ -183,14 +187,11 @@ def _guessed(case: Case, run: Run) -> tuple[str, str, str] | None:
     found = " and ".join(names_text([short(each) for each in case.guesses], at_most=MAX_NAMED))
     verb = "are" if run.is_real else "would be"
     subject = f"Guesses under {short(case.client_id)} {verb} denied{f' ({found})' if found else ''}."
-    own, client = _total(_last_minute(case)), short(case.client_id)
+    own = _total(_last_minute(case))
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    action = (
-        f"Nothing to do, unless its owner has changed a secret lately: denials {client} --where guard names addresses, "
-    )
-    return subject, why, f"{action}guard.trusted_addresses lets one in. No limit of tokens changes it."
+    return subject, why, NO_GUESSES.format(client=short(case.client_id))
 
 
 def _users(case: Case, run: Run) -> tuple[str, str, str] | None:
@@ -208,11 +209,7 @@ def _users(case: Case, run: Run) -> tuple[str, str, str] | None:
     subject += f"{'other is' if others == 1 else 'others are'} not." if run.is_real else "would not."
     denied, offered = sum(each.over for each in over.values()), sum(each.offered for each in over.values())
     why = f"{names} sent {counted(offered, 'request')}, {denied:,} of them over the limit."
-    return (
-        subject,
-        why,
-        f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL_USERS}",
-    )
+    return subject, why, f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL_USERS}"
 
 
 def _changed(case: Case, run: Run, change: Mark) -> Verdict:
@@ -276,13 +273,10 @@ def _total(minutes: Iterable[ClientMinute], *, of_guard: bool = False) -> Tally:
 def _last_minute(case: Case) -> list[ClientMinute]:
     """Return the last full minute, or what came since if only then requests were over a limit."""
     full_s = full_minute(case.now_s)
-    full, since = ([each for each in case.minutes if each.minute_s in span] for span in ((full_s,), _after(full_s)))
+    full = [each for each in case.minutes if each.minute_s == full_s]
+    since = [each for each in case.minutes if each.minute_s > full_s]
     is_over = [any(tally.over for each in part for tally in each.tallies.values()) for part in (full, since)]
     return since if is_over == [False, True] else full
-
-
-def _after(full_s: int) -> Sequence[int]:
-    return range(full_s + MINUTE_S, sys.maxsize, MINUTE_S)
 
 
 def _limits_text(run: Run) -> str:
@@ -450,9 +444,7 @@ def judge_all(
         lead = worst.subject[:-1] if worst.subject and count == 1 else lead
         lead += f", {'the worst ' if count > 1 else ''}since {worst.since}"
     details = [
-        f"{when} {total.denied:,} of {counted(total.offered, 'request')} of all were denied."
-        if denied_count > 1
-        else "",
+        f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
         f"{would:,} more would be, in a dry run." if denied_count and would else "",
         f"{guard}." if guessed_count and kind != "near" else "",
         f"The worst: {worst.lead}" if count > 1 else worst.lead,

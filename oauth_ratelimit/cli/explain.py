@@ -28,7 +28,7 @@ from oauth_ratelimit.core.spelling import folded
 from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import counted, duration, limit_text, next_text, origin_text, short, utc_time
 from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.operations.summary import names_text
@@ -48,8 +48,8 @@ LIMIT_COLUMNS = [
     Number("reset in", lambda limit: None if limit["reset_after_s"] is None else duration(limit["reset_after_s"])),
 ]
 GUARDED = (
-    "In the last hour the guard has denied this client, apart from these limits: see denials {client} --where guard. "
-    "guard.trusted_addresses lets an address in; reset does not."
+    "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
+    "See denials {client} --where guard. guard.trusted_addresses lets an address in; reset does not."
 )
 USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
 MAX_NAMED = 5
@@ -162,7 +162,7 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
     """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
         return
-    name, since_s, until_s = visible(client_id), context.now_s - HOUR_S, context.now_s
+    name, since_s = visible(client_id), context.now_s - HOUR_S
     with suppress(StoreError):  # a missing hint must not fail the command
         if username is None:
             users = ClientSum.of(client_id, context.minutes(since_s, client_id, parts=("users",))).users.values()
@@ -171,9 +171,10 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
             if texts:
                 named = ", ".join(names_text(texts, at_most=MAX_NAMED))
                 yield USERS.format(users=named, client=name, first=visible(over[0].username))
-        conditions = of_client(client_id)
-        if context.stores.denials.between(since_s, until_s, conditions, where=Where.GUARD, at_most=1):
-            yield GUARDED.format(client=name)
+        if guesses := guesses_under(context, client_id):
+            yield GUARDED.format(
+                client=name, guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED))
+            )
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
@@ -186,7 +187,8 @@ def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> 
     if as_json:
         print_json(data)
         return
-    print_facts([(name.replace("_", " "), value) for name, value in data.items()])
+    facts = {**data, "limit": limit_text(data)}
+    print_facts([(name.replace("_", " "), facts[name]) for name in facts if name not in ("policy", "window_s")])
 
 
 def period(since: str | None, until: str | None, *, now_s: float) -> tuple[float, float]:

@@ -1,22 +1,27 @@
 """Explanation of a decision: everything that decides about one client and user at one endpoint."""
 
+from collections import Counter
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, OnLimit
+from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.rules import total_scope, user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.mongo.denials import of_client
 
 REUSED = "gets the token that the client has, is denied only if there is none that fits (on_limit: reuse)"
 WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
+MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
 
 
@@ -25,6 +30,16 @@ def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[Lim
     stored, kind = storable_name(client_id), LimitKind.CLIENT if username is None else LimitKind.USER
     keys = {kind: Key(stored, username, scope), LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope(scope))}
     return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
+
+
+def guesses_under(context: OperatorContext, client_id: str) -> list[str]:
+    """Return who guessed passwords or secrets under an id and was denied in the last hour, most first: with address."""
+    span, conditions = (context.now_s - HOUR_S, context.now_s), of_client(client_id)
+    counts = Counter[str]()
+    for each in context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS):
+        address, _, name = (each.denial.username or "").partition(" ")
+        counts[f"{name} from {address}" if name else address] += each.request_count
+    return [name for name, _ in counts.most_common()]
 
 
 class LimitExplanation:

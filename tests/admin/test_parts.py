@@ -41,9 +41,7 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(still: No
     later = page.part("verdict", fresh=True)
 
     assert re.search(r"2 of 3 clients are denied now, the worst since \S+ UTC: partner\.", later)
-    assert re.search(
-        r"Since \S+ UTC 210 of 10,110 requests of all were denied\. 1 more would be, in a dry run\.", later
-    )
+    assert re.search(r"Since \S+ UTC 210 of all 10,110 requests were denied\. 1 more would be, in a dry run\.", later)
     assert re.search(r"The worst: Denied since .* Since \S+ UTC all 30 requests were denied", later)
     assert "UTC all 900 requests would have been denied" in page.part("client", id="dry")
 
@@ -64,6 +62,14 @@ def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
     (line,) = page.traffic(span="15m")["charts"]["denied"]
     assert "app" == line["label"]
     assert 551.0 in line["values"][-2:], "a minute may end meanwhile"
+
+
+def test_guesses_do_not_hide_what_a_dry_run_would_deny(still: None, page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [lately("portal", "guard:user", denied=99), lately("dry", allowed=9, would_deny=2)])
+    text = page.part("verdict")
+
+    assert re.search(r"Nobody is denied\. 1 of 2 clients would be, in a dry run, since \S+ UTC: dry\.", text)
+    assert "guesses under 1 client." in text
 
 
 def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str) -> None:

@@ -296,7 +296,7 @@ def test_verdict_on_all_clients_does_not_pass_off_the_worst_one_as_all() -> None
         "denied", "Denied since X.", "Look.", details=["In the last full minute all 9 were denied."], since="X"
     )
     all_of_them = judge_all(9, 9, 9, worst, total=Tally(10, 90))
-    assert ["In the last full minute 90 of 100 requests of all were denied.", "The worst: Denied since X."] == list(
+    assert ["In the last full minute 90 of all 100 requests were denied.", "The worst: Denied since X."] == list(
         filter(None, all_of_them.details)
     )[:2]
     recovered = judge_all(9, 0, 0, HELPED, together="all 9 clients")

@@ -46,7 +46,10 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         (each["username"], each["request_count"]) for each in terminal.data("denials", "app", "alice")
     }
     assert ["guard"] == [each["where"] for each in terminal.data("denials", "--where", "guard", *RANGE)]
-    assert "the guard has denied this client, apart from these limits" in terminal.run("explain", "app").stderr
+    assert (
+        "apart from these limits: alice from 192.0.2.7. See denials app --where guard."
+        in terminal.run("explain", "app").stderr
+    )
     assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
     short = terminal.run("denials", "-n", "2")
     more = "Only the last 2. More: -n, a shorter time, or --format csv, which has all.\n"

@@ -102,7 +102,13 @@ def test_denial_is_found_by_its_id_even_if_copied_with_spaces_and_capitals(termi
 
     assert expected.items() <= data.items()
     assert data["first_at"] == data["last_at"]
-    for fact in ("limit  7", "username  alice", "scope  grant:refresh_token", "trace id  4bf92f", "canary  no"):
+    for fact in (
+        "limit  user: 7/hour",
+        "username  alice",
+        "scope  grant:refresh_token",
+        "trace id  4bf92f",
+        "canary  no",
+    ):
         name, value = fact.split("  ")
         assert f"{name.ljust(16)}  {value}\n" in text
 

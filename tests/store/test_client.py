@@ -9,7 +9,7 @@ import pytest
 from oauth_ratelimit import StoreUnavailable
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, translated_errors
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.store.mongo.migrations import Migrations
@@ -105,3 +105,13 @@ def test_unreachable_database_raises_store_unavailable_in_time() -> None:
             with pytest.raises(StoreUnavailable), connection.time_limit(0.0):
                 overrides.revision()
         assert time.monotonic() - began_s < 20 * 0.05  # after a deadline no call waits
+
+
+def test_slow_database_is_told_from_an_unreachable_one(mongo_uri: str) -> None:
+    uri = f"{mongo_uri.partition('?')[0]}?directConnection=true"
+    with closing(Connection(uri, timeout_s=0.3)) as connection:
+        collection = connection.collection(STATISTICS)
+        collection.insert_one({"_id": "slow"})
+        expected = r"^MongoDB did not answer within 0\.3 s: NetworkTimeout$"
+        with pytest.raises(StoreUnavailable, match=expected), translated_errors():
+            collection.find_one({"$where": "sleep(900) || true"})

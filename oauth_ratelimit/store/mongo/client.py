@@ -47,6 +47,7 @@ _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
 _SERVERS = re.compile(rf"mongodb(\+srv)?://([^@/?]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)([/?][^@]*)?", re.ASCII)
 
 _COMMAND = re.compile(r'to execute command \{ (\w+): "([\w.-]{1,120})"')
+_TIMEOUT = re.compile(r"(?:socketTimeoutMS|timeoutMS): ([0-9.]+)ms")  # what the driver had waited
 _CODE_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
 
 _limited: ContextVar["Connection | None"] = ContextVar("_limited", default=None)  # set inside its time limit
@@ -213,9 +214,8 @@ def translated_errors() -> Iterator[None]:
         # The driver raises this one only if it has not sent anything: after a retry it raises the first error.
         kind = StoreUnreachable if isinstance(exc, ServerSelectionTimeoutError) else StoreUnavailable
         reasons = ", ".join(filter(None, (code, advice)))
-        connection = _limited.get()
-        is_slow = exc.timeout and connection and kind is StoreUnavailable
-        what = f"did not answer within {connection.timeout_s:g} s" if is_slow and connection else "is unreachable"
+        found = _TIMEOUT.search(str(exc)) if exc.timeout and kind is StoreUnavailable else None
+        what = f"did not answer within {float(found[1]) / 1000:g} s" if found else "is unreachable"
         raise kind(f"MongoDB {what}: {reasons}", code=code) from None
     except BSONError as exc:
         code = type(exc).__name__
