@@ -8,7 +8,7 @@ from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
 from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
-from oauth_ratelimit.admin.verdict import judge, last_runs
+from oauth_ratelimit.admin.verdict import judge, last_runs, source_text
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text
@@ -17,7 +17,7 @@ from oauth_ratelimit.core.key import logged_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, LimitKind, Limits, OnLimit
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS
+from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, NOT_TOKEN
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
@@ -160,7 +160,13 @@ def amounts(cache: ReadCache, params: Params) -> Record:
         limits = [(kind, policy) for kind in kinds for policy in getattr(present, kind)]
         runs = last_runs(read_minutes(cache, client_id)[1]) if client_id is not None else []
         denied = Counter({policy: each.total for run in runs[:1] for (policy, _), each in run.denials.items()})
-        return {"now_s": context.now_s, "limits": sorted(limits, key=lambda item: -denied[item[1].name])}
+        elsewhere = sorted({grant for run in runs[:1] for _, grant in run.denials})
+        elsewhere = elsewhere if all(each.startswith(NOT_TOKEN) for each in elsewhere) else []
+        return {
+            "now_s": context.now_s,
+            "limits": sorted(limits, key=lambda item: -denied[item[1].name]),
+            "elsewhere": list(map(source_text, elsewhere)),
+        }
 
     return cache.read_cached(("amounts", client_id), query, ttl_s=0)
 

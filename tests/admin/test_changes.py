@@ -58,6 +58,7 @@ def test_preview_says_first_that_a_limit_does_not_change_what_is_denied_elsewher
     line, *_ = page.send("preview", TOTAL).json["lines"]
 
     assert f"No limit of tokens changes what is {words}" == line
+    assert "None of these limits changes what was denied last: " in page.part("amounts", id="app")
     assert "No limit" not in str(page.send("preview", {**DRY_RUN, "client_id": "app"}).json["lines"])
 
 
@@ -65,7 +66,7 @@ def test_form_has_the_limit_that_denies_first(open_page: Callable[..., Page], mo
     page = open_page(store={"uri": mongo_uri}, limits={"client": ["10/minute", "600/hour"]})
     assert page.part("amounts", id="app").startswith("client-60s")
     record(mongo_uri, [replace(storm(1), denials={("client-3600s", "x", "denied"): Denials(9, 1, 2, 600, 3600)})])
-    assert page.part("amounts", fresh=True, id="app").startswith("client-3600s")
+    assert page.part("amounts", fresh=True, id="app").startswith("client-3600s"), "and no other words before it"
 
 
 def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:

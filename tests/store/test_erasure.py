@@ -145,7 +145,7 @@ def test_erase_finds_tokens_that_other_sites_have_asked_for(records: Records) ->
         _, held = limiter.hold("app", ALICE, is_cross_site=True)
         limiter.confirm(held)
 
-    assert 1 == records.terminal.data("erase", ALICE)["removed"]["counters"]
+    assert 1 == records.terminal.data("erase", "--user", ALICE, "--yes")["removed"]["counters"]
 
 
 def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
