@@ -172,7 +172,7 @@ class HealthMonitor:
                     **self._totals,
                 )
             )
-            if self._longest_lag_s > CUT_OFF_S + settings.sync.interval_s:
+            if self._reported and self._longest_lag_s > CUT_OFF_S + settings.sync.interval_s:  # not at its start
                 lost_s = now_s - self._longest_lag_s
                 self._store.note_event(InstanceEvent(self.instance, lost_s, "cut off", package_version()))
                 self._store.note_event(InstanceEvent(self.instance, now_s, "reconnected", package_version()))
