@@ -104,15 +104,20 @@ class MethodHook:
 
 
 class HookedMethod:
-    """A server's method with its hook. It equals the method, as Flask compares the views of an endpoint."""
+    """A server's method with its hook. It has the attributes of the method, such as those that extensions know it by.
 
-    __slots__ = ("__name__", "__self__", "__weakref__", "__wrapped__", "_hook")
+    It equals the method, as Flask compares the views of an endpoint.
+    """
 
     def __init__(self, hook: MethodHook, server: Any, method: Any) -> None:
-        self.__name__ = hook.name
-        self.__self__ = server
-        self.__wrapped__ = method
-        self._hook = hook
+        module = getattr(method, "__module__", None)  # the class has one of its own
+        vars(self).update(__module__=module, __self__=server, __wrapped__=method, _hook=hook)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self).get("__wrapped__"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._hook.run(self.__self__, self.__wrapped__, args, kwargs)

@@ -1,14 +1,17 @@
 """Methods of a server, wherever they are defined and however they are called: limited, and called as without limits."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from copy import copy
+from functools import lru_cache, partial, wraps
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import ClientAuthentication
 from authlib.oauth2.rfc6749.grants import BaseGrant, TokenEndpointMixin
 from flask import Flask, current_app
+from flask_limiter import Limiter
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -236,6 +239,33 @@ def test_method_is_one_view_for_two_paths() -> None:
     OAuthRateLimit(app, server, clock=Clock())
     app.add_url_rule("/after", view_func=server.create_token_response, methods=["POST"])
     assert {"create_token_response"} < {*app.view_functions}
+    app_limiter_of(app).close()
+
+
+def test_method_has_the_attributes_of_what_was_set() -> None:
+    app = make_app(**SETTINGS)
+    server = make_server(app)
+    server.query_client = lru_cache(server.query_client)
+    OAuthRateLimit(app, server, clock=Clock())
+    server.save_token = Mock()
+    server.save_token.return_value = 1
+    assert [200, 200, 429] == statuses(lambda: ask(app), 3)
+    app_limiter_of(app).close()
+
+    assert 1 == server.query_client.cache_info().misses
+    assert 2 == server.save_token.call_count
+    assert 1 == copy(server.save_token)()
+
+
+def test_other_extensions_know_a_view_by_its_names() -> None:
+    """Flask-Limiter finds the limits of a view by its module and qualified name."""
+    app = make_app(**SETTINGS)
+    server = make_server(app)
+    limiter = Limiter(lambda: "all", app=app, storage_uri="memory://", default_limits=["1/minute"])
+    limiter.exempt(server.create_token_response)
+    OAuthRateLimit(app, server, clock=Clock())
+    app.view_functions["token"] = server.create_token_response
+    assert [200, 200, 429] == statuses(lambda: ask(app), 3)
     app_limiter_of(app).close()
 
 
