@@ -44,11 +44,11 @@ BINDING = re.compile(
     re.IGNORECASE,
 )
 # Headers and variables on which no token depends. All others are compared, the host and the path as they are: decoded,
-# two paths may become one. A proxy may give a certificate any name.
+# two paths may become one. A proxy may give a certificate any name, and pass on the host or path that is the issuer.
 FREE = re.compile(
     "HTTP_(ACCEPT(_.*)?|USER_AGENT|CONNECTION|KEEP_ALIVE|CACHE_CONTROL|PRAGMA|T(E|RAILER)|EXPECT|DATE|DNT|PRIORITY|VIA|FORWARDED"
     "|TRANSFER_ENCODING|CONTENT_LENGTH|UPGRADE_INSECURE_REQUESTS|SEC_.*|AUTHORIZATION|CDN_LOOP"
-    "|X_FORWARDED_(FOR|PROTO|PORT|HOST|PREFIX|SERVER|SCHEME)|(X_|TRUE_|CF_|FASTLY_)?(REAL|CLIENT|CONNECTING)_IP(V6)?"
+    "|X_FORWARDED_(FOR|PORT|SERVER)|(X_|TRUE_|CF_|FASTLY_)?(REAL|CLIENT|CONNECTING)_IP(V6)?"
     "|CF_(RAY|VISITOR|IPCOUNTRY|WORKER)|TRACEPARENT|TRACESTATE|BAGGAGE|B3|(UBER|SENTRY)_TRACE(_ID)?|X_(B3|DATADOG|ENVOY)_.*"
     "|X_(CLOUD_TRACE_CONTEXT|AMZN_TRACE_ID|(REQUEST|QUEUE)_START|(REQUEST|CORRELATION|TRACE|SPAN|TRANSACTION)_?ID))"
     "|REMOTE_(ADDR|PORT|HOST)|CONTENT_(LENGTH|TYPE)|REQUEST_TIME(_FLOAT)?|UNIQUE_ID|SSL_SESSION_.*|[a-z][a-z0-9_]*[.].*"

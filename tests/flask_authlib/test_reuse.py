@@ -156,8 +156,10 @@ def test_any_object_may_be_saved_in_place_of_a_token(
     assert [site.ask(name).status_code for name in "ab"] == [429, 200]
 
 
-@pytest.mark.parametrize("name", ["X-Org-Identity", "X-Caller", "Ssl.Who", "X-User-Serial", "X-Tls-Session"])
-def test_a_header_that_nobody_knows_may_hold_a_certificate(site: ReuseSite, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["X-Org-Identity", "X-Caller", "Ssl.Who", "X-User-Serial", "X-Tls-Session", "X-Forwarded-Host"]
+)
+def test_a_header_may_hold_a_certificate_or_the_host_of_an_issuer(site: ReuseSite, name: str) -> None:
     token = site.use_up(headers={name: "one"})
     assert site.token(headers={name: "one"}) == token
     assert site.ask(headers={name: "two"}).get_json().get("access_token") != token
