@@ -26,6 +26,8 @@ from oauth_ratelimit.process.log import get_logger
 FIRST_WITHOUT_ADVISORY = (1, 6, 12)  # but for 1.7.0
 ADVISORIES = "https://github.com/authlib/authlib/security/advisories"
 UNSEEN_GRANT = "its passwords are not counted: have it call self.authenticate_user(username, password)"
+UNSEEN_CLIENT = "its secrets are not counted: have it call self.server.authenticate_client(...)"
+UNSEEN_SERVER = "passwords are not counted: have it get the grant from self.get_token_grant(request)"
 UNSEEN_METHOD = "its secrets are not counted: have it look clients up with the function that it is passed first"
 
 log = get_logger(__name__)
@@ -95,15 +97,19 @@ class StartReport:
     def _unseen_checks(self) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each grant and method of the application that the guard cannot see checking."""
         for grant in self._grants("_token_grants"):
-            used = _used_by(getattr(grant, "validate_token_request", None))
-            checks = _type_of(grant) == PASSWORD or "password" in used
-            if checks and used.isdisjoint({"authenticate_user", "super"}):
-                yield f"{_type_of(grant) or grant.__name__}", UNSEEN_GRANT
+            for hides, hint in ((_hides_passwords, UNSEEN_GRANT), (_hides_secrets, UNSEEN_CLIENT)):
+                if hides(grant):
+                    yield _type_of(grant) or grant.__name__, hint
         for server in self._limited():
+            used = _used_by(server.create_token_response)
+            if "validate_token_request" in used and "get_token_grant" not in used:
+                yield "create_token_response", UNSEEN_SERVER
             methods = getattr(getattr(server, "_client_auth", None), "_methods", {})
             for name, method in methods.items():
-                code = method.__code__ if isinstance(method, FunctionType) else None
-                if code and code.co_argcount and code.co_varnames[0] not in _used_by(method):
+                is_plain = isinstance(method, FunctionType)
+                function = method if is_plain else getattr(method, "__func__", type(method).__call__)
+                names = _arguments_of(function)[0 if is_plain else 1 :]
+                if names and names[0] not in _used_by(function):
                     yield name, UNSEEN_METHOD
 
     def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
@@ -190,6 +196,27 @@ def _deciding_hook(server: Any) -> str:
     method = getattr(server, "generate_token", None)
     shows = isinstance(method, HookedMethod) and method.shows("grant_type", "client", "user")
     return "generate_token" if shows else "save_token"
+
+
+def _hides_passwords(grant: Any) -> bool:
+    """Return True if a grant checks passwords, and passes no name and password to its ``authenticate_user``."""
+    used, check = _used_by(getattr(grant, "validate_token_request", None)), getattr(grant, "authenticate_user", None)
+    names = _arguments_of(check)
+    passes_form = len(names) == len(("self", "form")) and "password" in _used_by(check) - {*names}
+    checks = _type_of(grant) == PASSWORD or "password" in used
+    return passes_form or (checks and used.isdisjoint({"authenticate_user", "super"}))
+
+
+def _hides_secrets(grant: Any) -> bool:
+    """Return True if a grant checks its client's secret by itself."""
+    used = _used_by(getattr(grant, "authenticate_token_endpoint_client", None))
+    return any("secret" in name for name in used) and used.isdisjoint({"authenticate_client", "super"})
+
+
+def _arguments_of(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's arguments by position; nothing without code."""
+    code = getattr(function, "__code__", None)
+    return () if code is None else code.co_varnames[: code.co_argcount]
 
 
 def _used_by(function: Any) -> set[str]:

@@ -195,6 +195,45 @@ class AskedPasswords(OwnPasswords):
         self.request.user = self.authenticate_user(self.request.form["username"], self.request.form["password"])
 
 
+class FormPasswords(OwnPasswords):
+    """A grant that passes the form on."""
+
+    GRANT_TYPE = "urn:form:login"
+
+    def validate_token_request(self) -> None:
+        self.request.user = self.authenticate_user(self.request.form)
+
+    def authenticate_user(self, form: Any) -> Any:
+        return form["password"] == "right"
+
+
+class OwnSecrets(RefreshTokenGrant):  # type: ignore[misc]
+    """A grant that checks the secret of its client."""
+
+    def authenticate_token_endpoint_client(self) -> Any:
+        client = self.server.query_client(self.request.form["client_id"])
+        return client if client.check_client_secret(self.request.form["client_secret"]) else None
+
+
+class OwnServer(AuthorizationServer):  # type: ignore[misc]
+    """A server that chooses its grants by itself."""
+
+    def create_token_response(self, request: Any = None) -> Any:
+        grant = self._token_grants[0][0](self.create_oauth2_request(request), self)
+        grant.validate_token_request()
+        return self.handle_response(*grant.create_token_response())
+
+
+class Method:
+    def unseen(self, _query_client: Any, oauth_request: Any) -> Any:
+        return oauth_request.headers
+
+    def seen(self, query_client: Any, oauth_request: Any) -> Any:
+        return query_client(oauth_request.headers["X-Client"])
+
+    __call__ = unseen
+
+
 def test_checks_that_the_guard_cannot_see_are_named() -> None:
     def unseen(_query_client: Any, oauth_request: Any) -> Any:
         return oauth_request.headers
@@ -203,12 +242,19 @@ def test_checks_that_the_guard_cannot_see_are_named() -> None:
         return query_client(oauth_request.headers["X-Client"])
 
     settings = {**SETTINGS, "guard": {"mode": "dry-run"}}
-    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=settings) as app:
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=settings, server_class=OwnServer) as app:
         server = app.extensions["authorization_server"]
         for grant in (OwnPasswords, AskedPasswords, RefreshTokenGrant, ResourceOwnerPasswordCredentialsGrant):
             server.register_grant(grant)
+        for grant in (FormPasswords, OwnSecrets):
+            server.register_grant(grant)
         for method in (seen, unseen):
             server.register_client_auth_method(method.__name__, method)
+        for name, check in (("seen-2", Method().seen), ("unseen-2", Method().unseen), ("unseen-3", Method())):
+            server.register_client_auth_method(name, check)
         token_status(app)
 
-    assert ["urn:own:login", "unseen"] == [entry["name"] for entry in of("guard_sees_no_check", logs)]
+    assert [
+        *("urn:own:login", "urn:form:login", "refresh_token"),
+        *("create_token_response", "unseen", "unseen-2", "unseen-3"),
+    ] == [entry["name"] for entry in of("guard_sees_no_check", logs)]
