@@ -223,6 +223,7 @@ class RequestCounter:
                 if postponed is not None:
                     self._do(postponed, now_s)
                     self._table.postponed.remove(postponed)
+                self._table.forget_guess(held[0].guess_id)  # or it would be taken back once more, as a lost one
                 return self._take_back(held, now_s, is_bounded=True)
             except HostLocked:
                 self._postpone(Postponed(held, Step.TAKE_BACK))
@@ -236,6 +237,7 @@ class RequestCounter:
             postponed = self._find(held)
             if postponed is not None:
                 self._table.postponed.remove(postponed)
+                self._table.forget_guess(held[0].guess_id)
                 return
             try:
                 self._take_back(held, now_s, is_bounded=False)

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from math import inf
 
 from oauth_ratelimit.core.key import Key, logged_name
-from oauth_ratelimit.counters.rules import RuleBook, is_total_scope, key_of, meaning_of, row_name
+from oauth_ratelimit.counters.rules import EVERY_CLIENT, RuleBook, is_total_scope, key_of, meaning_of, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
@@ -91,6 +91,10 @@ class CycleLog:
             is_total = in_flight[True] > in_flight[False]
             unconfirmed_by[client_id] += unconfirmed[is_total]
             undelivered[client_id] += in_flight[is_total] - unconfirmed[is_total]
+        for counted in (undelivered, unconfirmed_by):
+            # A request of a user through all clients is in the rows of its client, too, unless that has no limits.
+            of_users = counted.pop(EVERY_CLIENT, 0)
+            counted[EVERY_CLIENT] = max(0, of_users - counted.total())
         if undelivered.total():
             log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
         if unconfirmed_by.total():

@@ -13,6 +13,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.counter import Held
+from oauth_ratelimit.counters.table import CHECK_S
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
 from tests.support.limiters import (
@@ -253,6 +254,18 @@ def test_guess_is_settled_by_a_cycle_if_another_process_holds_the_lock(
         assert (1, 0) == (used_hits(limiter), in_flight_hits(limiter))
         limiter.sync()
         assert int(is_wrong) == used_hits(limiter) == stored_hits(store)
+
+
+def test_guess_that_was_taken_back_takes_no_later_one_back(tmp_path: Path, clock: Clock) -> None:
+    """It is none that a killed process has left."""
+    limits = {"client": [{"limit": 3, "window": "10m", "frames": 1}]}
+    settings = load_config({"mode": "enforce", "limits": limits, "host": str(tmp_path / "ratelimit.db")})
+    with closing(Limiter(settings, clock=clock, monotonic=clock, keeps_held=True)) as limiter:
+        assert limiter.take_back(limiter.hold_guess([KEY])[1])
+        clock.advance(2 * CHECK_S + 1)
+        limiter.hold_guess([KEY])
+        limiter.sync()
+        assert 1 == used_hits(limiter)
 
 
 ACTIONS = st.tuples(

@@ -9,7 +9,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.process.deadline import ENDING_S, Deadline
 from testbed.clock import Clock, wait_until
 from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, limiter_of, some_settings, stored_hits
 
 WORKERS = 4
 Reports = list[tuple[str, dict[str, int]]]
@@ -77,6 +77,18 @@ def test_undelivered_hits_are_logged_by_client(faulty: FaultyStore, clock: Clock
     limiter.check("one", "kim")
     limiter.check("two")
     assert [("hits_undelivered", {"one": 3, "two": 1})] == end(limiter)
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_undelivered_hits_of_a_user_through_all_clients_are_logged_once(
+    faulty: FaultyStore, clock: Clock, has_own: bool
+) -> None:
+    limits = {"user_total": ["9/minute"], "user": ["9/minute"] if has_own else []}
+    limiter = limiter_of({"limits": limits}, faulty, clock=clock)
+    faulty.is_down = True
+    for client_id in ("one", "one", "two"):
+        limiter.check(client_id, "kim")
+    assert [("hits_undelivered", {"one": 2, "two": 1} if has_own else {"*": 3})] == end(limiter)
 
 
 def test_hits_after_a_write_of_unknown_outcome_are_undelivered(faulty: FaultyStore, clock: Clock) -> None:
