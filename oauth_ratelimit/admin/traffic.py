@@ -210,7 +210,8 @@ def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Tim
     ]
     uses = _highest_uses(timeline, minutes)
     if timeline.step_s == MINUTE_S:
-        of_users = {policy.name for policy in context.policies.matching(client_id).limits.user}
+        limits = context.policies.matching(client_id).limits
+        of_users = {policy.name for policy in (*limits.user, *limits.user_total)}
         requests += _limits_per_minute(uses, of_users)
     charts = {"requests": requests if any(tally and tally.offered for tally in line) else [], "uses": list(_uses(uses))}
     return timeline, None not in line, charts

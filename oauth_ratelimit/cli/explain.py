@@ -154,7 +154,8 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
-    empty = NO_LIMIT_WITHOUT_USER if explanation.matched.limits.user else NO_LIMIT
+    found = explanation.matched.limits
+    empty = NO_LIMIT_WITHOUT_USER if found.user or found.user_total else NO_LIMIT
     print_table(LIMIT_COLUMNS, limits, empty=TRUSTED if trust else empty)
 
 

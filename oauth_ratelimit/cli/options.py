@@ -129,7 +129,7 @@ def name_argument(
         if len(given) > 1:
             raise click.UsageError(f"name {word} once, as an argument or with --{name}")
         is_of_all = ctx.params.get("kind") == LimitKind.USER_TOTAL  # one limit, through all clients
-        if given and is_of_all and everybody:
+        if given and is_of_all:
             raise click.UsageError(f"a limit of the kind user_total takes no {word}")
         if everybody and bool(given) == (ctx.params.pop("everybody") or is_of_all):
             raise click.UsageError(f"name either a {word} or --everybody")

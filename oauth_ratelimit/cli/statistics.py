@@ -202,7 +202,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
 )
 @kind_option(
     "What it counts, as under limits in the configuration: requests of a client without a user, those of each user, "
-    "all of a client.",
+    "all of a client, those of each user through all clients.",
     default="client",
     show_default=True,
 )
@@ -258,7 +258,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     }
     source.print_facts(form)
     if form == "table":
-        subject = "user" if kind is LimitKind.USER else "client"
+        subject = "user" if kind in OF_USERS else "client"
         over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
         spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
         denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
@@ -266,8 +266,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
     if form == "table":
         if subjects:
-            of_users = kind is LimitKind.USER and source.facts is None
-            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if of_users else APPROXIMATE)
+            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if kind in OF_USERS and source.facts is None else APPROXIMATE)
         if unknown := sum(not each["is_known"] for each in subjects):
             click.echo(TOO_SHORT.format(subjects=counted(unknown, subject)))
         if excluded:

@@ -93,8 +93,8 @@ LIMIT = section(
                     longest=MAX_POLICY_NAME_LENGTH,
                 )
             ),
-            "Appears in headers, logs and metrics. Default: user, client or client_total if it is the only one in "
-            "its list, else that and the window, as user-10s.",
+            "Appears in headers, logs and metrics. Default: its kind, such as user, if it is the only one in its list, "
+            "else that and the window, as user-10s.",
         ),
         ConfigKey(
             "frames",

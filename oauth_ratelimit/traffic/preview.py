@@ -152,6 +152,7 @@ def _text(outlook: Outlook) -> str:
 
 def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:
     _, limits = policies.limits_at(load.client_id)
+    limits = limits._replace(user_total=())  # no client can have another amount
     found: dict[LimitKind, dict[str, int]] = {}
     for name, (kind, met) in load.met(policies).items():
         amount = load.needed(kind, met)

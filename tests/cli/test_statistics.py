@@ -69,6 +69,15 @@ def test_what_if_estimates_denials_by_client_and_by_user(terminal: Terminal) -> 
     assert "among the heaviest" in terminal.ok("what-if", "--limit", "2/minute", "--kind", "user")
 
 
+@pytest.mark.usefixtures("recorded")
+def test_what_if_of_users_through_all_clients_is_about_users(terminal: Terminal) -> None:
+    words = ("what-if", "--limit", "2/minute", "--kind", "user_total")
+    text = terminal.ok(*words)
+    assert "2 of 2 users over the limit" in text
+    assert "among the heaviest" in text
+    assert "user_total takes no CLIENT" in terminal.run(*words, "--client", "shop").stderr
+
+
 def test_commands_without_statistics_say_so(terminal: Terminal, tmp_path: Path) -> None:
     assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
     assert "No statistics." in terminal.ok("report")

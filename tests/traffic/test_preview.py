@@ -271,6 +271,18 @@ def test_users_without_a_name_have_a_limit_each() -> None:
     assert 0 == outlook.denied
 
 
+def test_limit_through_all_clients_is_named_and_not_proposed_for_one_client() -> None:
+    """It is one for everybody, so no client can have another amount."""
+    limits = {"user": ["20/minute"], "user_total": ["10/minute"]}
+    service = Service(Scenario(limits, {LimitKind.USER: {"user": 60}}, steady(60, users=1), ""))
+    minutes, policies = list(service.past()), service.settings.policies
+    load = ClientLoad("app", minutes, service.store.latest(9), policies=policies, now_s=service.now_s)
+    impact = client_impact(load, raised(service, service.scenario))
+
+    assert "This does not help: user_total still denies" in impact.lines[1]
+    assert LimitKind.USER_TOTAL not in impact.proposal
+
+
 @pytest.mark.slow
 def test_preview_of_the_largest_client_takes_seconds() -> None:
     """It has twenty users, four limits with windows of up to a day, and is over all of them."""
