@@ -160,7 +160,7 @@ def _loads(minutes: Sequence[ClientMinute]) -> Iterator[Counter[Sender]]:
     for minute in minutes:
         by_user.update({user.username: user.offered for user in minute.users})
         total += minute.tally("user").offered
-    named = dict(by_user.most_common(MAX_USERS))
+    named = dict((+by_user).most_common(MAX_USERS))
     rest = total - sum(named.values())
     other_count = max(1, math.ceil(rest / min(named.values()))) if named else MAX_USERS
     for minute in minutes:

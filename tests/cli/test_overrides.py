@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from pymongo.errors import ExecutionTimeout
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
@@ -345,3 +346,14 @@ def test_limit_of_a_user_through_all_clients_takes_no_client(terminal: Terminal)
     assert (5, "override") == (limit["limit"], limit["origin"]["layer"])
     assert "user_total" not in terminal.ok("explain", "app")
     assert "removed" in terminal.ok("limit", "unset", "--kind", "user_total", *WHY).lower()
+
+
+def test_counts_of_a_user_through_all_clients_are_shown_and_reset_under_a_star(terminal: Terminal) -> None:
+    settings = {**terminal.settings, "limits": {"user_total": ["9/day"]}}
+    terminal.config_path.write_text(yaml.safe_dump(settings))
+    with closing(Limiter(load_config(settings))) as limiter:
+        for client_id in ("one", "two"):
+            limiter.check(client_id, "alice")
+    assert [2.0] == [each["estimate"] for each in terminal.data("show", "*", "alice")]
+    terminal.ok("reset", "*", "alice", "--yes")
+    assert [0.0] == [each["estimate"] for each in terminal.data("show", "*", "alice")]
