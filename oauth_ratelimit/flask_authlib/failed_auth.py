@@ -8,7 +8,7 @@ A guess is counted before it is checked. Who is asked about is what Authlib asks
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -66,8 +66,10 @@ class Check:
         """
         with self._app_limiter.fail_open("guard_failed"):
             if not self.checks_nothing:
-                name = str(client.get_client_id() if client else client_id)
-                self._reserve(name, secret_keys(folded(name), self._networks) + secret_keys(None, self._networks))
+                name = counted = str(client.get_client_id() if client else client_id)
+                with suppress(Exception):  # a function of the application that fails leaves nobody unguarded
+                    counted = self._app_limiter.checked_client_id_of(client) if client else name
+                self._reserve(name, secret_keys(folded(counted), self._networks) + secret_keys(None, self._networks))
             elif not client:
                 self._reserve("", secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
 

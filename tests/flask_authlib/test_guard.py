@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from flask import request
 from structlog.testing import capture_logs
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import TestResponse
@@ -205,6 +206,21 @@ def test_endpoints_share_the_counter_of_a_secret(database: Path) -> None:
             server.forget()
             assert [401] * CLIENT_LIMIT + [429] == [send(endpoint, f"guess {n}") for n in range(CLIENT_LIMIT + 1)]
             assert [429] * len(ENDPOINTS) == [send(each, SECRET) for each in ENDPOINTS]
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_secrets_of_clients_with_one_id_are_guarded_by_tenant(database: Path, is_failing: bool) -> None:
+    """An application that does not name a client leaves it guarded all the same, under its id."""
+
+    def name_of(client: Any) -> str:
+        tenants = {} if is_failing else {"acme.example": "acme", "localhost": "other"}
+        return f"{tenants[request.host]}/{client.get_client_id()}"
+
+    with guarded(database, guard(), client_id_of=name_of) as server:
+        acme = {"headers": {"Host": "acme.example"}}
+        found = numbered(lambda number: server.job(secret=f"guess {number}", **acme), CLIENT_LIMIT + 1)
+        assert [401] * CLIENT_LIMIT + [429] == found
+        assert (429 if is_failing else 200) == server.job().status_code
 
 
 def signed(secret: str, **claims: Any) -> dict[str, str]:

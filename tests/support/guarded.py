@@ -140,10 +140,10 @@ def add_endpoint(app: Flask) -> None:
 
 
 @contextmanager
-def guarded(database: Path, settings: Mapping[str, Any]) -> Iterator[Guarded]:
+def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iterator[Guarded]:
     """Yield the demo's server with a guard. Its mobile app, which has no secret, may use the password grant."""
     clock = Clock()
-    app = protect_for_all(database, settings, OAuthRateLimit(clock=clock))
+    app = protect_for_all(database, settings, OAuthRateLimit(clock=clock, **options))
     try:
         yield Guarded(app, clock)
     finally:
