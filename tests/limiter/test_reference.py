@@ -55,15 +55,16 @@ def tiers(name: str, *, counts: Sequence[int]) -> st.SearchStrategy[tuple[Policy
     )
 
 
+# Of a named tuple ``builds`` would choose the other fields, too.
 LIMITS = st.builds(  # mostly one policy and nothing else, which takes a short cut
-    Limits,
+    lambda *values: Limits(*values),
     tiers("client", counts=(1, 1, 1, 2, 3, 0)),
     tiers("user", counts=(1, 1, 1, 2, 3, 0)),
     tiers("total", counts=(0, 0, 0, 1, 2)),
     tiers("user_total", counts=(0, 0, 0, 1, 2)),
 )
 POLICY_SETS = st.builds(
-    lambda **values: PolicySet(**values),  # of a named tuple it would choose the other fields, too
+    lambda **values: PolicySet(**values),
     mode=st.sampled_from((Mode.DRY_RUN, Mode.ENFORCE)),
     limits=LIMITS,
     trusted=st.sampled_from(((), ("b",))),
