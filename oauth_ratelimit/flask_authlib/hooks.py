@@ -97,7 +97,7 @@ def _generate_token(call: MethodCall) -> Any:
         with state.app_limiter.fail_open("check_failed"):
             asked = _token_of(call)
         if asked is not None:
-            state.limit(*asked)
+            state.limit(*asked, is_last=False)
         if state.reuse is not None:
             return state.reuse.generate(call)
     return call()

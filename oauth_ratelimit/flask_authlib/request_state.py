@@ -79,8 +79,13 @@ class RequestState:
         self.is_authorize = is_authorize  # at the authorization endpoint, where a denial goes to the redirect URI
         self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
-    def limit(self, client: Any, user: Any, grant_type: str | None, call: GenerateCall | None = None) -> None:
-        """Decide a token request, unless that was done before, and raise if it is denied."""
+    def limit(
+        self, client: Any, user: Any, grant_type: str | None, call: GenerateCall | None = None, *, is_last: bool = True
+    ) -> None:
+        """Decide a token request, unless that was done before, and raise if it is denied.
+
+        Unless it is the last call, client and user that have no name may be others in place of them.
+        """
         if not self.is_decided:
             self.client = client
             self.is_decided = True
@@ -90,7 +95,9 @@ class RequestState:
                 source = "username_of"
                 username = None if user is None else self.app_limiter.checked_username_of(user)
             except Exception as exc:  # noqa: BLE001  # under the client alone, nameless users would use up its limit
-                self.app_limiter.log_uncounted(source, exc)
+                self.is_decided = is_last
+                if is_last:
+                    self.app_limiter.log_uncounted(source, exc)
             else:
                 reuse_request = None
                 if call is not None and self.grant is not None and not self.is_authorize:
