@@ -184,6 +184,7 @@ class Limiter:
         cost: int = 1,
         holds: bool = False,
         is_cross_site: bool = False,
+        is_counted: bool = True,
     ) -> tuple[Decision, Held]:
         pseudonym = username if self._names is None else self._names(username)
         if is_cross_site and pseudonym is not None:
@@ -194,9 +195,9 @@ class Limiter:
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         rows, now_s = rules.rows_of(pseudonym), self._clock()
         decision, held = self._counter.decide(
-            rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse, holds=holds
+            rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse, holds=holds, is_counted=is_counted
         )
-        if decision.denial is not None and decision.action != "reuse":
+        if is_counted and decision.denial is not None and decision.action != "reuse":
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held
 
@@ -265,15 +266,7 @@ class Limiter:
     ) -> Decision:
         """Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now."""
         check_cost(cost)
-        rules = self._rules.find(client_id, endpoint, grant_type)
-        if rules.exempt is not None:
-            return rules.exempt
-        can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
-        rows, now_s = rules.rows_of(self.pseudonym_of(username)), self._clock()
-        decision, _ = self._counter.decide(
-            rules.mode, rows, now_s=now_s, cost=cost, can_reuse=can_reuse, is_counted=False
-        )
-        return decision
+        return self._decide(client_id, username, endpoint, grant_type, cost=cost, is_counted=False)[0]
 
     def known_keys(self) -> Iterator[Key]:
         """Yield the keys that this instance holds counts of."""

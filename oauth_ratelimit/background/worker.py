@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from random import SystemRandom
-from typing import Protocol
+from typing import Any, Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, MAX_AWAITED_S, LiveSettings, OverrideCache
@@ -146,9 +146,9 @@ class Worker:
         )
         self._reconnector = stores and Reconnector(stores, settings.store)
         metrics = open_metrics()
-        statistics = stores and StatisticsRecorder(
-            stores.statistics, settings=lambda: live.current.statistics, clock=self.limiter.now_s
-        )
+        of_statistics: Any = {"settings": lambda: live.current.statistics, "clock": self.limiter.now_s}
+        statistics = stores and StatisticsRecorder(stores.statistics, **of_statistics)
+        rollups = stores and RollupTask(stores.rollups, **of_statistics)
         self.guard = Guard(
             settings,
             stores and stores.failures,
@@ -170,7 +170,7 @@ class Worker:
             self.limiter, heartbeats, metrics=metrics, file=live.file, reconnector=self._reconnector
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
-        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, self._rollups())))
+        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
         self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._failure_loop: UrgentLoop | None = None  # once the guard is on
@@ -182,10 +182,6 @@ class Worker:
         self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
-
-    def _rollups(self) -> RollupTask | None:
-        live, now_s = self._live, self.limiter.now_s
-        return self.stores and RollupTask(self.stores.rollups, settings=lambda: live.current.statistics, clock=now_s)
 
     def start(self) -> None:
         """Start the background threads."""

@@ -24,7 +24,7 @@ from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.statistics import PARTS
 from oauth_ratelimit.traffic.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
-from oauth_ratelimit.traffic.minutes import minutes_of_rows
+from oauth_ratelimit.traffic.minutes import ADMITTED, minutes_of_rows
 from oauth_ratelimit.traffic.rows import OrderedRows, Recording, RowReader
 
 NO_USERS = (
@@ -38,7 +38,7 @@ ADDRESSES = (
 NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
 NO_LIFETIME = "Tokens are taken to be valid for an hour, because a file does not tell: name it with --token-lifetime."
 NO_TRUST = "No configuration, so no client is taken for a trusted one."
-ADMITTED, TRUSTED = Decision(Mode.OFF), Decision(Mode.OFF, trusted=True)
+TRUSTED = Decision(Mode.OFF, trusted=True)
 RECORDING_OPTIONS = ("client_pattern", "request_path", "columns", "file_format")
 MAX_NAMED = 5  # paths and reasons
 MIN_BAR_BYTES = 4 << 20  # a smaller file takes a second or two

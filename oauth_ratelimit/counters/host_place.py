@@ -12,7 +12,7 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -53,7 +53,8 @@ def place_of(service: Sequence[str], *, parent: int) -> HostPlace:
     found = [LAYOUT, boot_id(), identity_of(parent), os.geteuid(), *service]
     identity = json.dumps(found)
     name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    directories = list(_directories())
+    bases = filter(None, (_IN_MEMORY, os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()))
+    directories = [Path(base) / f"oauth_ratelimit-{os.geteuid()}" for base in bases]
     usable = filter(_is_usable, directories)
     return HostPlace(str(next(usable, directories[-1]) / name), identity)
 
@@ -62,12 +63,6 @@ def boot_id() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
-
-
-def _directories() -> Iterator[Path]:
-    for base in (_IN_MEMORY, os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
-        if base:
-            yield Path(base) / f"oauth_ratelimit-{os.geteuid()}"
 
 
 def _is_usable(directory: Path) -> bool:

@@ -404,16 +404,12 @@ class HostTable:
             except sqlite3.Error as exc:
                 if self._connected is None:
                     raise
-                if is_busy(exc):
-                    self._wait_for_lock()
-                else:
+                if not is_busy(exc):
                     self._count_alone(exc)
-
-    def _wait_for_lock(self) -> None:
-        """Wait a moment. Raises ``HostLocked`` if the request has waited for long enough."""
-        if self.spare_s() <= 0:
-            raise HostLocked
-        nap()
+                elif self.spare_s() <= 0:
+                    raise HostLocked from None
+                else:
+                    nap()
 
     def spare_s(self) -> float:
         """Return the seconds for which the request may still wait for the file's lock."""

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from math import inf
 
 from oauth_ratelimit.core.key import Key, logged_name
-from oauth_ratelimit.counters.rules import EVERY_CLIENT, RuleBook, is_total_scope, key_of, meaning_of, row_name
+from oauth_ratelimit.counters.rules import EVERY_CLIENT, RuleBook, meaning_of, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
@@ -185,8 +185,7 @@ class SyncCycle:
                 names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
             self._synchronise_taken(urgent, names, report, reads_all=reads_all)
             self._make_room()
-            # A request is in the hits of its key and in those of the total.
-            report.in_flight_hits = sum(count for name, count in self._left.items() if not is_total(name))
+            report.in_flight_hits = sum(self._left.values())
             report.quarantined_count = len(self._quarantined)
             with self._table.locked():
                 report.key_count = self._table.key_count()
@@ -339,7 +338,8 @@ class SyncCycle:
         if is_failed:
             replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
         if is_failed or replica.attempt is not None or (replica.has_unsent and replica.document.is_quarantined):
-            self._left[replica.name] = replica.request_count(replica.in_flight)
+            if not replica.is_total:  # a request is in the hits of its key and in those of the total
+                self._left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s
             return
         if remote is not None:
@@ -519,11 +519,6 @@ class SyncCycle:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.remove_marks(self._table.all_names(), part)
-
-
-def is_total(name: str) -> bool:
-    """Return True if a row counts all users of a client together."""
-    return is_total_scope(key_of(name).scope)
 
 
 def _reported(exc: Exception) -> StoreError:

@@ -12,6 +12,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, Tally
+from oauth_ratelimit.counters.rules import EVERY_CLIENT
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.statistics import TRACKED_RATIO, OpenMinute
@@ -20,7 +21,6 @@ from oauth_ratelimit.traffic.formats import SECOND_US, Row
 
 EVEN = (1,) * MINUTE_S
 OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
-ANY_CLIENT = "*"  # of a user that is limited through all of them
 ADMITTED = Decision(Mode.OFF)
 ALL_USERS = sys.maxsize // TRACKED_RATIO
 
@@ -83,7 +83,7 @@ def requests_of(minute: ClientMinute, kind: LimitKind) -> Iterator[tuple[Subject
         return
     for user in minute.users:
         if user.offered:
-            yield Subject(minute.client_id if kind is LimitKind.USER else ANY_CLIENT, user.username), user.offered
+            yield Subject(minute.client_id if kind is LimitKind.USER else EVERY_CLIENT, user.username), user.offered
 
 
 class ReuseShares:

@@ -229,18 +229,13 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
     lines = [f"{name}: {changed[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
     named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
-    spared = sum(changed[name].would_reuse + changed[name].reused for name in hit if _reuses(after, client_id or name))
+    spared = sum(changed[name].would_reuse + changed[name].reused for name in hit if after.may_reuse(client_id or name))
     if spared:
         named.append(f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had.")
     limits = chain.from_iterable(chain(*after.limits_at(client_id or name)[1]) for name in hit)
     if trials := sorted({policy.name for policy in limits if policy.mode is Mode.DRY_RUN}):
         named.append(TRIALS.format(names=", ".join(names_text(trials, at_most=MAX_NAMED))))
     return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
-
-
-def _reuses(policies: PolicySet, client_id: str) -> bool:
-    _, limits = policies.limits_at(client_id)
-    return any(policy.on_limit is OnLimit.REUSE for policy in (*limits.client, *limits.client_total))
 
 
 def _denied_grants(policies: PolicySet, client_id: str) -> set[str | None]:
