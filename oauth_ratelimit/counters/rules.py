@@ -134,8 +134,6 @@ class RuleBook:
 
 def _rules_of(client_id: str, policies: ClientPolicies, user_tiers: tuple[Tier, ...]) -> ClientRules:
     mode, limits = policies.mode, policies.limits
-    modes = {policy.name: policy.mode or mode for policy in limits.user_total}
-    own = tuple(tier for tier in user_tiers if tier.policy.name in modes)
     exempt = None
     if policies.trusted or mode is Mode.OFF or limits == Limits():
         exempt = Decision(mode, trusted=policies.trusted)
@@ -148,8 +146,15 @@ def _rules_of(client_id: str, policies: ClientPolicies, user_tiers: tuple[Tier, 
         user=Part.of(tiers_of(limits.user, mode)),
         client=Part.of(tiers_of(limits.client, mode)),
         total=Part.of(tiers_of(limits.client_total, mode, is_total=True)),
-        user_total=Part.of(with_modes(own, tuple(modes[tier.policy.name] for tier in own))),
+        user_total=Part.of(user_tiers_for(policies, user_tiers)),
     )
+
+
+def user_tiers_for(policies: ClientPolicies, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """Return the tiers of a user through all clients as they apply to the requests of one client."""
+    modes = {policy.name: policy.mode or policies.mode for policy in policies.limits.user_total}
+    own = tuple(tier for tier in tiers if tier.policy.name in modes)
+    return with_modes(own, tuple(modes[tier.policy.name] for tier in own))
 
 
 class ScopeMeaning(NamedTuple):

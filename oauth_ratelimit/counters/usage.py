@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.counters.rules import USER_TOTAL, is_total_scope, meaning_of
+from oauth_ratelimit.counters.rules import EVERY_CLIENT, USER_TOTAL, is_total_scope, meaning_of, user_tiers_for
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_CACHED = 10_000  # clients, so that a listing of all of them stays small
@@ -55,7 +55,8 @@ class UsageReader:
 
     def _find_tiers(self, client_id: str, scope: str | None, kind: LimitKind) -> tuple[Tier, ...]:
         if kind is LimitKind.USER_TOTAL:
-            return tiers_of(self._policies.limits.user_total, self._policies.mode)
+            tiers = tiers_of(self._policies.limits.user_total, self._policies.mode)
+            return user_tiers_for(self._policies.matching(EVERY_CLIENT), tiers)
         endpoint, grant_type, _ = meaning_of(scope)
         found = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
         if found.trusted or (grant_type and found.scope is None):  # or the grant type is not counted apart any more

@@ -7,8 +7,10 @@ import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.counters.rules import user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
@@ -25,6 +27,22 @@ CONFIG: dict[str, Any] = {
 
 def usage_of(store: MemoryStore, key: Key, now_s: float, config: Mapping[str, Any] = CONFIG) -> list[LimitUsage]:
     return UsageReader(load_config(config).policies).of(key, store.read([key]).get(key), now_s)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ceiling", "expected"),
+    [
+        ("enforce", Mode.ENFORCE, [Mode.ENFORCE]),
+        ("enforce", Mode.DRY_RUN, [Mode.DRY_RUN]),
+        ("dry-run", Mode.ENFORCE, [Mode.DRY_RUN]),
+        ("off", Mode.ENFORCE, []),
+    ],
+)
+def test_limit_of_a_user_through_all_clients_has_the_mode_that_applies(
+    mode: str, ceiling: Mode, expected: list[Mode]
+) -> None:
+    policies = load_config({"mode": mode, "limits": {"user_total": ["3/minute"]}}).policies._replace(ceiling=ceiling)
+    assert expected == [usage.mode for usage in UsageReader(policies).of(user_total_key("alice"), None, 100.0)]
 
 
 @pytest.mark.parametrize("estimator", Estimator)
