@@ -103,7 +103,7 @@ class StartReport:
         for server in self._limited():
             used = _used_by(server.create_token_response)
             if "validate_token_request" in used and "get_token_grant" not in used:
-                yield "create_token_response", UNSEEN_SERVER
+                yield server.create_token_response.__name__, UNSEEN_SERVER
             methods = getattr(getattr(server, "_client_auth", None), "_methods", {})
             for name, method in methods.items():
                 is_plain = isinstance(method, FunctionType)
