@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from flask import Response, redirect
+from flask import Response, redirect, request
 
 from oauth_ratelimit.admin.security import Authorize
 from oauth_ratelimit.store.mongo.client import Connection
@@ -12,11 +12,17 @@ from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import wait_until
 from testbed.mongod import free_port
 from tests.admin.browser import Browser
-from tests.admin.conftest import Page
+from tests.admin.conftest import DRY_RUN, LIMIT, Page
 from tests.support.sites import serving
 
 pytestmark = pytest.mark.chromium
 
+COLLECT_TEXTS = """
+window.texts = [];
+const part = document.querySelector("[data-part=overrides]");
+new MutationObserver(() => window.texts.push(part.innerText)).observe(part, { childList: true });
+"""
+COUNT_ANSWERS = "return performance.getEntries().filter((each) => each.name.includes(arguments[0])).length"
 PAGES = ("", "client?id=app", "overrides", "instances")
 
 
@@ -69,6 +75,37 @@ def test_block_is_grey_and_says_its_age_until_its_server_answers_again(browser: 
     wait_until(lambda: not browser.all(".is-old"), "new numbers are shown")
     wait_until(lambda: not browser.text("#problem"), "the problem is over")
     assert all("Failed to load resource" in message for message in browser.console())
+
+
+def test_older_answer_of_another_worker_is_never_shown_after_a_newer_one(
+    browser: Browser, open_page: Callable[..., Page], mongo_uri: str
+) -> None:
+    answers: list[bytes | None] = [None]  # None: the worker that has the newest state answers
+    path = "/ratelimit/part/overrides"
+
+    def answer() -> Response | None:
+        content = answers[-1] if request.path == path else None
+        return None if content is None else Response(content)
+
+    page = open_page(store={"uri": mongo_uri}, prepare=lambda app: app.before_request(answer))
+    older = page.get("part/overrides").data
+    page.send("apply", {**LIMIT, "reason": "first"})
+    with serving(page.app) as url:
+        browser.open(f"{url}/ratelimit/overrides")
+        browser.wait_for("first", "#active")
+        browser.run(COLLECT_TEXTS)
+        answers.append(older)
+        received = browser.run(COUNT_ANSWERS, path)
+        browser.refresh()
+        wait_until(lambda: browser.run(COUNT_ANSWERS, path) > received, "the older answer has come")
+        answers.append(None)
+        page.send("apply", {**DRY_RUN, "reason": "second"})
+        browser.refresh()
+        browser.wait_for("second", "#active")
+        texts = browser.run("return window.texts")
+        browser.open("about:blank")
+
+    assert texts and all("first" in text for text in texts), "the first change has stayed"
 
 
 def test_page_without_a_shared_store_shows_only_why(browser: Browser, open_page: Callable[..., Page]) -> None:
