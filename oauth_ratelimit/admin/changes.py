@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
 from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
 from oauth_ratelimit.admin.verdict import judge, last_runs, source_text
 from oauth_ratelimit.config.errors import Problems, show
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID
 from oauth_ratelimit.config.types import choice, map_of, or_null, text
 from oauth_ratelimit.config.types import whole as whole_number
@@ -28,7 +29,8 @@ from oauth_ratelimit.operations.changes import (
 )
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import duration
+from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.format import duration, number, short
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.traffic.preview import impact_of
@@ -44,6 +46,7 @@ _applying = threading.Lock()  # held while a change is compared with those that 
 Change = Callable[..., object]
 EXAMPLE = "; for example "  # a line of a configuration file, which would be wrong in a field
 REPEATED_S = 60.0  # the same form so soon afterwards is a second click
+USER = text("a name", longest=MAX_TEXT_LENGTH)
 REUSING = (LimitKind.CLIENT, LimitKind.CLIENT_TOTAL)  # kinds of limits that can give out a token again
 
 Body = Mapping[str, Any]
@@ -151,12 +154,16 @@ def _value(override: Override) -> object:
 
 
 def amounts(cache: ReadCache, params: Params) -> Record:
-    """Return the limits that apply now to a client, or to everybody, at the token endpoint; first what denies most."""
-    client_id = client_or_all(params)
+    """Return the limits that apply now to a client, a user of it or everybody, at the token endpoint.
+
+    First comes what denies most.
+    """
+    client_id, has_user = client_or_all(params), bool(params.get("user"))
 
     def query(context: OperatorContext) -> Record:
         present = limits_of(context.policies, client_id)
         kinds = [kind for kind in LimitKind if client_id is None or kind is not LimitKind.USER_TOTAL]
+        kinds = [kind for kind in kinds if not (has_user and kind is LimitKind.CLIENT)]  # for grants without a user
         limits = [(kind, policy) for kind in kinds for policy in getattr(present, kind)]
         runs = last_runs(read_minutes(cache, client_id)[1]) if client_id is not None else []
         denied = Counter({policy: each.total for run in runs[:1] for (policy, _), each in run.denials.items()})
@@ -168,7 +175,7 @@ def amounts(cache: ReadCache, params: Params) -> Record:
             "elsewhere": list(map(source_text, elsewhere)),
         }
 
-    return cache.read_cached(("amounts", client_id), query, ttl_s=0)
+    return cache.read_cached(("amounts", client_id, has_user), query, ttl_s=0)
 
 
 def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
@@ -183,9 +190,27 @@ def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
         finally:
             _computing.release()
         lines = [*impact.lines, *_notes(context, overrides[0])]
+        if (user := USER.parse(body.get("user") or "", "user", Problems())) and overrides[0].target.client_id:
+            lines[:0] = _of_user(context, overrides, user)
         return {"lines": list(map(visible_name, lines)), "proposal": impact.proposal}
 
     return cache.read(query)
+
+
+def _of_user(context: OperatorContext, overrides: Sequence[Override], user: str) -> Iterator[str]:
+    """Yield what a change does for one user, before what it does for all users of the client."""
+    client_id = str(overrides[0].target.client_id)
+    now, then = (user_text(each, client_id, user) for each in (context, context.after(overrides)))
+    yield f"{short(user)}: {now}. With this change: {then}."
+    yield f"All users of {short(client_id)} together:"
+
+
+def user_text(context: OperatorContext, client_id: str, user: str) -> str:
+    """Return how much of its limits a user has used, and whether its next request is admitted."""
+    found = LimitExplanation(context, client_id, username=user)
+    limits = [(usage.policy, number(usage.estimate)) for usage, _ in found.usages]
+    used = [f"{each.name}: {count} of {rate_text(each.limit, each.window.window_s)}" for each, count in limits]
+    return "; ".join([*used, f"next request {found.forecast()[1]}"])
 
 
 def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
@@ -229,17 +254,18 @@ CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": r
 
 def panel(cache: ReadCache, params: Params) -> Record:
     """Return the overrides of a client, or of everybody, and what followed a change that was made lately."""
-    client_id, since_s = client_or_all(params), whole(params, "since", 0)
+    client_id, since_s, user = client_or_all(params), whole(params, "since", 0), params.get("user")
 
     def query(context: OperatorContext) -> Record:
         is_recent = since_s <= context.now_s < since_s + MAX_OUTCOME_S
         return {
             "now_s": context.now_s,
             "overrides": [each for each in context.overrides if each.target.client_id == client_id],
+            "user_text": f"{user}: {user_text(context, client_id, user)}." if client_id and user else "",
             **(_outcome(cache, context, client_id, since_s) if is_recent else {}),
         }
 
-    return cache.read_cached(("panel", client_id, since_s), query, ttl_s=0)
+    return cache.read_cached(("panel", client_id, since_s, user), query, ttl_s=0)
 
 
 def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, since_s: int) -> Record:

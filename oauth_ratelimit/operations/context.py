@@ -1,6 +1,7 @@
 """Dependencies of operator commands: configuration, overrides and stores."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
@@ -56,6 +57,14 @@ class OperatorContext:
     def policies(self) -> PolicySet:
         """The limits and modes of the configuration with overrides applied."""
         return apply_overrides(self.settings.policies, self.overrides)
+
+    def after(self, overrides: Sequence[Override]) -> "OperatorContext":
+        """Return the same moment with overrides, which replace those of their targets."""
+        targets, changed = {override.target for override in overrides}, copy(self)
+        changed.overrides = (*(each for each in self.overrides if each.target not in targets), *overrides)
+        for name in ("policies", "origins"):
+            vars(changed).pop(name, None)
+        return changed
 
     @cached_property
     def origins(self) -> Origins:

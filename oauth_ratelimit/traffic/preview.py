@@ -45,9 +45,7 @@ class Impact:
 def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
     """Return the impact of overrides of one client, or of all."""
     target, before = overrides[0].target, context.policies
-    targets = {override.target for override in overrides}
-    kept = [override for override in context.overrides if override.target not in targets]
-    after = apply_overrides(context.settings.policies, [*kept, *overrides])
+    after = context.after(overrides).policies
     if after == before:
         return Impact([UNCHANGED])
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):

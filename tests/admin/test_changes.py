@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.admin.text import override_text
 from oauth_ratelimit.core.overrides import Target
@@ -16,6 +17,7 @@ from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
 from tests.support.apps import app_limiter_of
+from tests.support.limiters import send_hits
 
 REUSE = {"kind": "limit", "client_id": "app", "on_limit": "reuse", "reason": "ticket 4711"}
 TOTAL = {**LIMIT, "limits": {"client_total": {"client_total": 4000}}}
@@ -67,6 +69,24 @@ def test_form_has_the_limit_that_denies_first(open_page: Callable[..., Page], mo
     assert page.part("amounts", id="app").startswith("client-60s")
     record(mongo_uri, [replace(storm(1), denials={("client-3600s", "x", "denied"): Denials(9, 1, 2, 600, 3600)})])
     assert page.part("amounts", fresh=True, id="app").startswith("client-3600s"), "and no other words before it"
+
+
+def test_panel_of_a_user_has_the_numbers_of_the_user(page: Page, mongo_uri: str, limiter: Limiter) -> None:
+    record(mongo_uri, [storm(ago) for ago in range(1, 11)])
+    send_hits(limiter, 5, "app", "alice")
+    raised, *_ = page.send("preview", {**LIMIT, "limits": {"user": {"user": 9}}, "user": "alice"}).json["lines"]
+    trusted, whole, *_ = page.send("preview", {"kind": "trusted", "client_id": "app", "user": "alice"}).json["lines"]
+    before = "alice: user: 5 of 5/hour; client_total: 5 of 50/hour; next request denied: over user for "
+
+    assert page.part("panel", id="app", user="alice").partition(before)[2]
+    assert before in raised and raised.endswith(
+        ". With this change: user: 5 of 9/hour; client_total: 5 of 50/hour; next request admitted."
+    )
+    assert trusted.endswith("With this change: next request admitted: trusted.")
+    assert "All users of app together:" == whole
+    assert "user per hour" in (form := page.part("amounts", id="app", user="alice"))
+    assert "client per hour" not in form, "which is for grants without a user"
+    assert "alice" not in page.part("panel", id="app")
 
 
 def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_uri: str) -> None:

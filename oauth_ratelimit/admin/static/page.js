@@ -10,7 +10,7 @@ export const NO_ANSWER = "The server does not answer.";
 
 export const query = () => new URLSearchParams(location.search);
 // The username goes into the fragment, which browsers do not send, because access logs keep URLs.
-const chosenUser = () => new URLSearchParams(location.hash.slice(1)).get("user") || "";
+export const chosenUser = () => new URLSearchParams(location.hash.slice(1)).get("user") || "";
 
 const address = () => location.search + chosenUser();
 let shown = address();

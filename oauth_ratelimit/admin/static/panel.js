@@ -1,7 +1,7 @@
 // The panel to act on a client, or on everybody: raise, reuse, trust, dry run, undo; what a change would do.
 
 import { announce, find, make, showMessage } from "./dom.js";
-import { NO_ANSWER, query, refreshAll, refusal, setQuery } from "./page.js";
+import { NO_ANSWER, chosenUser, query, refreshAll, refusal, setQuery } from "./page.js";
 
 const clientId = query().get("id");
 const FIELDS = { limits: "Limits", for: "Ends after", reason: "Reason" };
@@ -47,7 +47,7 @@ async function preview() {
   if (!isChanged) return;
   lines.replaceChildren(make("p", {}, "Computing what this does …"));
   try {
-    const answer = await send("preview", body());
+    const answer = await send("preview", { ...body(), user: chosenUser() });
     if (asking !== asked) return;
     const proposed = Object.entries(answer.proposal);
     lines.replaceChildren(...answer.lines.map((text) => make("p", {}, text)), ...proposed.length && kind() === "limit" ? [proposalButton(proposed)] : []);

@@ -8,7 +8,7 @@ from tests.admin.browser import Browser
 pytestmark = pytest.mark.chromium
 
 
-def test_username_stays_out_of_requested_urls(browser: Browser, url: str) -> None:
+def test_username_stays_out_of_requested_urls_and_its_numbers_are_in_the_panel(browser: Browser, url: str) -> None:
     browser.open(f"{url}client?id=web-shop#user=ann+%C3%B6")
     browser.wait_for("ann ö", "h1")
     browser.run("document.querySelector('#user').value = ''")
@@ -19,6 +19,9 @@ def test_username_stays_out_of_requested_urls(browser: Browser, url: str) -> Non
     def requested() -> list[str]:
         return list(browser.run("return performance.getEntries().map((entry) => entry.name)"))
 
+    browser.wait_for("bob & co: ", "#panel .part")
+    browser.fill("#panel-limits input[type=number]", "1")
+    browser.wait_for("bob & co: ", "#panel-preview")
     wait_until(
         lambda: any("part/client?id=web-shop" in address for address in requested()), "the server got the request"
     )
