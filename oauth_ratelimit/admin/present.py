@@ -21,7 +21,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import guesses_under
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, instance_text
 from oauth_ratelimit.operations.serialize import Record
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
@@ -247,7 +247,7 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
     names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
     is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
-    return Mark(change.at_s, f"{text} ({visible_name(change.instance)})", names.pop() if is_of_one else None)
+    return Mark(change.at_s, f"{text} ({instance_text(change.instance)})", names.pop() if is_of_one else None)
 
 
 def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
@@ -260,7 +260,7 @@ def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | Non
         found = list(group)
         is_new = kind == "started" and bool(versions) and version not in versions
         versions.add(version)
-        who = visible_name(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
+        who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
         label = f", version {visible_name(version)}" if kind == "started" else ""
         if kind == "reconnected":
             count = len({hosts.get(each.instance) or each.instance for each in found})

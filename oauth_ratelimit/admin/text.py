@@ -14,6 +14,7 @@ from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
     duration,
+    instance_text,
     limit_text,
     number,
     origin_text,
@@ -33,6 +34,7 @@ class Texts:
     duration = staticmethod(duration)
     name = staticmethod(visible_name)
     short = staticmethod(short)
+    instance = staticmethod(instance_text)
     rate = staticmethod(rate_text)
     limit = staticmethod(limit_text)
     origin = staticmethod(origin_text)

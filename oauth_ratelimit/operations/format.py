@@ -114,6 +114,12 @@ def percent_text(share: float) -> str:
     return next((text for low, high, text in rounded if low < share < high), f"{share * 100:,.0f} %")
 
 
+def instance_text(instance: str) -> str:
+    """Return the name of an instance for people: its worker's process id and host; another name as it is."""
+    host, *rest = visible_name(instance).rsplit(":", 2)
+    return f"worker {rest[0]} on {host}" if len(rest) == 2 else visible_name(instance)
+
+
 def short(name: str, at_most: int = MAX_SHOWN) -> str:
     """Return a name without invisible characters, cut where it is long; it stands whole where it is looked at."""
     name = visible_name(name)

@@ -200,9 +200,11 @@ def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(page: Page, mongo
             store.put(Heartbeat(name, now_s, now_s, "1", "enforce", 1.0, host=host))
             store.note_event(InstanceEvent(name, now_s - 500, "cut off", "1"))
             store.note_event(InstanceEvent(name, now_s - 300, "reconnected", "1"))
+        store.note_event(InstanceEvent("vm:20016:0763", now_s - 200, "ended", "1"))
     marks = {mark["at_s"]: mark["text"] for mark in page.traffic()["marks"]}
 
     assert "3 instances cut off" == marks[now_s - 500]
+    assert "worker 20016 on vm ended" == marks[now_s - 200]
     assert "until then they counted apart, so up to 2 times a limit was admitted" in marks[now_s - 300], "two hosts"
 
 

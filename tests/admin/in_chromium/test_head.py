@@ -152,7 +152,7 @@ def test_file_that_an_instance_rejects_shows_on_every_page(
         for page in PAGES:
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("configuration file rejected by 1 instance since", "#state")
-        valid_row, rejecting = map(browser.cells("#instances").get, ("node-1:7:aa", "node-2:8:bb"))
+        valid_row, rejecting = map(browser.cells("#instances").get, ("worker 7 on node-1", "worker 8 on node-2"))
         browser.open("about:blank")
 
     assert ("c0ffee", "invalid", "off") == (valid_row["file"], rejecting["file"], rejecting["mode"])
