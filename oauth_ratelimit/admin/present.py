@@ -184,7 +184,8 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
     matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants_of(client_id)]
     stored = storable_name(client_id)
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
-    marks = [each for each in read_marks(cache) if each.is_change]
+    marks = read_marks(cache)
+    changes = [each for each in marks if each.is_change and each.client_id in (None, client_id)]
     others = [
         each
         for each in present.over
@@ -198,7 +199,8 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
         others_over=sum(each.client_id != stored for each in others),
-        changes=[each._replace(at_s=int(each.at_s)) for each in marks if each.client_id in (None, client_id)],
+        changes=[each._replace(at_s=int(each.at_s)) for each in changes],
+        outages=[each._replace(at_s=int(each.at_s)) for each in marks if each.apart > 1],
         delay_s=change_delay_s(cache),
         totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
         owns=frozenset(policy.name for each in matched for policy in each.limits.client),
@@ -261,12 +263,13 @@ def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | Non
         is_new = kind == "started" and bool(versions) and version not in versions
         versions.add(version)
         who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
+        apart = 0
         label = f", version {visible_name(version)}" if kind == "started" else ""
         if kind == "reconnected":
-            count = len({hosts.get(each.instance) or each.instance for each in found})
-            label = f" to MongoDB: until then they counted apart, so up to {count:,} times a limit was admitted"
-            label = label if count > 1 else " to MongoDB"
-        yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new)
+            apart = len({hosts.get(each.instance) or each.instance for each in found})
+            label = f" to MongoDB: until then they counted apart, so up to {apart:,} times a limit was admitted"
+            label = label if apart > 1 else " to MongoDB"
+        yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
 
 
 def overrides(cache: ReadCache, params: Params) -> Record:

@@ -73,6 +73,7 @@ class Mark(NamedTuple):
     text: str  # what changed; empty for the first configuration that is known
     client_id: str | None = None  # the only client that it concerns; None for all
     is_change: bool = True  # False if nothing of the configuration has changed
+    apart: int = 0  # hosts that counted apart until then, without MongoDB
 
 
 class Run(NamedTuple):
@@ -96,6 +97,7 @@ class Case:
     others_active: int = 0  # other clients with requests lately
     others_over: int = 0  # those of them that are denied, or would be
     changes: Sequence[Mark] = ()
+    outages: Sequence[Mark] = ()  # their ends
     delay_s: float = 0.0  # until a change has effect on all instances
     totals: frozenset[str] = frozenset()  # names of the policies that count all its requests together
     owns: frozenset[str] = frozenset()  # of those that count its requests without a user
@@ -169,8 +171,9 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
     subject, *found = _guessed(case, now) or _users(case, now) or ("",)
-    is_changed = _change_before(case, begun_s) and not all(grant.startswith(GUARD) for _, grant in now.denials)
-    why, action = _cause(case, now, begun_s) if is_changed or not found else found
+    is_ours = bool(_change_before(case, begun_s) or _outage_before(case, begun_s))
+    is_ours = is_ours and not all(grant.startswith(GUARD) for _, grant in now.denials)
+    why, action = _cause(case, now, begun_s) if is_ours or not found else found
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
     more = (_reuse_text(case, run), _changes_text(case, begun_s))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
@@ -306,6 +309,8 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
     if changed := _change_before(case, begun_s):
         why = f"The cause may be on our side: c{changed[1:]}"
         return why, "Look at that change first, and undo it if it was not meant."
+    if outage := _outage_before(case, begun_s):
+        return outage, "Wait for one window of the limit, in which the requests of that time leave it."
     if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
         meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
         why = "Most clients are affected: look for the cause on our side."
@@ -390,6 +395,13 @@ def _change_before(case: Case, begun_s: int) -> str:
     """Return the last change so long before the first denial that it may be the cause."""
     found = (each for each in reversed(case.changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
     return next((f"Changed {duration(begun_s - each.at_s)} before it began: {each.text}." for each in found), "")
+
+
+def _outage_before(case: Case, begun_s: int) -> str:
+    """Return the end of the last outage so long before the first denial that it may be the cause."""
+    ends = [each for each in case.outages if 0 <= begun_s - each.at_s <= CAUSE_S][-1:]
+    text = "The cause may be an outage of MongoDB until {}: {} hosts counted apart, and what they admitted now counts."
+    return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
 
 
 def _changes_text(case: Case, begun_s: int) -> str:

@@ -207,6 +207,9 @@ def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(page: Page, mongo
     assert "worker 20016 on vm ended" == marks[now_s - 200]
     assert "until then they counted apart, so up to 2 times a limit was admitted" in marks[now_s - 300], "two hosts"
 
+    record(mongo_uri, [minute(ago, denied=90) for ago in range(4, -1, -1)])
+    assert "an outage of MongoDB until " in page.part("client", id="app")
+
 
 def test_instances_have_mode_limits_and_changes(page: Page) -> None:
     assert 200 == token_status(page.app)  # with its first request an instance starts

@@ -84,6 +84,16 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "the client's load",
         ),
         (
+            storm(outages=[Mark(BEGUN_S - 40, "", apart=3)]),
+            f"an outage of MongoDB until {utc_time(BEGUN_S - 40)}: 3 hosts counted apart",
+            "The cause is the client's load",
+        ),
+        (
+            storm(outages=[Mark(BEGUN_S - 900, "", apart=3), Mark(BEGUN_S + 9, "", apart=3)]),
+            "The cause is the client's load",
+            "outage",
+        ),
+        (
             storm(changes=[Mark(BEGUN_S + 90, "client limit of batch-jobs: 800/minute (ann)")]),
             f"Changed since it began, at {utc_time(BEGUN_S + 90)}: client limit of batch-jobs: 800/minute (ann).",
             "has not changed",
