@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.order import judge_all, severity
 from oauth_ratelimit.admin.text import change_text
-from oauth_ratelimit.admin.verdict import Case, Mark, judge, judge_all, last_runs, severity, when_text
+from oauth_ratelimit.admin.verdict import Case, Mark, judge, last_runs, when_text
 from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode

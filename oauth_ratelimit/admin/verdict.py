@@ -17,7 +17,6 @@ from oauth_ratelimit.core.statistics import (
     WRITTEN_S,
     ClientMinute,
     ClientSum,
-    ClientTotal,
     Denials,
     Source,
     Tally,
@@ -34,14 +33,9 @@ NEAR = 0.8  # share of a limit
 UNUSUAL = 2.0  # times the usual requests
 MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
-MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
-MOST, SOME = 0.5, 0.05  # shares of the requests
+MOST = 0.5  # of the requests
 MAX_NAMED = 3  # users or addresses in a sentence
 
-RULE = (
-    "Worst first: clients that get nothing, then those of whose requests most, some or few are denied, each by number; "
-    "after them what a dry run would deny, then attempts that the guard denied, which anybody can make."
-)
 NOTHING = "Nothing to do."
 FULL = "In the last full minute"
 NO_GUESSES = (
@@ -413,63 +407,3 @@ def _changes_text(case: Case, begun_s: int) -> str:
         return "No change of the configuration is recorded."
     unchanged = f"The configuration has not changed since {utc_time(case.changes[-1].at_s)}."
     return _change_before(case, begun_s) or unchanged
-
-
-def judge_all(
-    active_count: int,
-    denied_count: int,
-    over_count: int,
-    worst: Verdict | None = None,
-    *,
-    guessed_count: int = 0,
-    total: Tally = NO_REQUESTS,
-    when: str = FULL,
-    together: str = "",
-) -> Verdict:
-    """Return the verdict on the clients with requests lately: how many are over a limit, or guessed at.
-
-    The name of the worst one follows the lead, or of the one that was denied last: ``together`` says how many were.
-    ``total`` has the requests of all in the time that ``when`` says.
-    """
-    clients, would = counted(active_count, "client"), max(0, over_count - denied_count)
-    kind: Kind = "denied" if denied_count else "dry-run" if would else "near" if guessed_count else "ok"
-    kind = kind if active_count or kind != "ok" else "idle"
-    who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
-    reused = f"; {counted(total.reused, 'request')} over a limit got their token again" if total.reused else ""
-    guard = f"The guard {'would deny' if worst and worst.kind == 'dry-run' else 'denies'} guesses under"
-    guard += f" {counted(guessed_count, 'client')}"
-    lead = {
-        "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
-        "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
-        "near": f"No client is denied. {guard}",
-        "ok": f"Nobody is denied among {clients} with requests in the last minute{reused}",
-        "idle": "No requests are recorded in the last minute",
-    }[kind]
-    if worst is None:
-        return Verdict(kind, f"{lead}.", NOTHING)
-    if worst.kind == "changed":
-        return worst._replace(lead=f"{worst.lead} Over a limit until now:")
-    count = denied_count or would or guessed_count
-    if worst.kind == "recovered":
-        lead += f". Last denied, until {worst.since}{f', {together}, the last one' if together else ''}"
-    elif worst.since:  # else its minutes were read before it was denied
-        lead = worst.subject[:-1] if worst.subject and count == 1 else lead
-        lead += f", {'the worst ' if count > 1 else ''}since {worst.since}"
-    details = [
-        f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
-        f"{would:,} more would be, in a dry run." if denied_count and would else "",
-        f"{guard}." if guessed_count and kind != "near" else "",
-        f"The worst: {worst.lead}" if count > 1 else worst.lead,
-    ]
-    return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
-
-
-def severity(total: ClientTotal) -> tuple[int, int, int]:
-    """Return the key by which clients are sorted, the worst first; ``RULE`` says it in words."""
-    denied, would_deny, offered = total.own.denied, total.own.would_deny, total.own.offered
-    rank, count = (0, denied) if denied else (4, would_deny)
-    if not count:
-        return (9 if total.guard.denied else 10 if total.guard.over else 11, -total.guard.over, -offered)
-    share = count / offered
-    is_entire = count == offered and count >= MIN_ENTIRE
-    return (rank + (0 if is_entire else 1 if share >= MOST else 2 if share >= SOME else 3), -count, -offered)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge, judge_all, severity
+from oauth_ratelimit.admin.order import judge_all, severity
+from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.operations.format import utc_time
 from testbed.clock import Clock
