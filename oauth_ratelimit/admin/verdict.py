@@ -165,9 +165,9 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
     subject, *found = _guessed(case, now) or _users(case, now) or ("",)
-    is_ours = bool(_change_before(case, begun_s) or _outage_before(case, begun_s))
-    is_ours = is_ours and not all(grant.startswith(GUARD) for _, grant in now.denials)
-    why, action = _cause(case, now, begun_s) if is_ours or not found else found
+    is_ours = _change_before(case, begun_s) or _outage_before(case, begun_s)
+    is_guard = all(grant.startswith(GUARD) for _, grant in now.denials)
+    why, action = found if found and (is_guard or not is_ours) else _cause(case, now, begun_s)
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
     more = (_reuse_text(case, run), _changes_text(case, begun_s))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
@@ -319,10 +319,8 @@ def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
         ratio = requests / case.usual
         of_usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual"
         compared = f"{compared}, {of_usual}" if compared else of_usual
-        return (
-            f"The cause is the client's load: {compared}." if ratio >= UNUSUAL else f"It sends {compared}: {TOO_LOW}",
-            action,
-        )
+        why = f"The cause is the client's load: {compared}." if ratio >= UNUSUAL else f"It sends {compared}: {TOO_LOW}"
+        return why, action
     if MIN_OTHERS <= case.others_active and not case.others_over:
         return f"Look at this client first{f': it sends {compared}' if compared else ''}.", action
     return f"It sends {compared}." if compared else "", action
