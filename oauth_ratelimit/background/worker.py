@@ -274,10 +274,9 @@ class Worker:
 
         Returns the error if MongoDB did not answer.
         """
-        # The first read is waited for, so a slow one may take longer.
-        deadline = Deadline(MAX_AWAITED_S) if self._override_cache.is_awaited else None
+        # The first operation that fails is the last. A slow MongoDB never answers all of them within the time of one.
         try:
-            with self._time_limit(deadline):
+            with self._time_limit(Deadline(MAX_AWAITED_S)):
                 is_complete = self._override_cache.refresh()
                 if is_complete:
                     self._attempt(self._share_overrides)

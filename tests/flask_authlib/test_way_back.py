@@ -20,6 +20,7 @@ from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from testbed.clock import wait_until
 from testbed.mongod import Mongod
 from tests.support.apps import app_limiter_of, protected_app, token_status
+from tests.support.faults import FaultyProxy
 
 ENFORCED = """
 mode: enforce
@@ -118,6 +119,23 @@ def test_worker_that_starts_denies_nobody_while_a_slow_mongodb_does_not_tell_the
             found += [token_status(app) for _ in range(4)]
     assert {200} == set(found)
     assert (override is not None) == ("mode_changed" in [event["event"] for event in events])
+
+
+@pytest.mark.usefixtures("quick_ending")
+def test_override_applies_while_each_answer_of_mongodb_takes_most_of_its_timeout(
+    tmp_path: Path, mongo_uri: str
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    with FaultyProxy(mongo_uri) as proxy:
+        path.write_text(ENFORCED.format(uri=proxy.uri))
+        with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
+            for mode, status in ((Mode.OFF, 200), (Mode.ENFORCE, 429)):
+                _change_database(mongo_uri, "up", mode)
+                wait_until(lambda status=status: status == token_status(app), "it applies")  # type: ignore[misc]
+            proxy.delay_replies(0.35)
+            _change_database(mongo_uri, "up", Mode.DRY_RUN)
+            wait_until(lambda: 200 == token_status(app), "nobody is denied")
+            proxy.delay_replies(0.0)
 
 
 def test_first_requests_of_a_worker_are_limited_before_it_knows_the_overrides(tmp_path: Path, mongo_uri: str) -> None:
