@@ -1,4 +1,4 @@
-"""What the parts of the page are made from: reads from MongoDB that hold up no token request, and checked arguments.
+"""Sources of the page: reads from MongoDB that hold up no token request, and checked arguments.
 
 The page runs in the processes that issue tokens, and a read may block a thread until the timeout of MongoDB. While
 MongoDB is unreachable, one request tries it and the others fail at once. Answers for several open pages are read once.

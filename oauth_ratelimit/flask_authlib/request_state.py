@@ -65,10 +65,8 @@ class RequestState:
     client: Any = None  # None before the decision
     is_decided: bool = False
     denial: RateLimited | None = None  # to raise
-    authenticated: tuple[str, str | None] = (
-        "",
-        "none",
-    )  # client and authentication method, once Authlib has found them
+    # Client and authentication method, once Authlib has found them.
+    authenticated: tuple[str, str | None] = ("", "none")
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
     record: DecidedRequest | None = None  # for statistics
     hit: HeldHit | None = None  # to be settled once the response is known

@@ -81,7 +81,7 @@ class NeedCounter:
     def result(self) -> Need:
         if not self._offered:
             return self._closed
-        # Users of whom nothing is recorded may all be different ones.
+        # Users who are not recorded may all be different ones.
         subjects = 1.0 if self._registers is None else estimate_distinct(self._registers) or float(self._offered)
         least = subjects * self._renewals
         needed = min(float(self._offered), self._tokens * least)

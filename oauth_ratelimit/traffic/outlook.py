@@ -62,7 +62,7 @@ class Outlook(NamedTuple):
 
     @property
     def _noise(self) -> float:
-        """Error because requests come at random, and instances hear of each other's with a delay."""
+        """Error because requests come at random, and instances read each other's with a delay."""
         return self.offered / 100 + 2 * math.sqrt(self.offered / self.length)
 
 

@@ -38,6 +38,14 @@ def last_of(store: Mock) -> Heartbeat:
     return heartbeat
 
 
+@pytest.fixture
+def elapsed(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Monotonic time of the monitor."""
+    monotonic = Clock()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=monotonic))
+    return monotonic
+
+
 def test_heartbeat_names_the_instance_what_applies_and_the_totals_of_all_cycles(
     monitor: HealthMonitor, limiter: Limiter, store: Mock, clock: Clock
 ) -> None:
@@ -54,10 +62,8 @@ def test_heartbeat_names_the_instance_what_applies_and_the_totals_of_all_cycles(
 
 
 def test_lag_is_the_longest_since_the_last_heartbeat(
-    limiter: Limiter, store: Mock, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    limiter: Limiter, store: Mock, clock: Clock, elapsed: Clock
 ) -> None:
-    elapsed = Clock()
-    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=elapsed))
     monitor = HealthMonitor(limiter, store)
     lags_s = []
     for gaps_s in ((1.0, 4.0, 1.0), (2.0, 1.0)):
@@ -72,10 +78,8 @@ def test_lag_is_the_longest_since_the_last_heartbeat(
 
 
 def test_time_without_mongodb_is_in_the_history_of_instances(
-    limiter: Limiter, store: Mock, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    limiter: Limiter, store: Mock, clock: Clock, elapsed: Clock
 ) -> None:
-    elapsed = Clock()
-    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=elapsed))
     monitor = HealthMonitor(limiter, store)
     for gap_s in (99.0, 100.0, 1.0):
         elapsed.advance(gap_s)
