@@ -126,13 +126,14 @@ class _Reader:
 
     def _value(self, event: Any, at: str, depth: int) -> object:
         """Return the value that begins with an event."""
-        if isinstance(event, yaml.AliasEvent):
+        is_scalar = isinstance(event, yaml.ScalarEvent)
+        if not is_scalar and isinstance(event, yaml.AliasEvent):
             raise _problem("aliases (*name) are not allowed; what clients share goes into a plan", event)
         if event.tag is not None:
             raise _problem("tags (!name) are not allowed", event)
         if depth == MAX_DEPTH:
             raise _problem(f"nested deeper than {MAX_DEPTH} levels", event)
-        if isinstance(event, yaml.ScalarEvent):
+        if is_scalar:
             return _plain(event.value) if event.implicit[0] else event.value
         return (self._mapping if isinstance(event, yaml.MappingStartEvent) else self._list)(at, depth + 1)
 

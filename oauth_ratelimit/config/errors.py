@@ -60,8 +60,9 @@ EXAMPLES = {
     "window": "60s",
 }
 
+_is_plain = re.compile("[A-Za-z0-9_-]+").fullmatch
+
 # Compiled where a value is bad, not at each start.
-_PLAIN_KEY = r"[A-Za-z0-9_-]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,19}$"
 _CREDENTIALS = r"(?s):.*@"
@@ -167,7 +168,7 @@ def _not_interpolated(at: str, variable: str) -> str:
 def dotted(at: str, *keys: object) -> str:
     """Return the path of a key below ``at``, such as ``clients.partner-app.mode``; an unusual key is quoted."""
     for key in map(str, keys):
-        name = key if re.fullmatch(_PLAIN_KEY, key) else json.dumps(key[: 4 * MAX_SHOWN])
+        name = key if _is_plain(key) else json.dumps(key[: 4 * MAX_SHOWN])
         at = f"{at}.{name}" if at else name
     return at
 

@@ -1,7 +1,7 @@
 """Limits in the configuration file: a mapping with all options, or text in the notation of the limits library."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, dotted
@@ -163,12 +163,17 @@ def _parse_item(refusal: str, value: object, at: str, problems: Problems) -> tup
     try:
         if not isinstance(value, str):
             raise ValueError(f"a mapping with limit and window, or {RATES_NOTATION}")
-        rates = parse_rates(value)
-        if not all(1 <= limit <= MAX_LIMIT and 1 <= window_s <= MAX_WINDOW_S for limit, window_s in rates):
-            raise ValueError("1 to 2^53 requests per 1 second to 366 days")
+        return _policies_of(value)
     except ValueError as exc:
         problems.bad_value(at, value, str(exc))
         return ()
+
+
+@lru_cache(maxsize=1000)
+def _policies_of(text: str) -> tuple[Policy, ...]:
+    rates = parse_rates(text)
+    if not all(1 <= limit <= MAX_LIMIT and 1 <= window_s <= MAX_WINDOW_S for limit, window_s in rates):
+        raise ValueError("1 to 2^53 requests per 1 second to 366 days")
     return tuple(Policy("", limit, Window.of(window_s)) for limit, window_s in rates)
 
 
@@ -195,10 +200,11 @@ def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     """Return the limits of one list, each with a name of its own."""
     policies = [policy for item in items for policy in item]
+    if len(policies) == 1:
+        return (policies[0] if policies[0].name else policies[0]._replace(name=prefix),)
     if len(policies) > MAX_POLICIES:
         raise ValueError(f"got {len(policies)} {TOO_MANY}")
-    is_only = len(policies) == 1
-    names = [policy.name or (prefix if is_only else f"{prefix}-{policy.window.window_s}s") for policy in policies]
+    names = [policy.name or f"{prefix}-{policy.window.window_s}s" for policy in policies]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
     return tuple(policy._replace(name=name) for policy, name in zip(policies, names, strict=True))

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, did_you_mean, dotted, show, without_address
@@ -254,28 +255,35 @@ MET_TOGETHER = (  # kinds of limits that one request may meet
 
 def find_clashes(policies: PolicySet, problems: Problems) -> None:
     """Report wherever two limits that can apply to one request have the same name, but where they are inherited."""
-    found: dict[tuple[str, str | None], set[str]] = {}  # by client id and scope; no client id is for all
-    for path, client_id, (scope, limits) in _all_limits(policies):
-        clashes = {
-            f"{kind} and {other} both have a limit with the name {policy.name}; give each a name of its own"
-            for kind, other in MET_TOGETHER
-            for policy in getattr(limits, kind)
-            if policy.name in {each.name for each in getattr(limits, other)}
-        }
-        inherited = (found.get(place, set()) for place in (("", None), ("", scope), (client_id, None)))
-        for clash in sorted(clashes.difference(*inherited)):
-            problems.add(path, clash)
-        found[client_id, scope] = clashes
+    found: dict[tuple[str, str | None], frozenset[str]] = {}  # by client id and scope; no client id is for all
+    for keys, client_id, (scope, limits) in _all_limits(policies):
+        clashes = _clashes_of(tuple([tuple([policy.name for policy in kind]) for kind in limits]))
+        if clashes:
+            inherited = (found.get(place, frozenset()) for place in (("", None), ("", scope), (client_id, None)))
+            for clash in sorted(clashes.difference(*inherited)):
+                problems.add(dotted("", *keys), clash)
+            found[client_id, scope] = clashes
 
 
-def _all_limits(policies: PolicySet) -> Iterator[tuple[str, str, tuple[str | None, Limits]]]:
-    """Yield path, client id, scope and limits of everything that is counted apart, the default first."""
+@lru_cache(maxsize=1000)
+def _clashes_of(names: tuple[tuple[str, ...], ...]) -> frozenset[str]:
+    """Return what clashes in limits with these names, by kind."""
+    named = Limits._make(names)
+    return frozenset(
+        f"{kind} and {other} both have a limit with the name {name}; give each a name of its own"
+        for kind, other in MET_TOGETHER
+        for name in {*getattr(named, kind)}.intersection(getattr(named, other))
+    )
+
+
+def _all_limits(policies: PolicySet) -> Iterator[tuple[tuple[str, ...], str, tuple[str | None, Limits]]]:
+    """Yield keys of the path, client id, scope and limits of everything that is counted apart, the default first."""
     everybody = Rules(endpoints=policies.endpoints)
     for client_id, rules in {"": everybody, **policies.clients}.items():
-        path = dotted("clients", client_id) if client_id else ""
+        keys = ("clients", client_id) if client_id else ()
         plan = policies.plans.get(rules.plan or "", Rules())
-        yield path or "limits", client_id, policies.limits_at(client_id)
+        yield keys or ("limits",), client_id, policies.limits_at(client_id)
         for name in {**plan.endpoints, **rules.endpoints}:
-            yield dotted(path, "endpoints", name), client_id, policies.limits_at(client_id, endpoint=name)
+            yield (*keys, "endpoints", name), client_id, policies.limits_at(client_id, endpoint=name)
         for grant in policies.grants_of(client_id):
-            yield dotted(path, "grants", grant), client_id, policies.limits_at(client_id, grant_type=grant)
+            yield (*keys, "grants", grant), client_id, policies.limits_at(client_id, grant_type=grant)

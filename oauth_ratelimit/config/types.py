@@ -55,7 +55,7 @@ def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest
     restrictions = {name: value for name, value in found.items() if value}
 
     def convert(value: object) -> str:
-        if not isinstance(value, str) or not re.search(regex, value):
+        if not isinstance(value, str) or (pattern and not re.search(regex, value)):
             raise ValueError
         if len(value) < shortest or (longest is not None and len(value) > longest):
             raise ValueError
@@ -190,10 +190,11 @@ def map_of(names: Kind, item: Kind, *, build: Callable[[dict[str, Any]], Any] = 
             problems.bad_value(at, value, "a mapping")
             return None
         known = len(problems)
-        items = {
-            names.parse(name, dotted(at, name), problems): item.parse(each, dotted(at, name), problems)
-            for name, each in value.items()
-        }
+        items = {}
+        for name, each in value.items():
+            path = dotted(at, name)
+            key = names.parse(name, path, problems)
+            items[key] = item.parse(each, path, problems)
         return _built(build, items, at, problems, known=known)
 
     restrictions = {name: value for name, value in names.schema.items() if name != "type"}
@@ -221,6 +222,9 @@ class ConfigKey(NamedTuple):
     default: Any = None  # value when the key is left out, as it is written in the file; None for that of ``build``
     is_required: bool = False  # True if the key is required
     attribute: str = ""  # the argument of ``build`` that gets the value; empty for ``name``
+
+    def parsed_default(self) -> Any:
+        return None if self.default is None else self.kind.parse(self.default, self.name, Problems())
 
     def example(self) -> str:
         """Return a value as it is written in the file."""
@@ -250,20 +254,24 @@ def section(
     ``check`` reports values that do not fit together, even if others are missing or bad; a bad value is None.
     """
     own = Section(title, title.lower().replace(" ", "-"), doc, {key.name: key for key in keys})
+    defaults = {
+        key.attribute or name: key.parsed_default() for name, key in own.keys.items() if key.default is not None
+    }
 
     def parse(value: object, at: str, problems: Problems) -> Any:
         if not isinstance(value, Mapping):
             problems.bad_value(at, value, "a mapping")
             return None
         known = len(problems)
-        values = {}
+        values = defaults.copy()
         for name, key in own.keys.items():
-            before = len(problems)
-            if name in value or key.default is not None:
-                parsed = key.kind.parse(value.get(name, key.default), dotted(at, name), problems)
-                values[key.attribute or name] = parsed
-            elif key.is_required:
-                problems.add(dotted(at, name), "missing", example="")
+            if name not in value and not key.is_required:
+                continue
+            before, path = len(problems), f"{at}.{name}" if at else name
+            if name in value:
+                values[key.attribute or name] = key.kind.parse(value[name], path, problems)
+            else:
+                problems.add(path, "missing", example="")
             if len(problems) > before:
                 problems.give_example(name, key.example(), since=before)
         if check:
@@ -284,8 +292,8 @@ def setting(kind: Kind, doc: str, *, default: Any = None, name: str = "", is_sec
 
     The key has the name of the field, unless it is given. A secret is left out of ``repr``.
     """
-    parsed = None if default is None else kind.parse(default, name, Problems())
-    return field(default=parsed, repr=not is_secret, metadata={"key": ConfigKey(name, kind, doc, default)})
+    key = ConfigKey(name, kind, doc, default)
+    return field(default=key.parsed_default(), repr=not is_secret, metadata={"key": key})
 
 
 def keys_of(settings: type) -> list[ConfigKey]:

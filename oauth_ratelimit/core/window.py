@@ -16,6 +16,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 ROUNDING_S = 2e-6  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
@@ -71,6 +72,7 @@ class Window:
         object.__setattr__(self, "frame_s", self.window_s // self.frame_count)
 
     @classmethod
+    @lru_cache(maxsize=1000)
     def of(cls, window_s: int, frame_count: int | None = None) -> "Window":
         """Return a window with ``frame_count`` frames, by default the largest divisor of ``window_s`` up to 10."""
         return cls(window_s, frame_count or default_frame_count(window_s))
