@@ -8,9 +8,8 @@ from itertools import chain
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision, check_cost
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import Key, cross_site_name, storable_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held, RequestCounter
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
 from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of

@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.hyperloglog import register_of
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, ClientMinute, Source, Tally, UserLoad, register_of
 from oauth_ratelimit.traffic.suggest import Proposal, Traffic, configuration, suggest
 from testbed.fleet import Fleet
 

@@ -20,7 +20,7 @@ from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
 from oauth_ratelimit.config.loader import parse_file
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
+from oauth_ratelimit.core.key import PseudonymKey
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from testbed.clock import wait_until
 from testbed.oauth_server.database import WEB_SHOP

@@ -7,8 +7,8 @@ from oauth_ratelimit.admin.present import read_case, read_minutes
 from oauth_ratelimit.admin.text import zone_of
 from oauth_ratelimit.admin.verdict import judge, source_text
 from oauth_ratelimit.core.denial_record import parse_decision_id
-from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import full_grant_type
 from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientMinute, ClientSum, Source
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.client_hints import similar_client_ids

@@ -25,9 +25,9 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
     visible,
 )
+from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import cross_site_name, storable_name
 from oauth_ratelimit.core.overrides import Counters
-from oauth_ratelimit.core.spelling import folded
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.format import counted, utc_time
 from oauth_ratelimit.store.mongo.erasure import PARTS, Person

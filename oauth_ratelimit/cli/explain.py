@@ -22,9 +22,8 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import Where, parse_decision_id
-from oauth_ratelimit.core.grant_type import COMMON_NAMES, STANDARD_GRANTS, full_grant_type
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.spelling import folded
+from oauth_ratelimit.core.failed_auth import folded
+from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint

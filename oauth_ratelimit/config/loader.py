@@ -19,9 +19,9 @@ from oauth_ratelimit.config.policies import INSTANCE, build_policies, find_clash
 from oauth_ratelimit.config.privacy import PrivacySettings
 from oauth_ratelimit.config.settings import FILE, MONGO_URI, GuardSettings, Settings, StoreSettings
 from oauth_ratelimit.config.types import keys_of, or_null
+from oauth_ratelimit.core.key import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OwnLimits
-from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that

@@ -28,9 +28,19 @@ from oauth_ratelimit.config.types import (
     text,
     unique,
 )
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS, COMMON_NAMES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits, OnLimit, OwnLimits, PolicySet, Rules
+from oauth_ratelimit.core.policy import (
+    CLIENT_CREDENTIALS,
+    COMMON_NAMES,
+    STANDARD_GRANTS,
+    TOKEN_ENDPOINT,
+    Limits,
+    OnLimit,
+    OwnLimits,
+    PolicySet,
+    Rules,
+    full_grant_type,
+)
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total", "user_total")  # they name counters of their own
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oauth_ratelimit.config.types import ConfigKey, choice, list_of, or_null, section, setting, text
-from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey, Pseudonyms
+from oauth_ratelimit.core.key import MIN_SECRET_BYTES, PseudonymKey, Pseudonyms
 
 MAX_SECRET_BYTES = 4096
 

@@ -29,9 +29,9 @@ from oauth_ratelimit.config.types import (
     whole,
 )
 from oauth_ratelimit.core.failed_auth import FailureLimits
+from oauth_ratelimit.core.key import PseudonymKey
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
 
 DEFAULT_DATABASE = "oauth_ratelimit"
 HEADER_FAMILIES = ("ietf", "x-ratelimit")

@@ -1,4 +1,4 @@
-"""Policies, and the set of them that applies to a client."""
+"""Policies, and the set of them that applies to a client and a grant type of OAuth 2."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,38 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
+
+CLIENT_CREDENTIALS = "client_credentials"  # the grant whose tokens are reused
+PASSWORD = "password"
+IMPLICIT = "implicit"  # of every token from the authorization endpoint
+DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+COMMON_NAMES = {
+    "device_code": DEVICE_CODE,
+    "jwt-bearer": JWT_BEARER,
+    "saml2-bearer": "urn:ietf:params:oauth:grant-type:saml2-bearer",
+    "token-exchange": "urn:ietf:params:oauth:grant-type:token-exchange",
+}
+"""Real names by common name, of the grant types whose real names are addresses."""
+
+STANDARD_GRANTS = (
+    "authorization_code",
+    CLIENT_CREDENTIALS,
+    IMPLICIT,
+    PASSWORD,
+    "refresh_token",
+    *COMMON_NAMES.values(),
+)
+
+
+def full_grant_type(name: str) -> str:
+    """Return the real name of a grant type that may be called by its common name."""
+    return COMMON_NAMES.get(name, name)
+
 
 TOKEN_ENDPOINT = "token"
 GRANT_SCOPE = "grant:"  # before a grant type, in the scope of its counters

@@ -20,10 +20,9 @@ from authlib.oauth2.rfc6749.authenticate_client import authenticate_none  # type
 from authlib.oauth2.rfc6749.errors import UnsupportedResponseTypeError
 from flask import request
 
-from oauth_ratelimit.core.failed_auth import FailureKey, networks_of, password_keys, secret_keys
-from oauth_ratelimit.core.grant_type import PASSWORD
+from oauth_ratelimit.core.failed_auth import FailureKey, folded, networks_of, password_keys, secret_keys
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.spelling import folded
+from oauth_ratelimit.core.policy import PASSWORD
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET

@@ -11,9 +11,8 @@ from typing import Any
 
 from flask import after_this_request
 
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import logged_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.cross_site import refuse_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, Caller, limit_caller

@@ -11,8 +11,8 @@ from werkzeug.http import parse_date
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Decision, whole_seconds
-from oauth_ratelimit.core.grant_type import DEVICE_CODE
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import DEVICE_CODE
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.errors import RateLimitError
 

@@ -16,8 +16,7 @@ from werkzeug.routing import Rule
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.grant_type import IMPLICIT, PASSWORD
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.policy import IMPLICIT, PASSWORD, PolicySet
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of

@@ -20,8 +20,8 @@ from flask import request
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Answer, Decision
-from oauth_ratelimit.core.grant_type import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.token_cache import Issue, KeptToken, TokenCache

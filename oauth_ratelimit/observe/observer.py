@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from oauth_ratelimit.core.decision import DecidedRequest, Decision, outcome_of
-from oauth_ratelimit.core.grant_type import STANDARD_GRANTS
 from oauth_ratelimit.core.key import storable_name, visible_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import STANDARD_GRANTS, TOKEN_ENDPOINT
 from oauth_ratelimit.observe.metrics import NONE, OTHER, Metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Answer, DecidedRequest, Decision, outcome_of
-from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import (
@@ -31,6 +30,7 @@ from oauth_ratelimit.core.statistics import (
     Source,
     Tally,
     UserLoad,
+    register_of,
 )
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline

@@ -5,10 +5,9 @@ from copy import copy
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import Pseudonyms, storable_name
 from oauth_ratelimit.core.overrides import Origins, Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.pseudonyms import Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.store.factory import Stores
 

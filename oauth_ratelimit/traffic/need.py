@@ -11,9 +11,8 @@ from collections.abc import Callable
 from operator import add
 from typing import NamedTuple
 
-from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge_into
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute, Registers, estimate_distinct, merge_into
 
 # Tokens that one client, or one user, needs in a period
 TOKENS = {LimitKind.CLIENT: 10, LimitKind.USER: 1, LimitKind.CLIENT_TOTAL: 10}

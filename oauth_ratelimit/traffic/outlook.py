@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oauth_ratelimit.core.grant_type import full_grant_type
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.operations.context import OperatorContext

@@ -12,7 +12,7 @@ import yaml
 from click.testing import Result
 from flask import Flask
 
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
+from oauth_ratelimit.core.key import PseudonymKey
 from tests.cli.conftest import Terminal, protected, run_command, run_flask, send_heartbeat
 
 SHIPPED = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"

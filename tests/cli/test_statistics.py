@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.hyperloglog import register_of
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad, register_of
 from oauth_ratelimit.observe.statistics import WRITE_EVERY_S
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore

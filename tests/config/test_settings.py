@@ -7,7 +7,7 @@ import pytest
 
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.config import describe_changes
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
+from oauth_ratelimit.core.key import PseudonymKey
 
 SECRETS = {"KEY_1": "1" * 32, "KEY_2": "2" * 32, "SHORT": "s" * 31, "LONG": "l" * 5000}
 ONE, TWO = (PseudonymKey.of(SECRETS[name].encode()) for name in ("KEY_1", "KEY_2"))

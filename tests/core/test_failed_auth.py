@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.failed_auth import (
+    MAX_CLAIM_LENGTH,
     FailureKey,
     FailureKind,
     FailureLimits,
     failure_policies,
+    folded,
     is_within,
     networks_of,
     password_keys,
@@ -16,7 +18,6 @@ from oauth_ratelimit.core.failed_auth import (
 )
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.spelling import MAX_CLAIM_LENGTH, folded
 from tests.support.limiters import a_policy
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.hyperloglog import REGISTER_COUNT, estimate_distinct, merge_into, register_of
+from oauth_ratelimit.core.statistics import REGISTER_COUNT, estimate_distinct, merge_into, register_of
 
 
 def registers(names: list[str]) -> dict[int, int]:

@@ -6,8 +6,7 @@ import string
 
 import pytest
 
-from oauth_ratelimit.core.key import MAX_NAME_LENGTH
-from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
+from oauth_ratelimit.core.key import MAX_NAME_LENGTH, PseudonymKey, Pseudonyms
 from tests.support.pseudonyms import ALICE, NEW, OLD
 
 

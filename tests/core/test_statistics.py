@@ -1,7 +1,6 @@
 """Statistics of a client."""
 
-from oauth_ratelimit.core.hyperloglog import register_of
-from oauth_ratelimit.core.statistics import ClientMinute, ClientSum, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import ClientMinute, ClientSum, Peak, Source, Tally, UserLoad, register_of
 
 PASSWORD, REFRESH, BATCH = Source("user", "password"), Source("user", "refresh_token"), Source("client", "none")
 

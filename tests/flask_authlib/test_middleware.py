@@ -15,8 +15,8 @@ from flask_limiter.util import get_remote_address
 from werkzeug.test import EnvironBuilder, TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.core.grant_type import JWT_BEARER
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
+from oauth_ratelimit.core.key import PseudonymKey
+from oauth_ratelimit.core.policy import JWT_BEARER
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
 from tests.support.apps import (
     CLIENT,

@@ -8,8 +8,8 @@ import pytest
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import PseudonymKey
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
 from tests.support.decisions import a_denial, an_admission

@@ -11,9 +11,8 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.loader import parse_settings
 from oauth_ratelimit.config.notation import parse_duration, parse_rates
 from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.core.failed_auth import networks_of
+from oauth_ratelimit.core.failed_auth import folded, networks_of
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name, visible_name
-from oauth_ratelimit.core.spelling import folded
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.store.mongo import denials, heartbeats, overrides

@@ -16,10 +16,9 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.failed_auth import FailureKey, FailureKind
-from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.key import Key, PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.errors import StoreRejected

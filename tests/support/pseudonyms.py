@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.config import PrivacySettings
+from oauth_ratelimit.core.key import PseudonymKey
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.store.base import CounterStore
 from testbed.clock import Clock
 from tests.support.limiters import a_policy, some_settings

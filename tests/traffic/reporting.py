@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from oauth_ratelimit.core.hyperloglog import merge_into, register_of
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, merge_into, register_of
 
 START_S = 1_700_002_800  # a full hour
 LOGIN = Source("user", "password")

@@ -2,9 +2,8 @@
 
 import pytest
 
-from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import ClientMinute, Tally, UserLoad
+from oauth_ratelimit.core.statistics import ClientMinute, Tally, UserLoad, register_of
 from oauth_ratelimit.traffic import need
 from oauth_ratelimit.traffic.need import ClientNeed, Need, NeedCounter
 from oauth_ratelimit.traffic.report import Verdict, find

@@ -9,10 +9,9 @@ from pymongo import DESCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace, Where
-from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES, NAMING_SCOPES
+from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES, NAMING_SCOPES, folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import GRANT_SCOPE
-from oauth_ratelimit.core.spelling import folded
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, date_of, fits, well_formed

@@ -18,12 +18,13 @@ from bson.int64 import Int64
 from pymongo import ASCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
     COUNTS,
+    MAX_RANK,
     MINUTE_S,
     NO_REQUESTS,
     OVER,
+    REGISTER_COUNT,
     ClientMinute,
     Denials,
     Peak,
