@@ -9,7 +9,6 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.diff import fixed_values, values_of
 from oauth_ratelimit.config.source import ConfigFile, Rejection
@@ -17,6 +16,7 @@ from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.process.deadline import uptime_s
+from oauth_ratelimit.store.factory import Reconnector
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.sync.flusher import CycleReport
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, MAX_AWAITED_S, LiveSettings, OverrideCache
-from oauth_ratelimit.background.reconnector import Reconnector
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
@@ -30,9 +29,10 @@ from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
-from oauth_ratelimit.store.factory import open_stores
+from oauth_ratelimit.store.factory import Reconnector, open_stores
 from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrides
-from oauth_ratelimit.store.mongo.rollups import RollupStore, Step
+from oauth_ratelimit.store.mongo.rollups import RollupStore
+from oauth_ratelimit.store.mongo.statistics import Step
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop, UrgentLoop
 from oauth_ratelimit.token_cache import TokenCache

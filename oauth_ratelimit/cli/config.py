@@ -6,7 +6,6 @@ from importlib.resources import files
 import click
 from flask import Flask
 
-from oauth_ratelimit.background.reconnector import ELSEWHERE
 from oauth_ratelimit.cli.context import CliContext, reason_text, script_of
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
@@ -20,7 +19,7 @@ from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.status import LEFT_OUT, Status, restart_text
 from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
-from oauth_ratelimit.store.factory import open_stores
+from oauth_ratelimit.store.factory import ELSEWHERE, open_stores
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}
 NOT_COMPARED = (

@@ -17,8 +17,6 @@ from click.testing import CliRunner
 from flask import Flask
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.background import reconnector
-from oauth_ratelimit.background.reconnector import FORMER_KEPT_S, NOT_TRIED, RETRY_S, Reconnector
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.core.mode import Mode
@@ -26,7 +24,8 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.store.factory import open_stores
+from oauth_ratelimit.store import factory as reconnector
+from oauth_ratelimit.store.factory import FORMER_KEPT_S, NOT_TRIED, RETRY_S, Reconnector, open_stores
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from testbed.clock import Clock, wait_until

@@ -18,7 +18,7 @@ from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoa
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
-from oauth_ratelimit.store.mongo.inspect import CounterDocuments
+from oauth_ratelimit.store.mongo.counters import CounterDocuments
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import WHY, Terminal
@@ -290,7 +290,7 @@ def test_reset_looks_at_a_bounded_number_of_documents(
     limiter: Limiter, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may have any number of users."""
-    monkeypatch.setattr("oauth_ratelimit.store.mongo.inspect.MAX_LOOKED_AT", 2)
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.counters.MAX_LOOKED_AT", 2)
     limiter.check("app")
     for number in range(4):
         limiter.check("app", str(number))
@@ -310,7 +310,7 @@ def test_reset_is_made_although_nobody_can_look_at_it(
         raise ExecutionTimeout("operation exceeded time limit", 50)
 
     with monkeypatch.context() as patch:
-        patch.setattr("oauth_ratelimit.store.mongo.inspect.parse_all", fail)
+        patch.setattr("oauth_ratelimit.store.mongo.counters.parse_all", fail)
         terminal.ok("reset", "app", "--yes")
     assert "requestCounters" not in documents.find_one({"_id.clientId": "app"})
 

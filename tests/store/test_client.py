@@ -10,9 +10,8 @@ from oauth_ratelimit import StoreUnavailable
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, translated_errors
-from oauth_ratelimit.store.mongo.counters import MongoStore
-from oauth_ratelimit.store.mongo.inspect import CounterDocuments
-from oauth_ratelimit.store.mongo.migrations import Migrations
+from oauth_ratelimit.store.mongo.counters import CounterDocuments, MongoStore
+from oauth_ratelimit.store.mongo.indexes import Migrations
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.support.limiters import KEY
 from tests.support.stores import a_change

@@ -8,7 +8,7 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.inspect import CounterDocuments
+from oauth_ratelimit.store.mongo.counters import CounterDocuments
 from testbed.clock import Clock
 
 LONG_GONE_S = 1_000_000_000.0

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.core.statistics import ClientMinute
-from oauth_ratelimit.store.mongo import migrations as migrate_module
+from oauth_ratelimit.store.mongo import indexes as migrate_module
 from oauth_ratelimit.store.mongo.client import MIGRATIONS, Connection
-from oauth_ratelimit.store.mongo.migrations import Migrations
+from oauth_ratelimit.store.mongo.indexes import Migrations
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal, terminal
 

@@ -19,9 +19,8 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import MAX_WHOLE, UNUSABLE_VERSION, Change
 from oauth_ratelimit.store.mongo import indexes
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.counters import CounterDocuments, MongoStore
 from oauth_ratelimit.store.mongo.document import document_id
-from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.clock import Clock
 from testbed.mongod import Mongod

@@ -8,8 +8,9 @@ writes only a first one can restore a removed document.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
 from pymongo import DESCENDING
@@ -18,10 +19,18 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.yielding import pause, yield_between
 from oauth_ratelimit.store.base import MAX_WHOLE, Change, Snapshot, WriteResult
-from oauth_ratelimit.store.mongo.client import COUNTERS, Connection, Document, code_of, server_time, translated_errors
+from oauth_ratelimit.store.mongo.client import (
+    COUNTERS,
+    MAX_SCAN_MS,
+    Connection,
+    Document,
+    code_of,
+    server_time,
+    translated_errors,
+)
 from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,
@@ -30,14 +39,19 @@ from oauth_ratelimit.store.mongo.document import (
     compose,
     compose_mark_removal,
     document_id,
+    filter_of_client,
+    filter_of_live,
     parse_all,
     projection,
+    reset_of,
 )
 from oauth_ratelimit.store.mongo.indexes import EXPIRY, IndexKeeper
 
 MAX_READ_BYTES = MAX_WHOLE * MAX_BYTES  # of all documents that are read at once
 PRELOADED = projection(MAX_PRELOADED_BYTES)
 PROBE = Key("oauth_ratelimit: probe", None)  # no document is ever made for it
+MAX_NAMED = 5  # damaged documents in an error
+MAX_LOOKED_AT = 200  # documents after a reset, each of up to 512 KiB
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -158,3 +172,73 @@ def _is_lost_race(error: Document) -> bool:
     """Return whether another writer was faster. Another unique index, or a collation, may refuse a key that is new."""
     is_of_key = error.get("keyPattern", {"_id": 1}) == {"_id": 1} and "collation" not in error
     return error["code"] in LOST_RACE_CODES and is_of_key
+
+
+class ServerFacts(NamedTuple):
+    """Version and time of MongoDB, and the approximate number of counter documents."""
+
+    version: str
+    document_count: int
+    clock_s: float  # seconds since the epoch
+
+
+class CounterDocuments:
+    """The counter documents of all instances, in a collection whose name has no namespace."""
+
+    def __init__(self, connection: Connection, *, collection: str) -> None:
+        self._connection = connection
+        self._name = collection
+
+    def facts(self) -> ServerFacts:
+        collection = self._connection.collection(self._name)
+        with translated_errors():
+            return ServerFacts(
+                version=str(self._connection.client.server_info()["version"]),
+                document_count=collection.estimated_document_count(),
+                clock_s=server_time(self._connection.database).timestamp(),
+            )
+
+    def every(self, now_s: float) -> Iterator[tuple[Key, Snapshot]]:
+        """Yield all documents that have not expired. Reads page by page."""
+        yield from self._find(filter_of_live(now_s))
+
+    def latest(self, now_s: float, count: int) -> Iterator[tuple[Key, Snapshot]]:
+        """Yield up to ``count`` documents, those that expire last first. Uses the index on ``expire``."""
+        last_first = [(EXPIRE, DESCENDING)]
+        yield from self._find(filter_of_live(now_s), sort=last_first, limit=count, max_time_ms=MAX_SCAN_MS)
+
+    def of_client(self, client_id: str, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
+        """Yield the documents of a client and of its users, or only ``at_most``. Uses the index on ``_id``."""
+        yield from self._find(filter_of_client(client_id), limit=at_most)
+
+    def of_keys(self, keys: Iterable[Key]) -> Iterator[tuple[Key, Snapshot]]:
+        """Yield the documents of these keys, as far as they exist."""
+        yield from self._find({"_id": {"$in": [document_id(key) for key in keys]}})
+
+    def reset(self, client_id: str, username: str | None = None) -> int:
+        """Set the counters of a client, or of one user of it, to zero on all instances.
+
+        Returns the number of documents that had hits. A user's counters are those at all grant types and endpoints.
+        Raises ``StoreRejected`` if some of the first ``MAX_LOOKED_AT`` are damaged: of those each instance goes on by
+        what it has counted itself.
+        """
+        everything = filter_of_client(client_id, username)
+        selected, update = reset_of(everything)
+        with translated_errors():
+            count = self._connection.collection(self._name).update_many(selected, update).modified_count
+        damaged: list[str] = []
+        with suppress(StoreError):  # the counters are set to zero all the same
+            for key, found in self._find(everything, limit=MAX_LOOKED_AT, max_time_ms=MAX_SCAN_MS):
+                if found.damage:
+                    damaged.append(f"{document_id(key)} ({found.damage})")
+        if damaged:
+            raise StoreRejected(
+                f"{count} counters are set to zero, but instances do not read {len(damaged)} of the first "
+                f"{MAX_LOOKED_AT} in {self._connection.collection(self._name).name}: {', '.join(damaged[:MAX_NAMED])}"
+            )
+        return count
+
+    def _find(self, selected: Document, **options: Any) -> Iterator[tuple[Key, Snapshot]]:
+        collection = self._connection.collection(self._name)
+        with translated_errors():
+            yield from parse_all(collection.find(selected, projection(MAX_BYTES), **options))

@@ -27,8 +27,8 @@ from oauth_ratelimit.store.mongo.client import (
 from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
 from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
 from oauth_ratelimit.store.mongo.fields import MAX_LOGGED, is_text
-from oauth_ratelimit.store.mongo.minute_sums import fields_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.statistics import fields_of
 
 PARTS = ("counters", "failures", "statistics", "denials", "overrides")
 TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle

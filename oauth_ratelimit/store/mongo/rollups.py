@@ -11,11 +11,9 @@ clock of an instance decides whether a write is in time.
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from bson import ObjectId
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 
 from oauth_ratelimit.core.statistics import (
@@ -31,29 +29,36 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, date_of, fits, is_text, whole_number
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, fits, is_text, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
-from oauth_ratelimit.store.mongo.minute_sums import MAX_NAME_BYTES, PAGE_SIZE, SUMS, minute_rows, tallies_of
+from oauth_ratelimit.store.mongo.statistics import (
+    CHANGED,
+    FIVE_S,
+    MAX_NAME_BYTES,
+    PAGE_SIZE,
+    SUMS,
+    Step,
+    change_note,
+    expiry_of,
+    minute_rows,
+    step_id,
+    tallies_of,
+)
 
-FIVE_S = 300
 FINER_S: Final = {MINUTE_S: 0, FIVE_S: 0, HOUR_S: FIVE_S, DAY_S: HOUR_S}
 """Lengths of steps, each with the length of those that it is derived from; 0 for minutes of clients."""
 
-ROLLUP, CHANGED = "rollup", "changed"  # first field of the ``_id`` of a step, and of its note
+ROLLUP = "rollup"  # first field of the ``_id`` of a step
 
 LOOK_BACK_S: Final = {MINUTE_S: HOUR_S + FIVE_S, FIVE_S: 7 * HOUR_S, HOUR_S: 7 * DAY_S, DAY_S: 7 * DAY_S}
 """How far back missing steps are looked for."""
 
 NOTES_READ_S = 8 * DAY_S  # longer than the longest period that is shown
-MINUTES_KEPT_S = 2 * HOUR_S
 SETTLED_S = 90  # after the end of a minute; instances write every ten seconds
 YOUNG_S = 900  # at the end of a period, minutes of clients are read where there is no rollup yet
 MAX_CLIENTS = 10_000  # in a document; those with fewest requests are counted together
 MAX_CLIENTS_BYTES = 2**23  # of them
 MAX_OVER = 500  # clients over a limit that are returned at once
-
-Step = tuple[int, int]
-"""Length and start of a step in seconds."""
 
 
 class Rows(NamedTuple):
@@ -121,7 +126,7 @@ class RollupStore(StatisticsCollection):
         end_s, finer_s = start_s + step_s, FINER_S[step_s]
         parts = [(finer_s, at_s) for at_s in range(start_s, end_s, finer_s)] if finer_s else []
         coarser = [(length_s, start_s // length_s * length_s) for length_s in FINER_S if FINER_S[length_s] == step_s]
-        identity, note_id, expire = _id(ROLLUP, step), _id(CHANGED, step), _expire(step, keep_s)
+        identity, note_id, expire = step_id(ROLLUP, step), step_id(CHANGED, step), expiry_of(step, keep_s)
         with translated_errors():
             collection = self._collection
             note = collection.find_one({"_id": note_id}, {"write": _WRITE})  # before the parts
@@ -240,7 +245,8 @@ class RollupStore(StatisticsCollection):
     def _steps(self, kind: str, since_s: float, until_s: float, lengths_s: Iterable[int] = FINER_S) -> set[Step]:
         """Return the steps of a period with a rollup, or with a note, from the index alone. Others are left out."""
         ranges: list[Document] = [
-            {"_id": {"$gte": _id(kind, (step_s, since_s)), "$lt": _id(kind, (step_s, until_s))}} for step_s in lengths_s
+            {"_id": {"$gte": step_id(kind, (step_s, since_s)), "$lt": step_id(kind, (step_s, until_s))}}
+            for step_s in lengths_s
         ]
         length, start = f"$_id.{kind}", "$_id.start"
         is_exact = {"$eq": ["$_id", {kind: length, "start": start}]}
@@ -258,25 +264,6 @@ class RollupStore(StatisticsCollection):
         return None if first is None else int(first["minute"])
 
 
-def change_note(step: Step, *, keep_s: float) -> UpdateOne:
-    """Return the update that notes that a part of a step has changed."""
-    note = {
-        "_id": "$_id",
-        "write": ObjectId(),
-        "expire": _expire(step, keep_s),
-    }  # whole: a planted one may be too large
-    return UpdateOne({"_id": _id(CHANGED, step)}, [{"$replaceWith": note}], upsert=True)
-
-
-def _id(kind: str, step: tuple[int, float]) -> Document:
-    return {kind: step[0], "start": step[1]}
-
-
-def _expire(step: Step, keep_s: float) -> datetime:
-    step_s, start_s = step
-    return date_of(start_s + step_s + (min(keep_s, MINUTES_KEPT_S) if step_s == MINUTE_S else keep_s))
-
-
 _WRITE: Final[Document] = {"$cond": [{"$eq": [{"$type": "$write"}, "objectId"]}, "$write", None]}
 """Expression for the last write that a note has; a planted value can be large."""
 
@@ -289,7 +276,7 @@ def _rows_of(
     chosen = {"$filter": {"input": listed, "cond": _is_chosen("$$this.id", client_ids)}}
     row = {"$mergeObjects": ["$clients", {"start": "$_id.start"}]} if has_start else "$clients"  # for each client
     taken: list[Document] = [{"$project": {"clients": chosen}}, {"$unwind": "$clients"}, {"$replaceWith": row}]
-    ids = [_id(ROLLUP, step) for step in steps]
+    ids = [step_id(ROLLUP, step) for step in steps]
     return [{"$match": {"_id": {"$in": ids}}}, *taken, {"$match": fits(MAX_NAME_BYTES)}]
 
 
