@@ -64,7 +64,7 @@ class Decision:
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say
     _counted: Sequence[Content] | None = field(default=None, init=False)  # once it was looked at
-    _tightest: int | None = field(default=None, init=False)  # likewise
+    _tightest: tuple[Tier, Content] | None = field(default=None, init=False)  # likewise
 
     @property
     def counted(self) -> Sequence[Content]:
@@ -117,15 +117,10 @@ class Decision:
 
         Computed at the first look: many decisions are never looked at.
         """
-        place, counted = self._tightest, self.counted
-        if place is None:
-            place = 0
-            for index in range(1, len(self.tiers)):
-                left = self.tiers[index].limit - counted[index].estimate
-                if left < self.tiers[place].limit - counted[place].estimate:
-                    place = index
-            self._tightest = place
-        return self.tiers[place], counted[place]
+        if self._tightest is None:
+            checked = zip(self.tiers, self.counted, strict=True)
+            self._tightest = min(checked, key=lambda each: each[0].limit - each[1].estimate)
+        return self._tightest
 
     @property
     def mode(self) -> Mode:

@@ -70,17 +70,10 @@ class Tier:
 
         Hits of later frames count now: they come from an instance whose clock is ahead, or this one's was set back.
         """
-        frame_s = self.frame_s
-        start_s = int(now_s // frame_s) * frame_s
-        current = frames.get(start_s, 0)
-        past: list[int] = []
-        if len(frames) > (current > 0):
-            past = [frames.get(at_s, 0) for at_s in range(start_s - frame_s, start_s - self.horizon_s, -frame_s)]
-            while past and not past[-1]:
-                past.pop()
-            if max(frames) > start_s:
-                current += sum(hits for at_s, hits in frames.items() if at_s > start_s)
-        return self._content(current, past, start_s + frame_s - now_s)
+        start_s = int(now_s // self.frame_s) * self.frame_s
+        past = [frames.get(start_s - place * self.frame_s, 0) for place in range(1, self.frame_count + 1)]
+        current = sum(hits for at_s, hits in frames.items() if at_s >= start_s)
+        return self.content_of(start_s, [current, *past], now_s)
 
     def content_of(self, newest_s: int, counts: Sequence[int], now_s: float) -> Content:
         """Return the same from the counts of consecutive frames, newest first."""
