@@ -13,7 +13,6 @@ from oauth_ratelimit.config.policies import NAME, POLICY_KEYS, build_policies
 from oauth_ratelimit.config.privacy import SECRET_KEY, PrivacySettings
 from oauth_ratelimit.config.types import (
     FLAG,
-    ConfigKey,
     choice,
     keys_of,
     list_of,
@@ -95,7 +94,6 @@ class StoreSettings:
     timeout_s: float = setting(
         seconds(0.01, 60, "10 ms to 60 s"),
         default="2s",
-        name="timeout",
         doc="Longest time for one call to MongoDB, in the background.",
     )
 
@@ -116,19 +114,15 @@ class StoreSettings:
 class SyncSettings:
     """Synchronisation of counters with the database."""
 
-    interval_s: float = setting(
-        seconds(0.01, 3600, "10 ms to 1 h"), default="1s", name="interval", doc="Time between two sync cycles."
-    )
+    interval_s: float = setting(seconds(0.01, 3600, "10 ms to 1 h"), default="1s", doc="Time between two sync cycles.")
     max_interval_s: float = setting(
         seconds(0.01, 3600, "10 ms to 1 h"),
         default="10s",
-        name="max_interval",
         doc="Longest time that hits of a key far from its limits wait to be sent, at most a tenth of its window.",
     )
     preload_count: int = setting(
         whole(0, 10**6),
         default=1000,
-        name="preload",
         doc="Number of recently busy keys that a process reads when it starts; 0 for none.",
     )
 
@@ -183,8 +177,16 @@ def _network(value: object) -> str:
     return network
 
 
-def _failures_key(kind: str, doc: str) -> ConfigKey:
-    return limits_key(kind, doc, prefix=f"failures-{kind}")
+_FAILURES = {
+    "user": "Wrong passwords through a client without a secret, per client, claimed name and address.",
+    "passed_on": "Wrong passwords that a client with a secret has passed on, per client, claimed name and address. The "
+    "address is that of the client's server: enforcing this lets anyone who knows a name lock its owner out there.",
+    "passed_on_total": "All wrong passwords that a client with a secret has passed on, per client. Denies the client's "
+    "password requests alone.",
+    "client": "Wrong client secrets and unknown clients, per claimed client and address.",
+    "client_address": "Wrong client secrets, for any clients, per address. Denies every client there.",
+    "address": "Wrong passwords through clients without a secret, per address. Denies those alone.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,29 +203,7 @@ class GuardSettings:
         section(
             "Limits of the guard",
             "Allowed failures, by what they are counted by. All limits that apply must admit a request.",
-            (
-                _failures_key(
-                    "user", "Wrong passwords through a client without a secret, per client, claimed name and address."
-                ),
-                _failures_key(
-                    "passed_on",
-                    "Wrong passwords that a client with a secret has passed on, per client, claimed name and "
-                    "address. The address is that of the client's server: enforcing this lets anyone who knows a "
-                    "name lock its owner out there.",
-                ),
-                _failures_key(
-                    "passed_on_total",
-                    "All wrong passwords that a client with a secret has passed on, per client. Denies the client's "
-                    "password requests alone.",
-                ),
-                _failures_key("client", "Wrong client secrets and unknown clients, per claimed client and address."),
-                _failures_key(
-                    "client_address", "Wrong client secrets, for any clients, per address. Denies every client there."
-                ),
-                _failures_key(
-                    "address", "Wrong passwords through clients without a secret, per address. Denies those alone."
-                ),
-            ),
+            [limits_key(kind, doc, prefix=f"failures-{kind}") for kind, doc in _FAILURES.items()],
             build=FailureLimits,
         ),
         default={
@@ -264,7 +244,6 @@ class ReuseSettings:
     max_age_s: float = setting(
         seconds(1, 3600, "1 s to 1 h"),
         default="5m",
-        name="max_age",
         doc="Time after its issue until which a token is given out again. Above a limit a client gets at most one new "
         "token in that time from each process.",
     )
@@ -288,7 +267,6 @@ class EventSettings:
     keep_denials_s: float = setting(
         seconds(0, MAX_KEPT_S, "0 to 366 days"),
         default="30d",
-        name="keep_denials",
         doc="Time for which explain --id finds a denial: one small document per client, user and minute with "
         "denials; 0 keeps none.",
     )
@@ -312,7 +290,6 @@ class StatisticsSettings:
     keep_s: float = setting(
         seconds(0, MAX_KEPT_S, "0 to 366 days"),
         default="30d",
-        name="keep",
         doc="Time for which they are kept: one document per client and minute with requests; 0 keeps none.",
     )
     clients_per_minute: int = setting(
@@ -327,7 +304,6 @@ class StatisticsSettings:
     )
     token_lifetime_s: float | None = setting(
         or_null(seconds(1, MAX_KEPT_S, "1 s to 366 days")),
-        name="token_lifetime",
         doc="Lifetime of a token where it is not recorded: the report takes it from expires_in of the tokens issued, "
         "and without either from an hour, and says nothing of it in letters.",
     )

@@ -287,19 +287,19 @@ def section(
     return Kind(parse, {"$ref": f"#/$defs/{own.anchor}"}, f"[{title}](#{own.anchor})", [own, *below], example)
 
 
-def setting(kind: Kind, doc: str, *, default: Any = None, name: str = "", is_secret: bool = False) -> Any:
+def setting(kind: Kind, doc: str, *, default: Any = None, is_secret: bool = False) -> Any:
     """Return a dataclass field that is a key of the file, with its default as it is written there.
 
-    The key has the name of the field, unless it is given. A secret is left out of ``repr``.
+    The key has the name of the field, without its unit. A secret is left out of ``repr``.
     """
-    key = ConfigKey(name, kind, doc, default)
+    key = ConfigKey("", kind, doc, default)
     return field(default=key.parsed_default(), repr=not is_secret, metadata={"key": key})
 
 
 def keys_of(settings: type) -> list[ConfigKey]:
     """Return the keys that the fields of a dataclass declare."""
     declared = ((each.name, each.metadata["key"]) for each in fields(settings) if "key" in each.metadata)
-    return [key._replace(name=key.name or name, attribute=name) for name, key in declared]
+    return [key._replace(name=re.sub("_(s|count)$", "", name), attribute=name) for name, key in declared]
 
 
 def subsection(settings: type, title: str) -> Any:
