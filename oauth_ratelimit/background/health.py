@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.diff import fixed_values, values_of
-from oauth_ratelimit.config.source import ConfigFile, Rejection
+from oauth_ratelimit.config.loader import ConfigFile, Rejection
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics

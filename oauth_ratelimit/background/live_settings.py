@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.config.diff import changes_between, fixed_values
-from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable

@@ -14,7 +14,7 @@ from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import Settings, load_config
-from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.process.log import get_logger
 

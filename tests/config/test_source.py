@@ -14,7 +14,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
-from oauth_ratelimit.config.source import LAST_VALID, LIMITS_OFF, SWITCHED_OFF, ConfigFile
+from oauth_ratelimit.config.loader import LAST_VALID, LIMITS_OFF, SWITCHED_OFF, ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from testbed.clock import Clock
 

@@ -12,7 +12,7 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.config.source import ConfigFile
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.flask_authlib.app_config import reload_on_sighup
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from testbed.clock import wait_until
@@ -85,7 +85,7 @@ def test_sighup_reads_a_file_that_looks_unchanged(
     path: Path, handled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change is logged, and the former handler runs, too."""
-    monkeypatch.setattr("oauth_ratelimit.config.source.stamp_of", lambda _: (0,))
+    monkeypatch.setattr("oauth_ratelimit.config.loader.stamp_of", lambda _: (0,))
     app_limiter = protect(path)
     try:
         assert app_limiter.limiter.check("app").allowed
