@@ -161,46 +161,25 @@ class Origins(NamedTuple):
         self, client_id: str, kind: LimitKind, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Origin:
         """Return the origin of the limits of one kind."""
-        client, plan = self.policies.rules_of(client_id)
-        sections = self.policies.rules_at(client_id, endpoint, grant_type)
-        names = self._section_names(client_id, client, endpoint, grant_type)
-        here = [name for name, rules in zip(names, sections, strict=True) if rules.names_limits(kind)]
-        if here:
-            return Origin(here[-1])
-        if endpoint != TOKEN_ENDPOINT:
-            return Origin(DEFAULTS)
-        own = None if kind is LimitKind.USER_TOTAL else self._find(OverrideKind.LIMIT, client_id, kind)
-        if own:
-            return Origin(OVERRIDE, own)
-        for name, rules in ((f"clients.{client_id}", client), (f"plans.{client.plan}", plan)):
-            if rules.names_limits(kind):
-                return Origin(name)
-        for_all = self._find(OverrideKind.LIMIT, None, kind)
-        return Origin(OVERRIDE, for_all) if for_all else Origin(DEFAULTS)
+        here, of_plan, of_client, plan, client = self._sections(client_id, endpoint, grant_type)
+        sections = [of_client, of_plan, here, *([client, plan] if endpoint == TOKEN_ENDPOINT else [])]
+        path = next((path for path, rules in sections if rules.names_limits(kind)), DEFAULTS)
+        return Origin(path) if endpoint != TOKEN_ENDPOINT else self._at(path, client_id, OverrideKind.LIMIT, kind)
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """Return the origin of the client's mode, without regard to a canary."""
-        client, plan = self.policies.rules_of(client_id)
-        here, plan_here, client_here = self.policies.rules_at(client_id, endpoint, grant_type)
-        at, plan_at, client_at = self._section_names(client_id, client, endpoint, grant_type)
-        for_all = None if self.policies.mode is Mode.OFF else self._find(OverrideKind.MODE, None)
-        own = self._find(OverrideKind.MODE, client_id)
-        top = (Origin(OVERRIDE, for_all), for_all.mode) if for_all else (Origin("mode"), self.policies.mode)
-        section, of_client = (Origin(at), here.mode), (Origin(f"clients.{client_id}"), client.mode)
-        if own:
-            of_client = (Origin(OVERRIDE, own), own.mode)
-        modes = [
-            *(each for each in (top, section, *([of_client] if own else [])) if each[1] is Mode.OFF),
-            (Origin(client_at), client_here.mode),
-            of_client,
-            (Origin(plan_at), plan_here.mode),
-            (Origin(f"plans.{client.plan}"), plan.mode),
-            section,
-            top,
-        ]  # the one that wins first
-        origin, mode = next(each for each in modes if each[1] is not None)
-        dry_run = next((each for each in (for_all, own) if each and each.mode is Mode.DRY_RUN), None)
-        return Origin(OVERRIDE, dry_run) if dry_run and mode is Mode.ENFORCE else origin
+        here, of_plan, of_client, plan, client = self._sections(client_id, endpoint, grant_type)
+        modes = [(path, rules.mode) for path, rules in (of_client, client, of_plan, plan, here)]
+        modes.append(("mode", apply_overrides(self.policies, self.overrides).mode))
+        is_off = (each for each in (modes[-1], modes[-2]) if each[1] is Mode.OFF)  # it wins
+        path, mode = next(each for each in (*is_off, *modes) if each[1] is not None)
+        everybody, own = (self._find(OverrideKind.MODE, each) for each in (None, client_id))
+        dry_run = next((each for each in (everybody, own) if each and each.mode is Mode.DRY_RUN), None)
+        if dry_run and mode is Mode.ENFORCE:
+            return Origin(OVERRIDE, dry_run)
+        if path == "mode" and self.policies.mode is Mode.OFF:
+            return Origin(path)
+        return self._at(path, client_id, OverrideKind.MODE)
 
     def of_trust(self, client_id: str) -> Origin | None:
         """Return the origin of a client's trust, None if it is not trusted."""
@@ -213,12 +192,21 @@ class Origins(NamedTuple):
                 return Origin(f"trusted_clients[{pattern}]")
         return None
 
+    def _at(self, path: str, client_id: str, kind: OverrideKind, limit_kind: LimitKind | None = None) -> Origin:
+        """Return the origin at a path, which may be an override."""
+        concerned = {f"clients.{client_id}": client_id, "mode": None, DEFAULTS: None}
+        override = self._find(kind, concerned[path], limit_kind) if path in concerned else None
+        return Origin(OVERRIDE, override) if override else Origin(path)
+
     def _find(self, kind: OverrideKind, client_id: str | None, limit_kind: LimitKind | None = None) -> Override | None:
         target = Target(kind, client_id, limit_kind)
         return next((override for override in self.overrides if override.target == target), None)
 
-    @staticmethod
-    def _section_names(client_id: str, client: Rules, endpoint: str, grant_type: str | None) -> tuple[str, str, str]:
-        """Return the paths of the sections that ``PolicySet.rules_at`` returns."""
-        section = f"grants.{grant_type}" if endpoint == TOKEN_ENDPOINT else f"endpoints.{endpoint}"
-        return section, f"plans.{client.plan}.{section}", f"clients.{client_id}.{section}"
+    def _sections(self, client_id: str, endpoint: str, grant_type: str | None) -> list[tuple[str, Rules]]:
+        """Return paths and sections: the three of ``PolicySet.rules_at``, that of the plan, and that of the client."""
+        policies = apply_overrides(self.policies, self.overrides)
+        client, plan = policies.rules_of(client_id)
+        name = f"grants.{grant_type}" if endpoint == TOKEN_ENDPOINT else f"endpoints.{endpoint}"
+        plan_path, client_path = f"plans.{client.plan}", f"clients.{client_id}"
+        paths = (name, f"{plan_path}.{name}", f"{client_path}.{name}", plan_path, client_path)
+        return list(zip(paths, (*policies.rules_at(client_id, endpoint, grant_type), plan, client), strict=True))
