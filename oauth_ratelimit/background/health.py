@@ -76,7 +76,6 @@ class HealthMonitor:
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
     def sync(self) -> CycleReport:
-        """Run a full sync cycle."""
         started_s = time.monotonic()
         report = self._limiter.sync(is_scheduled=True)
         self._last_full = report
@@ -97,7 +96,6 @@ class HealthMonitor:
         return report
 
     def health(self) -> Health:
-        """Return the health of the synchronisation."""
         now_s = time.monotonic()
         code, failed_at_s = self._last_error or (None, None)
         rejection = self._file.rejection if self._file else None

@@ -184,7 +184,6 @@ class Worker:
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
-        """Start the background threads."""
         self._attempt(self._adopt_overrides)
         self._attempt(self._apply_settings)
         self._start_watch()
@@ -193,7 +192,6 @@ class Worker:
             self._start_failure_loop()
 
     def _adopt_overrides(self) -> None:
-        """Start with the overrides that other workers of the host have read."""
         known = self.limiter.known_overrides()
         if known is not None:
             packed, age_s = known
@@ -219,7 +217,6 @@ class Worker:
             self._log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def _start_failure_loop(self) -> None:
-        """Start to synchronise urgent failures, if the guard is on and shares them."""
         if self._failure_loop is None and self.guard.limiter is not None and self.stores is not None:
             self._failure_loop = UrgentLoop(self.guard.limiter, interval_s=self._settings.sync.interval_s)
             self._failure_loop.start()

@@ -84,7 +84,6 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _policy_text(policy: Policy) -> str:
-    """Return a limit in one line: the amount, the window, and what is not the default."""
     window_s = policy.window.window_s
     usual = content_of(Policy(policy.name, policy.limit, Window.of(window_s)))
     options = [f" {name}={value}" for name, value in content_of(policy).items() if value != usual.get(name)]

@@ -113,7 +113,6 @@ class _Reader:
         self._lines = lines
 
     def read(self) -> object:
-        """Return the value of the only document, None without one."""
         self._next()  # start of the stream
         if isinstance(self._next(), yaml.StreamEndEvent):
             return None
@@ -125,7 +124,6 @@ class _Reader:
         return value
 
     def _value(self, event: Any, at: str, depth: int) -> object:
-        """Return the value that begins with an event."""
         is_scalar = isinstance(event, yaml.ScalarEvent)
         if not is_scalar and isinstance(event, yaml.AliasEvent):
             raise _problem("aliases (*name) are not allowed; what clients share goes into a plan", event)
@@ -157,7 +155,6 @@ class _Reader:
         return found
 
     def _noted(self, event: Any, at: str, place: str | int) -> str:
-        """Return the path of a value, and note its line."""
         if self._lines is None:
             return at
         path = dotted(at, place) if isinstance(place, str) else f"{at}[{place}]"

@@ -124,7 +124,6 @@ class Problems:
         self.add(at, reason, example=example)
 
     def give_example(self, name: str, example: str, *, since: int) -> None:
-        """Add an example of a key to the problems of its value that need one."""
         for problem in self._found[since:]:
             if problem.example == "":
                 problem.example = f"{name}: {example}"

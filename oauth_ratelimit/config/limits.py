@@ -198,7 +198,6 @@ def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
 
 
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
-    """Return the limits of one list, each with a name of its own."""
     policies = [policy for item in items for policy in item]
     if len(policies) == 1:
         return (policies[0] if policies[0].name else policies[0]._replace(name=prefix),)

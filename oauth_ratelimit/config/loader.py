@@ -148,7 +148,6 @@ def _valid_guard(section: object) -> GuardSettings:
 
 
 def _valid(name: str, section: object) -> Any:
-    """Return the settings of a section, None if it is not valid."""
     return _SECTIONS[name].parse(section or {}, name, Problems())
 
 
@@ -185,7 +184,6 @@ def parse_settings(
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the stamp in a file's status."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
 
 
@@ -209,7 +207,6 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, Stamp]]:
-    """Open a regular file, and get its stamp."""
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
@@ -277,7 +274,6 @@ class ConfigFile:
 
     @property
     def settings(self) -> Settings:
-        """Settings that apply now, by the content that was read last."""
         assert self._settings is not None
         return self._settings
 

@@ -247,7 +247,6 @@ POLICY_KEYS = (
 
 
 def build_policies(*, limits: OwnLimits, instance: str | None = None, **others: Any) -> PolicySet:
-    """Return the policy set that the keys of the file make together."""
     return PolicySet(
         limits=Limits(*(own or () for own in limits)),
         instance=instance or socket.gethostname(),
@@ -277,7 +276,6 @@ def find_clashes(policies: PolicySet, problems: Problems) -> None:
 
 @lru_cache(maxsize=1000)
 def _clashes_of(names: tuple[tuple[str, ...], ...]) -> frozenset[str]:
-    """Return what clashes in limits with these names, by kind."""
     named = Limits._make(names)
     return frozenset(
         f"{kind} and {other} both have a limit with the name {name}; give each a name of its own"

@@ -102,5 +102,4 @@ class PrivacySettings:
         return self.keys[1:] if self.user_names == "hashed" else self.keys
 
     def names(self) -> Pseudonyms:
-        """Return the pseudonyms of usernames under these keys."""
         return Pseudonyms(self.key, self.former_keys)

@@ -374,7 +374,6 @@ class Settings:
 
     @cached_property
     def is_guarded(self) -> bool:
-        """True if failed authentications are counted."""
         return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
 
     def switched_off(self) -> "Settings":

@@ -74,7 +74,6 @@ def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest
 
 
 def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) -> Kind:
-    """Return the type of numbers within bounds."""
     types: Any = int if is_whole else int | float
 
     def convert(value: Any) -> float:
@@ -146,7 +145,6 @@ def or_null(kind: Kind) -> Kind:
 
 
 def unique(items: list[Any]) -> tuple[Any, ...]:
-    """Return the items in their order, each once."""
     return tuple(dict.fromkeys(items))
 
 
@@ -297,7 +295,6 @@ def setting(kind: Kind, doc: str, *, default: Any = None, is_secret: bool = Fals
 
 
 def keys_of(settings: type) -> list[ConfigKey]:
-    """Return the keys that the fields of a dataclass declare."""
     declared = ((each.name, each.metadata["key"]) for each in fields(settings) if "key" in each.metadata)
     return [key._replace(name=re.sub("_(s|count)$", "", name), attribute=name) for name, key in declared]
 

@@ -70,7 +70,6 @@ class DenialRecord(NamedTuple):
 
     @property
     def request_count(self) -> int:
-        """Number of denied requests that the record covers."""
         return self.suppressed_count + 1
 
 

@@ -30,7 +30,6 @@ class Canary(NamedTuple):
     instances: tuple[str, ...] = ()  # Name patterns (``node-1*``). If there are any, they alone decide.
 
     def has_client(self, client_id: str, *, instance: str) -> bool:
-        """Return True if a client is enforced on this instance."""
         if self.instances:
             return matches_any(self.instances, instance)
         # ``hash()`` would differ from process to process.

@@ -15,8 +15,6 @@ OVERRIDE = "override"  # and of another one
 
 
 class OverrideKind(enum.StrEnum):
-    """Kind of value that an override replaces."""
-
     LIMIT = "limit"
     MODE = "mode"
     TRUSTED = "trusted"
@@ -91,7 +89,6 @@ class HistoryEntry(NamedTuple):
 
 
 def active(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
-    """Return the overrides that have not ended."""
     return tuple(override for override in overrides if override.until_s is None or now_s < override.until_s)
 
 
@@ -160,7 +157,6 @@ class Origins(NamedTuple):
     def of_limits(
         self, client_id: str, kind: LimitKind, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Origin:
-        """Return the origin of the limits of one kind."""
         here, of_plan, of_client, plan, client = self._sections(client_id, endpoint, grant_type)
         sections = [of_client, of_plan, here, *([client, plan] if endpoint == TOKEN_ENDPOINT else [])]
         path = next((path for path, rules in sections if rules.names_limits(kind)), DEFAULTS)

@@ -176,7 +176,6 @@ class PolicySet(NamedTuple):
         )
 
     def trusts(self, client_id: str) -> bool:
-        """Return True if a client is trusted."""
         return client_id in self.trusted_ids or matches_any(self.trusted, client_id)
 
     def may_reuse(self, client_id: str) -> bool:
@@ -200,7 +199,6 @@ class PolicySet(NamedTuple):
         return scope, _complete(inherited, *sections)
 
     def scope_of(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> str | None:
-        """Return the scope that a client's requests are counted in."""
         if endpoint != TOKEN_ENDPOINT:
             return endpoint
         client, plan = self.rules_of(client_id)

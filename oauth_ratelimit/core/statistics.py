@@ -90,12 +90,10 @@ class Tally(NamedTuple):
 
     @property
     def over_share(self) -> float:
-        """Share of the requests that were over a limit."""
         return self.over / self.offered if self.offered else 0.0
 
     @property
     def is_mostly_trusted(self) -> bool:
-        """True if most requests were those of a trusted client."""
         return self.trusted * 2 > self.offered
 
     def __add__(self, other: "Tally") -> "Tally":  # type: ignore[override]  # counts are added, not appended
@@ -122,7 +120,6 @@ class Source(NamedTuple):
 
     @property
     def is_token(self) -> bool:
-        """True for the token endpoint."""
         return not self.grant.startswith(NOT_TOKEN)
 
 
@@ -160,7 +157,6 @@ class UserLoad(NamedTuple):
 
 
 def add_user(users: dict[str, UserLoad], user: UserLoad) -> None:
-    """Add the requests of a user to those known by its name."""
     known = users.get(user.username, UserLoad(user.username, 0))
     users[user.username] = UserLoad(user.username, *map(add, known[1:], user[1:]))
 

@@ -90,7 +90,6 @@ class Tier:
         return self._content(counts[0], past, start_s + frame_s - now_s)
 
     def _content(self, current: int, past: Sequence[int], left_s: float) -> Content:
-        """Return the content of a window with these hits."""
         full, edge = self._weigh(current, past, self.frame_count)
         return Content(estimate_hits(full, edge, left_s, self.frame_s) if edge else full, current, past, left_s)
 
@@ -113,7 +112,6 @@ class Tier:
         return later_s + waiting_s if waiting_s else later_s
 
     def reset_after_s(self, content: Content) -> float:
-        """Return the seconds until nothing counts any more."""
         return reset_after_s(content.current, content.past, self.policy.window, left_s=content.left_s)
 
     def more_after_s(self, content: Content) -> float:

@@ -61,7 +61,6 @@ class Stores:
         return self._connection.servers
 
     def erasure_of(self, person: Person) -> Erasure:
-        """Return all records of a person, to count or remove."""
         return Erasure(self._connection, collection=self._collection, person=person)
 
     def time_limit(self, seconds: float) -> AbstractContextManager[None]:

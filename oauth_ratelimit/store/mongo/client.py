@@ -184,7 +184,6 @@ def servers_of(uri: str) -> str | None:
 
 
 def server_time(database: Database[Document]) -> datetime:
-    """Return the time of the server's clock."""
     local_time: datetime = database.command("hello")["localTime"]
     return local_time.replace(tzinfo=UTC)  # the driver leaves the zone out of answers to commands
 

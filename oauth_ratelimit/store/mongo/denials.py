@@ -56,7 +56,6 @@ class DenialStore(StatisticsCollection):
             self._indexes.ensure(self._collection)
 
     def find(self, decision_id: str) -> DenialRecord | None:
-        """Return the record of the denial with an id, None if there is none."""
         with translated_errors():
             found = self._collection.find_one({"_id": {"denial": decision_id}, **fits(MAX_BYTES)})
         return next(well_formed(parse, [found] if found else []), None)

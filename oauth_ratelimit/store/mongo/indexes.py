@@ -89,7 +89,6 @@ def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -
 
 
 def _signature(index: Document) -> Document:
-    """Return what makes two indexes the same to MongoDB."""
     return {**index, "name": None, "expireAfterSeconds": None}
 
 
@@ -103,7 +102,6 @@ def _shown(value: object) -> str:
 
 
 def _script(value: object) -> str:
-    """Return a value for mongosh, in ASCII."""
     return json.dumps(value, default=str)
 
 
@@ -188,7 +186,6 @@ class Migrations:
         self._names = {COUNTERS: collection} | {name: name for name in (FAILURES, OVERRIDES, STATISTICS, MIGRATIONS)}
 
     def states(self) -> list[MigrationState]:
-        """Return all migrations in the order in which they are applied."""
         with translated_errors():
             collections = self._collections()
             records = collections[MIGRATIONS].find({"_id": {"$type": "string"}})

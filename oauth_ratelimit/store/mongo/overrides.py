@@ -259,7 +259,6 @@ def _parse_target(identity: Mapping[str, Any]) -> Target:
 
 
 def _compose_override(override: Override) -> Document:
-    """Return the content of an override, without its times."""
     return {
         "by": override.author,
         "reason": override.reason,

@@ -66,6 +66,5 @@ class RevocationNotices:
 
 
 def _ids_of(client_ids: Collection[str]) -> Iterator[list[Document]]:
-    """Yield the ids of notices in parts."""
     identities = [{REVOCATION: client_id} for client_id in client_ids]
     yield from (identities[start : start + BATCH_SIZE] for start in range(0, len(identities), BATCH_SIZE))

@@ -256,7 +256,6 @@ class RollupStore(StatisticsCollection):
         return {(each["_id"]["length"], each["_id"]["start"]) for each in found if each["_id"]}
 
     def _first_minute_s(self) -> int | None:
-        """Return the start of the first minute of any client, None if there is none."""
         is_time = {"$gte": 0, "$lte": MAX_EXACT, "$type": ["int", "long", "double"], **NO_LIST}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)

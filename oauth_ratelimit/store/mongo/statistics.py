@@ -223,12 +223,10 @@ def parse_minute(document: Document) -> ClientMinute:
 
 
 def _shares(document: Document, part: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the fields of a part of all processes."""
     return chain.from_iterable(share.items() for share in document.get(part, {}).values())
 
 
 def _seconds(shares: Iterable[Any]) -> tuple[int, ...]:
-    """Return the requests by second of all processes."""
     total = [0] * MINUTE_S
     for share in shares:
         if isinstance(share, bytes) and len(share) == PER_SECOND.size:
