@@ -30,7 +30,7 @@ from benchmarks.subjects import CLIENT_ID, FIXED_TIME_S, NO_LIMIT, USER, VARIANT
 from benchmarks.token_request import BASE, OURS, application, requests_to
 from oauth_ratelimit.observe import observer
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.memory import MemoryStore
+from testbed.memory_store import MemoryStore
 from testbed.oauth_server.database import seed
 
 PATH = Path(__file__).with_name("baseline.json")

@@ -8,8 +8,8 @@ from benchmarks import subjects
 from benchmarks.measuring import in_new_process, resident_bytes
 from benchmarks.results import Result
 from oauth_ratelimit.store.base import Change, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 
 CLIENT_COUNT = 25
 KEYS_PER_CYCLE, CYCLE_S = 50_000, 1.0

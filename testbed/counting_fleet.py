@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.fleet import Fleet
+from testbed.memory_store import MemoryStore
 
 
 class CountingStore(MemoryStore):

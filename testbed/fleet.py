@@ -8,8 +8,8 @@ from random import Random
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.traffic.minutes import quiet_limiter
+from testbed.memory_store import MemoryStore
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_S = 0.005  # from a request until its key is synchronised: a wake-up, a pause and a round trip

@@ -16,7 +16,7 @@ from oauth_ratelimit.counters.rules import EVERY_CLIENT
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.statistics import TRACKED_RATIO, OpenMinute
-from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
 
 EVEN = (1,) * MINUTE_S
@@ -136,7 +136,7 @@ class _QuietEvents(DenialEvents):
         return True
 
 
-def quiet_limiter(settings: Settings, store: MemoryStore | None, clock: Callable[[], float]) -> Limiter:
+def quiet_limiter(settings: Settings, store: CounterStore | None, clock: Callable[[], float]) -> Limiter:
     """Return a limiter in the time of a clock that logs no denials: a recording may hold millions."""
     return Limiter(
         replace(settings, host=OFF),

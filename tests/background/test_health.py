@@ -9,9 +9,9 @@ import pytest
 from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
 from oauth_ratelimit.background import health
 from oauth_ratelimit.background.health import BEAT_INTERVAL_S, HealthMonitor
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 
 UNREACHABLE, REFUSED = StoreUnavailable("unreachable"), StoreRejected("not authorized")
 

@@ -1,7 +1,7 @@
 """Frames that begin later than now by the clock of an instance."""
 
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy
 
 START_S = 1_200_000_000  # where a frame begins

@@ -400,7 +400,7 @@ def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
     """Those that came later were counted in memory, and are sent."""
     code = (
         "import resource, structlog\n"
-        "from oauth_ratelimit.store.memory import MemoryStore\n"
+        "from testbed.memory_store import MemoryStore\n"
         "settings = load_config({'mode': 'enforce', 'host': sys.argv[1], 'limits': {'client': ['9 per 1 hour']}})\n"
         "limiter = Limiter(settings, MemoryStore())\n"
         "for number in range(20): limiter.check(f'client-{number}')\n"

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH
 from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import CLIENT, a_limiter, hit, limiter_of
 from tests.support.memory import entry_count, held_by

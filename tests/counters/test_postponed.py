@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.counter import DROPPED, LOST
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, limiter_of, locked, stored_hits, used_hits
 
 COUNT = 50

@@ -7,9 +7,9 @@ import pytest
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Snapshot
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.pruning import MAX_KEPT, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers, prunable_of
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 
 SIX = Series(6)

@@ -10,8 +10,8 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OwnLimits, Policy, Rules
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import CLIENT, KEY, a_policy, some_settings, stored_hits
 

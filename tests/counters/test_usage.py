@@ -12,8 +12,8 @@ from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.counters.rules import user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 
 CONFIG: dict[str, Any] = {
     "mode": "enforce",

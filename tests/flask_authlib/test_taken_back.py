@@ -17,8 +17,8 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.flask_authlib.request_state import ResponseState
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
+from testbed.memory_store import MemoryStore
 from tests.support.apps import CLIENT, app_limiter_of, ask, make_app, make_server
 from tests.support.limiters import in_flight_hits, stored_hits
 from tests.support.sites import WINDOW_S, config

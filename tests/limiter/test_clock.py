@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
 
 LIMIT, WINDOW_S, FRAME_S = 5, 60, 6

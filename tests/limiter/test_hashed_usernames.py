@@ -5,8 +5,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_policy, hit, send_hits, stored_hits
 from tests.support.pseudonyms import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
 

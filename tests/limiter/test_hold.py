@@ -14,8 +14,8 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.table import CHECK_S
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import (
     CLIENT,
     KEY,

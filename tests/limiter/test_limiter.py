@@ -13,8 +13,8 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, in_flight_hits, limiter_of, some_settings
 
 TRIPLE = a_policy(3, 60)

@@ -6,8 +6,8 @@ from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, in_flight_hits, some_settings
 
 

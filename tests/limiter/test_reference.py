@@ -13,8 +13,8 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Limits, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.reference import ReferenceLimiter
 
 WINDOWS = tuple(Window(length, count) for length in (1, 2, 3, 4, 6, 12) for count in (1, 2, 3) if length % count == 0)

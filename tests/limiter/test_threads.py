@@ -9,8 +9,8 @@ import pytest
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
 
 THREADS, ROUNDS = 4, 4000

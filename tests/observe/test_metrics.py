@@ -17,8 +17,8 @@ from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS, open_metrics
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.decisions import ALLOWED, DENIED, TRUSTED, WOULD_DENY, a_denial
 from tests.support.recorded_metrics import RecordedMetrics
 

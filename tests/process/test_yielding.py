@@ -10,8 +10,8 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter
 
 BATCH = 400  # documents of one call

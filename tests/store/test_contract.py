@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
+from testbed.memory_store import MemoryStore
 from tests.support.stores import Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 
 
 class Fault(enum.Enum):

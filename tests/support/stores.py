@@ -11,10 +11,10 @@ from pymongo.collection import Collection
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Hits
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import document_id
+from testbed.memory_store import MemoryStore
 
 FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import shared, store
 

@@ -1,7 +1,7 @@
 """Counts in the store while limits change: each request once in each series that it was counted in."""
 
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, send_hits, some_settings
 

@@ -5,8 +5,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S, SAMPLE_COUNT, ServerClock
+from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, hit, some_settings
 
 NOW_S = 1_800_000_000.0

@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import Clock, wait_until
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, in_background, some_settings
 

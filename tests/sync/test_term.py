@@ -19,10 +19,10 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.process.deadline import ENDING_S
 from oauth_ratelimit.store.base import Change, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S
 from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import locked, stored_hits
 

@@ -4,8 +4,8 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.counters.table import MAX_WAITING
-from oauth_ratelimit.store.memory import MemoryStore
 from testbed.clock import Clock
+from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, in_flight_hits, some_settings, stored_hits
 

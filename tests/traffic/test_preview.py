@@ -16,11 +16,11 @@ from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.observe.statistics import OpenMinute
 from oauth_ratelimit.operations.changes import amount_overrides
 from oauth_ratelimit.operations.format import rounded_up
-from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.traffic.judge import Judged
 from oauth_ratelimit.traffic.minutes import quiet_limiter
 from oauth_ratelimit.traffic.outlook import ClientLoad, Outlook, recent_minutes
 from oauth_ratelimit.traffic.preview import client_impact, verdict_of
+from testbed.memory_store import MemoryStore
 
 START_S = 1_790_000_040.0  # a full minute
 PAST_MINUTES = 12
