@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-ROUNDING_S = 2e-6  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
 MAX_FRAMES = 60  # that a configuration may have; a document holds them all
 MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and make documents larger
