@@ -1,5 +1,7 @@
 """What comes from the code: pages of the reference, and the JSON Schema of the configuration file.
 
+``keys.yaml`` says what each key of the file means.
+
 ``python docs/generate.py`` writes it, as the site's build does each time. Tests fail if that was forgotten.
 """
 
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
@@ -23,6 +26,7 @@ CONFIGURATION = DOCS / "configuration.md"
 SCHEMA = DOCS.parent / "oauth_ratelimit" / "config.schema.json"
 BEGIN = "<!-- The reference is generated: python docs/generate.py -->"
 END = "<!-- End of the generated reference. -->"
+DESCRIPTIONS = yaml.safe_load((DOCS / "keys.yaml").read_text(encoding="utf-8"))
 WIDTH = 100  # characters of a line of help
 PROGRAM = "flask oauth-ratelimit"
 
@@ -66,16 +70,26 @@ def definition(section: Section) -> dict[str, Any]:
         "title": section.title,
         "description": section.doc,
         "type": "object",
-        "properties": {name: schema_of(key) for name, key in section.keys.items()},
+        "properties": {name: schema_of(section, key) for name, key in section.keys.items()},
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
 
-def schema_of(key: ConfigKey) -> dict[str, Any]:
+def description_of(section: Section, key: ConfigKey) -> str:
+    """Return what a key means, by default what the section means that it holds."""
+    own = DESCRIPTIONS.get(section.title, {}).get(key.name)
+    return own or next(below.doc for below in key.kind.sections)
+
+
+def schema_of(section: Section, key: ConfigKey) -> dict[str, Any]:
     """Return the JSON Schema of a key's value, with default and description."""
     is_shown = NULL in key.kind.schema.get("anyOf", ()) if key.default is None else key.default not in ([], {})
-    return {**key.kind.schema, **({"default": key.default} if is_shown else {}), "description": key.doc}
+    return {
+        **key.kind.schema,
+        **({"default": key.default} if is_shown else {}),
+        "description": description_of(section, key),
+    }
 
 
 def configuration_page() -> str:
@@ -91,7 +105,7 @@ def table_of(section: Section, described: dict[str, str]) -> Iterator[str]:
     yield from (f"### {section.title}", "", section.doc, "")
     yield from ("| key | value | default | description |", "| --- | --- | --- | --- |")
     for key in section.keys.values():
-        doc = key.doc.replace("|", "\\|").replace("*", "\\*")
+        doc = description_of(section, key).replace("|", "\\|").replace("*", "\\*")
         title = described.setdefault(doc, section.title)
         doc = doc if title is section.title else f"as in *{title}*"
         words = key.kind.words.replace(RATES_NOTATION, "[text](#durations-and-limits)")

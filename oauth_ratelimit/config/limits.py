@@ -37,16 +37,8 @@ _MODE = choice(Mode)
 # YAML 1.1 reads a bare off as false.
 MODE = _MODE._replace(parse=lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems))
 
-ENABLED = ConfigKey("enabled", FLAG, "false is the same as mode: off, and keeps the value of mode.", default=True)
-SWITCH = (
-    ConfigKey(
-        "mode",
-        or_null(MODE),
-        "off admits without counting, dry-run counts and reports but never denies, enforce denies. "
-        "Default: the mode above.",
-    ),
-    ENABLED,
-)
+ENABLED = ConfigKey("enabled", FLAG, default=True)
+SWITCH = (ConfigKey("mode", or_null(MODE)), ENABLED)
 
 
 def switched(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,18 +63,8 @@ LIMIT = section(
     "Largest number of requests in any window of time.",
     (
         *SWITCH,
-        ConfigKey(
-            "limit",
-            whole(1, MAX_LIMIT, f"a whole number from 1 to 2^53 ({MAX_LIMIT})"),
-            "Requests per window.",
-            is_required=True,
-        ),
-        ConfigKey(
-            "window",
-            seconds(1, MAX_WINDOW_S, "1 s to 366 days", is_whole=True),
-            "Length of the trailing window, in whole seconds.",
-            is_required=True,
-        ),
+        ConfigKey("limit", whole(1, MAX_LIMIT, f"a whole number from 1 to 2^53 ({MAX_LIMIT})"), is_required=True),
+        ConfigKey("window", seconds(1, MAX_WINDOW_S, "1 s to 366 days", is_whole=True), is_required=True),
         ConfigKey(
             "name",
             or_null(
@@ -93,36 +75,11 @@ LIMIT = section(
                     longest=MAX_POLICY_NAME_LENGTH,
                 )
             ),
-            "Appears in headers, logs and metrics. Default: its kind, such as user, if it is the only one in its list, "
-            "else that and the window, as user-10s.",
         ),
-        ConfigKey(
-            "frames",
-            or_null(whole(1, MAX_FRAMES, FRAMES)),
-            "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
-            "documents larger. Default: the largest divisor of the window up to 10.",
-        ),
-        ConfigKey(
-            "estimator",
-            choice(Estimator),
-            "sliding counts the frames inside the window in full and the oldest by the share still inside; "
-            "proportional weighs the current frame too, by the part of it that has passed; strict counts the oldest in "
-            "full until it has left the window.",
-            default="sliding",
-        ),
-        ConfigKey(
-            "count_denied",
-            FLAG,
-            "true counts denied requests too, so that hammering keeps a client out.",
-            default=False,
-        ),
-        ConfigKey(
-            "on_limit",
-            choice(OnLimit),
-            "deny answers 429; reuse gives a client_credentials request the token that the client already has, if it "
-            "can. Reuse is for limits of the kinds client and client_total at the token endpoint.",
-            default="deny",
-        ),
+        ConfigKey("frames", or_null(whole(1, MAX_FRAMES, FRAMES))),
+        ConfigKey("estimator", choice(Estimator), default="sliding"),
+        ConfigKey("count_denied", FLAG, default=False),
+        ConfigKey("on_limit", choice(OnLimit), default="deny"),
     ),
     build=switched(_policy),
     check=_check_frames,
@@ -187,14 +144,12 @@ _ITEM = Kind(
 )
 
 
-def limits_key(kind: str, doc: str, *, prefix: str = "") -> ConfigKey:
+def limits_key(kind: str, *, prefix: str = "") -> ConfigKey:
     """Return the key of a list of limits. ``prefix`` names its only limit, and several with their windows."""
     item = _ITEM
     if prefix or kind in (LimitKind.USER, LimitKind.USER_TOTAL):
         item = _ITEM._replace(parse=partial(_parse_item, NO_TOKEN if prefix else OF_A_USER))
-    return ConfigKey(
-        kind, list_of(item, build=partial(_named, prefix or kind), most=MAX_POLICIES, too_many=TOO_MANY), doc
-    )
+    return ConfigKey(kind, list_of(item, build=partial(_named, prefix or kind), most=MAX_POLICIES, too_many=TOO_MANY))
 
 
 def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
@@ -209,16 +164,7 @@ def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
     return tuple(policy._replace(name=name) for policy, name in zip(policies, names, strict=True))
 
 
-_KINDS = (
-    limits_key("client", "Per client, for grants without a user, such as client_credentials."),
-    limits_key("user", "Per client and user, for grants with a user."),
-    limits_key("client_total", "Per client, all its users and its grants without a user together."),
-)
-_OF_EACH_USER = limits_key(
-    "user_total",
-    "Per user, through all clients together, at the token endpoint: for servers where each installation of an "
-    "application registers itself as a client.",
-)
+_KINDS = tuple(limits_key(kind) for kind in ("client", "user", "client_total"))
 _WORDS = f"Limits by what they count, at most {MAX_POLICIES} of a kind. All that apply to a request must admit it."
-DEFAULT_LIMITS = section("limits", _WORDS, (*_KINDS, _OF_EACH_USER), build=OwnLimits)
+DEFAULT_LIMITS = section("limits", _WORDS, (*_KINDS, limits_key("user_total")), build=OwnLimits)
 LIMITS = section("Own limits", "Limits of some clients or requests, by what they count.", _KINDS, build=OwnLimits)

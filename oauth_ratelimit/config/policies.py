@@ -85,12 +85,7 @@ def _parse_own_limits(value: object, at: str, problems: Problems) -> OwnLimits |
     return limits
 
 
-_OWN_LIMITS = ConfigKey(
-    "limits",
-    or_null(LIMITS._replace(parse=_parse_own_limits)),
-    "Limits by kind. A kind that is left out is inherited: by a client from its plan, then from what all clients have "
-    "here; by a grant type then from the limits at the token endpoint.",
-)
+_OWN_LIMITS = ConfigKey("limits", or_null(LIMITS._replace(parse=_parse_own_limits)))
 RULES = section(
     "Limits and mode", "Limits and mode of a grant type or an endpoint.", (*SWITCH, _OWN_LIMITS), build=switched(Rules)
 )
@@ -123,18 +118,9 @@ _GRANTS = map_of(_GRANT._replace(parse=_parse_grant), RULES, build=_by_full_name
 
 _PLAN_KEYS = (
     *SWITCH,
-    ConfigKey(
-        "limits",
-        or_null(LIMITS),
-        "Limits at the token endpoint. Each kind named here replaces the default of that kind; [] is no limit of "
-        "that kind.",
-    ),
-    ConfigKey("grants", _GRANTS, "Rules of its own for a grant type, which is then counted apart."),
-    ConfigKey(
-        "endpoints",
-        map_of(name_under("endpoints"), RULES),
-        "Rules of its own at another endpoint, by its name under endpoints.",
-    ),
+    ConfigKey("limits", or_null(LIMITS)),
+    ConfigKey("grants", _GRANTS),
+    ConfigKey("endpoints", map_of(name_under("endpoints"), RULES)),
 )
 PLAN = section("One plan", "A named set of rules that clients refer to.", _PLAN_KEYS, build=switched(Rules))
 CLIENT = section(
@@ -142,11 +128,7 @@ CLIENT = section(
     "Rules of one client.",
     (
         *_PLAN_KEYS,
-        ConfigKey(
-            "plan",
-            or_null(name_under("plans")),
-            "Name of a plan under plans. What the client itself names comes before it.",
-        ),
+        ConfigKey("plan", or_null(name_under("plans"))),
     ),
     build=switched(Rules),
 )
@@ -156,20 +138,13 @@ ENDPOINT = section(
     (
         *SWITCH,
         _OWN_LIMITS,
-        ConfigKey(
-            "path",
-            list_of(PATTERN),
-            "Patterns of the request path, such as /oauth/revoke*. Default: the endpoint is found by its name, which "
-            "must then be its name in Authlib or Flask.",
-            attribute="paths",
-        ),
+        ConfigKey("path", list_of(PATTERN), attribute="paths"),
         ConfigKey(
             "method",
             list_of(text("an HTTP method in capitals, such as POST", pattern=r"^[A-Z]+$", longest=20)),
-            "HTTP methods. GET includes HEAD. Default: all.",
             attribute="methods",
         ),
-        ConfigKey("error_description", or_null(oauth_text(500)), "Text of a denial. Default: one about requests."),
+        ConfigKey("error_description", or_null(oauth_text(500))),
     ),
     build=switched(Rules),
 )
@@ -186,63 +161,24 @@ CANARY = section(
     "canary",
     "The clients or instances that are enforced first.",
     (
-        ConfigKey(
-            "percent", or_null(number(0, 100)), "Share of clients that is enforced. Raising it only adds clients."
-        ),
-        ConfigKey("salt", text(), "Any text; another one makes other clients come first.", default=""),
-        ConfigKey(
-            "instances",
-            or_null(list_of(PATTERN)),
-            "Name patterns of the instances that enforce, such as node-1*.",
-        ),
+        ConfigKey("percent", or_null(number(0, 100))),
+        ConfigKey("salt", text(), default=""),
+        ConfigKey("instances", or_null(list_of(PATTERN))),
     ),
     build=_canary,
 )
 
 POLICY_KEYS = (
-    ConfigKey(
-        "mode",
-        MODE,
-        "off admits without counting, dry-run counts and reports but never denies, enforce denies.",
-        default="dry-run",
-    ),
+    ConfigKey("mode", MODE, default="dry-run"),
     ENABLED,
-    ConfigKey(
-        "instance",
-        INSTANCE,
-        "Name of this instance, for a canary by instance. Default: the host's name.",
-    ),
-    ConfigKey(
-        "limits",
-        DEFAULT_LIMITS,
-        "Limits of every client at the token endpoint. A kind that is left out has no limit.",
-        default=BUILT_IN_LIMITS,
-    ),
-    ConfigKey(
-        "grants",
-        _GRANTS,
-        "Rules of a grant type, such as refresh_token, which is then counted apart.",
-    ),
-    ConfigKey(
-        "trusted_clients",
-        list_of(PATTERN, build=unique),
-        "Ids or patterns of clients that are never denied and never counted.",
-        attribute="trusted",
-    ),
-    ConfigKey("plans", map_of(NAME, PLAN), "Named rules that clients refer to."),
-    ConfigKey("clients", map_of(CLIENT_ID, CLIENT), "Rules of a client, by client id."),
-    ConfigKey(
-        "endpoints",
-        map_of(ENDPOINT_NAME, ENDPOINT),
-        "Other endpoints, such as revocation, introspection, device_authorization, userinfo, registration, each with "
-        "limits of its own.",
-    ),
-    ConfigKey(
-        "canary",
-        or_null(CANARY),
-        "Limits mode enforce to a stable share of clients, or to some instances; the rest stays in dry run. A "
-        "client or plan with a mode of its own is not affected.",
-    ),
+    ConfigKey("instance", INSTANCE),
+    ConfigKey("limits", DEFAULT_LIMITS, default=BUILT_IN_LIMITS),
+    ConfigKey("grants", _GRANTS),
+    ConfigKey("trusted_clients", list_of(PATTERN, build=unique), attribute="trusted"),
+    ConfigKey("plans", map_of(NAME, PLAN)),
+    ConfigKey("clients", map_of(CLIENT_ID, CLIENT)),
+    ConfigKey("endpoints", map_of(ENDPOINT_NAME, ENDPOINT)),
+    ConfigKey("canary", or_null(CANARY)),
 )
 
 

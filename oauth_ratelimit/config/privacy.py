@@ -56,13 +56,8 @@ SECRET_KEY = section(
                     longest=200,
                 )
             ),
-            "The environment variable that holds the key.",
         ),
-        ConfigKey(
-            "file",
-            or_null(text("the absolute path of a file", pattern="^/", longest=4096)),
-            "The file that holds the key. White space around it is left out.",
-        ),
+        ConfigKey("file", or_null(text("the absolute path of a file", pattern="^/", longest=4096))),
     ),
     build=read_pseudonym_key,
 )
@@ -72,18 +67,8 @@ SECRET_KEY = section(
 class PrivacySettings:
     """User pseudonyms in MongoDB, logs, metrics, hooks, pages and reports."""
 
-    user_names: str = setting(
-        choice(("plain", "hashed")),
-        default="plain",
-        doc="plain stores and shows usernames as they are, hashed a keyed hash (HMAC-SHA-256) under the first key. A "
-        "change starts new counts.",
-    )
-    keys: tuple[PseudonymKey, ...] = setting(
-        list_of(SECRET_KEY),
-        default=[],
-        doc="Keys of the hashes, the newest first. The first one hashes usernames, and a new one starts new counts. "
-        "All others, or all with plain, are former keys: only erase uses them (docs/privacy.md).",
-    )
+    user_names: str = setting(choice(("plain", "hashed")), default="plain")
+    keys: tuple[PseudonymKey, ...] = setting(list_of(SECRET_KEY), default=[])
 
     def __post_init__(self) -> None:
         if self.user_names == "hashed" and not self.keys:

@@ -1,4 +1,4 @@
-"""The configuration: frozen settings, each key declared once with its type, default and description."""
+"""The configuration: frozen settings, each key declared once with its type and default. docs/keys.yaml describes it."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -37,6 +37,10 @@ HEADER_FAMILIES = ("ietf", "x-ratelimit")
 MAX_KEPT_S = 366 * 86_400
 MAX_KEYS = 10**9
 MAX_NETWORK_LENGTH = 50
+TOO_MANY_TOKENS = (
+    "This client has requested too many access tokens. Reuse each token until it expires, and try again "
+    "after the seconds given in Retry-After."
+)
 AUTO, OFF = "auto", "off"  # of host
 HOST = rf"{AUTO}|{OFF}|/[!-.0-~]([!-~]*[!-.0-~])?"  # the path is ASCII without spaces, and no slash ends it
 MAX_PATH_LENGTH = 1000
@@ -72,12 +76,7 @@ MONGO_URI = _URI._replace(parse=_connection_string)
 class StoreSettings:
     """The database that instances share counters through."""
 
-    uri: str | None = setting(
-        or_null(MONGO_URI),
-        doc=f"MongoDB connection string; its database is used, else {DEFAULT_DATABASE}. Default: none, counters stay "
-        "in this process.",
-        is_secret=True,
-    )
+    uri: str | None = setting(or_null(MONGO_URI), is_secret=True)
     collection: str = setting(
         text(
             "1 to 120 letters, digits, dots, hyphens and underscores, the first a letter or underscore",
@@ -85,17 +84,9 @@ class StoreSettings:
             longest=120,
         ),
         default="ratelimits",
-        doc="Name of the collection.",
     )
-    namespace: str | None = setting(
-        or_null(NAME),
-        doc="Prefix of all collection names, for several issuers in one database: blue makes blue_ratelimits.",
-    )
-    timeout_s: float = setting(
-        seconds(0.01, 60, "10 ms to 60 s"),
-        default="2s",
-        doc="Longest time for one call to MongoDB, in the background.",
-    )
+    namespace: str | None = setting(or_null(NAME))
+    timeout_s: float = setting(seconds(0.01, 60, "10 ms to 60 s"), default="2s")
 
     @property
     def database(self) -> str | None:
@@ -114,60 +105,26 @@ class StoreSettings:
 class SyncSettings:
     """Synchronisation of counters with the database."""
 
-    interval_s: float = setting(seconds(0.01, 3600, "10 ms to 1 h"), default="1s", doc="Time between two sync cycles.")
-    max_interval_s: float = setting(
-        seconds(0.01, 3600, "10 ms to 1 h"),
-        default="10s",
-        doc="Longest time that hits of a key far from its limits wait to be sent, at most a tenth of its window.",
-    )
-    preload_count: int = setting(
-        whole(0, 10**6),
-        default=1000,
-        doc="Number of recently busy keys that a process reads when it starts; 0 for none.",
-    )
+    interval_s: float = setting(seconds(0.01, 3600, "10 ms to 1 h"), default="1s")
+    max_interval_s: float = setting(seconds(0.01, 3600, "10 ms to 1 h"), default="10s")
+    preload_count: int = setting(whole(0, 10**6), default=1000)
+
+
+_ADDRESS = text(
+    "an http or https address in ASCII, up to 1000 characters", pattern=r"^https?://[!#-\[\]-~]+$", longest=1000
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DenialSettings:
     """The answer to a denied client."""
 
-    error: str = setting(
-        oauth_text(64),
-        default="temporarily_unavailable",
-        doc="OAuth error code. The device grant gets slow_down.",
-    )
-    error_description: str = setting(
-        oauth_text(500),
-        default="This client has requested too many access tokens. Reuse each token until it expires, and try again "
-        "after the seconds given in Retry-After.",
-        doc="The same text for every client.",
-    )
-    error_uri: str | None = setting(
-        or_null(
-            text(
-                "an http or https address in ASCII, up to 1000 characters",
-                pattern=r"^https?://[!#-\[\]-~]+$",
-                longest=1000,
-            )
-        ),
-        doc="Address of a page that explains how to do better.",
-    )
-    headers: tuple[str, ...] = setting(
-        list_of(choice(HEADER_FAMILIES), build=unique),
-        default=list(HEADER_FAMILIES),
-        doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none. They describe "
-        "enforced limits only.",
-    )
-    expose_headers: bool = setting(
-        FLAG,
-        default=False,
-        doc="Name Retry-After and the quota headers in Access-Control-Expose-Headers, for scripts in a browser.",
-    )
-    partition_key: PseudonymKey | None = setting(
-        or_null(SECRET_KEY),
-        doc="Key of the hash of client and user that RateLimit carries as pk where the limit is one per user. Default: "
-        "the key of user names if they are hashed, else no pk.",
-    )
+    error: str = setting(oauth_text(64), default="temporarily_unavailable")
+    error_description: str = setting(oauth_text(500), default=TOO_MANY_TOKENS)
+    error_uri: str | None = setting(or_null(_ADDRESS))
+    headers: tuple[str, ...] = setting(list_of(choice(HEADER_FAMILIES), build=unique), default=list(HEADER_FAMILIES))
+    expose_headers: bool = setting(FLAG, default=False)
+    partition_key: PseudonymKey | None = setting(or_null(SECRET_KEY))
 
 
 def _network(value: object) -> str:
@@ -177,33 +134,24 @@ def _network(value: object) -> str:
     return network
 
 
-_FAILURES = {
-    "user": "Wrong passwords through a client without a secret, per client, claimed name and address.",
-    "passed_on": "Wrong passwords that a client with a secret has passed on, per client, claimed name and address. The "
-    "address is that of the client's server: enforcing this lets anyone who knows a name lock its owner out there.",
-    "passed_on_total": "All wrong passwords that a client with a secret has passed on, per client. Denies the client's "
-    "password requests alone.",
-    "client": "Wrong client secrets and unknown clients, per claimed client and address.",
-    "client_address": "Wrong client secrets, for any clients, per address. Denies every client there.",
-    "address": "Wrong passwords through clients without a secret, per address. Denies those alone.",
-}
+_NETWORK = scalar(
+    _network,
+    "an address or a network, such as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, with no bits beyond its length",
+    schema={"type": "string", "maxLength": MAX_NETWORK_LENGTH},
+    words="text",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
     """Failed authentications, counted apart: against guessing of passwords and secrets."""
 
-    mode: Mode = setting(
-        MODE,
-        default="off",
-        doc="off counts nothing, dry-run counts and reports, enforce answers 429 before passwords are looked at. Not "
-        "affected by a canary. The global mode off switches it off, too.",
-    )
+    mode: Mode = setting(MODE, default="off")
     limits: FailureLimits = setting(
         section(
             "Limits of the guard",
             "Allowed failures, by what they are counted by. All limits that apply must admit a request.",
-            [limits_key(kind, doc, prefix=f"failures-{kind}") for kind, doc in _FAILURES.items()],
+            [limits_key(kind, prefix=f"failures-{kind}") for kind in FailureLimits._fields],
             build=FailureLimits,
         ),
         default={
@@ -214,62 +162,25 @@ class GuardSettings:
             "client_address": [{"limit": 100, "window": "10m"}],
             "address": [{"limit": 100, "window": "10m"}],
         },
-        doc="Allowed failures. A kind that is left out has no limit.",
     )
-    trusted_addresses: tuple[str, ...] = setting(
-        list_of(
-            scalar(
-                _network,
-                "an address or a network, such as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, with no bits beyond its "
-                "length",
-                schema={"type": "string", "maxLength": MAX_NETWORK_LENGTH},
-                words="text",
-            ),
-            build=unique,
-        ),
-        default=[],
-        doc="Addresses and networks that are never counted or denied, such as those of clients' own servers.",
-    )
-    max_keys: int = setting(
-        whole(1, MAX_KEYS),
-        default=100_000,
-        doc="Largest number of keys of failures that an instance keeps in memory, besides max_keys.",
-    )
+    trusted_addresses: tuple[str, ...] = setting(list_of(_NETWORK, build=unique), default=[])
+    max_keys: int = setting(whole(1, MAX_KEYS), default=100_000)
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseSettings:
     """Tokens that a process keeps in memory for limits with on_limit: reuse."""
 
-    max_age_s: float = setting(
-        seconds(1, 3600, "1 s to 1 h"),
-        default="5m",
-        doc="Time after its issue until which a token is given out again. Above a limit a client gets at most one new "
-        "token in that time from each process.",
-    )
-    max_bytes: int = setting(
-        whole(0, 10**10),
-        default=20_000_000,
-        doc="Largest size of all tokens that a process keeps, with about 1 kB beside each; 0 keeps none.",
-    )
+    max_age_s: float = setting(seconds(1, 3600, "1 s to 1 h"), default="5m")
+    max_bytes: int = setting(whole(0, 10**10), default=20_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class EventSettings:
     """Log events and stored records of denials."""
 
-    per_minute: int = setting(
-        whole(1, 10**6),
-        default=300,
-        doc="Largest number of events about denials that a process logs in a minute. A single client gets up to a "
-        "quarter of it.",
-    )
-    keep_denials_s: float = setting(
-        seconds(0, MAX_KEPT_S, "0 to 366 days"),
-        default="30d",
-        doc="Time for which explain --id finds a denial: one small document per client, user and minute with "
-        "denials; 0 keeps none.",
-    )
+    per_minute: int = setting(whole(1, 10**6), default=300)
+    keep_denials_s: float = setting(seconds(0, MAX_KEPT_S, "0 to 366 days"), default="30d")
     request_id_header: str | None = setting(
         or_null(
             text(
@@ -279,7 +190,6 @@ class EventSettings:
             )
         ),
         default="X-Request-ID",
-        doc="The request header whose value becomes request_id in events about denials; null for none.",
     )
 
 
@@ -287,26 +197,10 @@ class EventSettings:
 class StatisticsSettings:
     """Statistics of each client's minutes in MongoDB: charts, what-if and the report use them."""
 
-    keep_s: float = setting(
-        seconds(0, MAX_KEPT_S, "0 to 366 days"),
-        default="30d",
-        doc="Time for which they are kept: one document per client and minute with requests; 0 keeps none.",
-    )
-    clients_per_minute: int = setting(
-        whole(1, 100_000),
-        default=1000,
-        doc="Largest number of clients that a process counts apart in a minute; the rest are counted as one.",
-    )
-    users_per_client: int = setting(
-        whole(0, 1000),
-        default=20,
-        doc="Largest number of a client's users that a process records in a minute, the heaviest; 0 keeps no names.",
-    )
-    token_lifetime_s: float | None = setting(
-        or_null(seconds(1, MAX_KEPT_S, "1 s to 366 days")),
-        doc="Lifetime of a token where it is not recorded: the report takes it from expires_in of the tokens issued, "
-        "and without either from an hour, and says nothing of it in letters.",
-    )
+    keep_s: float = setting(seconds(0, MAX_KEPT_S, "0 to 366 days"), default="30d")
+    clients_per_minute: int = setting(whole(1, 100_000), default=1000)
+    users_per_client: int = setting(whole(0, 1000), default=20)
+    token_lifetime_s: float | None = setting(or_null(seconds(1, MAX_KEPT_S, "1 s to 366 days")))
 
 
 def _host(value: object) -> str:
@@ -345,17 +239,8 @@ class Settings:
     events: EventSettings = subsection(EventSettings, "events")
     statistics: StatisticsSettings = subsection(StatisticsSettings, "statistics")
     privacy: PrivacySettings = subsection(PrivacySettings, "privacy")
-    host: str = setting(
-        _HOST,
-        default=AUTO,
-        doc="Processes of this machine that count together, so that limits hold without a database. auto: the workers "
-        "of a server, in a file in memory; off: none; a path: all that name this file.",
-    )
-    max_keys: int = setting(
-        whole(1, MAX_KEYS),
-        default=1_000_000,
-        doc="Largest number of keys (client and user) that an instance keeps in memory.",
-    )
+    host: str = setting(_HOST, default=AUTO)
+    max_keys: int = setting(whole(1, MAX_KEYS), default=1_000_000)
     warnings: tuple[str, ...] = ()  # one line for each key that is ignored
     is_rejected: bool = False  # limits are off because the file is not valid; the guard goes on
 

@@ -216,7 +216,6 @@ class ConfigKey(NamedTuple):
 
     name: str
     kind: Kind
-    doc: str
     default: Any = None  # value when the key is left out, as it is written in the file; None for that of ``build``
     is_required: bool = False  # True if the key is required
     attribute: str = ""  # the argument of ``build`` that gets the value; empty for ``name``
@@ -285,12 +284,12 @@ def section(
     return Kind(parse, {"$ref": f"#/$defs/{own.anchor}"}, f"[{title}](#{own.anchor})", [own, *below], example)
 
 
-def setting(kind: Kind, doc: str, *, default: Any = None, is_secret: bool = False) -> Any:
+def setting(kind: Kind, *, default: Any = None, is_secret: bool = False) -> Any:
     """Return a dataclass field that is a key of the file, with its default as it is written there.
 
     The key has the name of the field, without its unit. A secret is left out of ``repr``.
     """
-    key = ConfigKey("", kind, doc, default)
+    key = ConfigKey("", kind, default)
     return field(default=key.parsed_default(), repr=not is_secret, metadata={"key": key})
 
 
@@ -301,5 +300,4 @@ def keys_of(settings: type) -> list[ConfigKey]:
 
 def subsection(settings: type, title: str) -> Any:
     """Return a dataclass field that is a section of the file, with the keys that another dataclass declares."""
-    doc = settings.__doc__ or ""
-    return setting(section(title, doc, keys_of(settings), build=settings), doc, default={})
+    return setting(section(title, settings.__doc__ or "", keys_of(settings), build=settings), default={})

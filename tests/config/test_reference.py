@@ -10,6 +10,7 @@ import yaml
 
 import oauth_ratelimit
 from oauth_ratelimit.config import load_config
+from oauth_ratelimit.config.settings import FILE
 from tests.config.test_bad_values import EXPRESSIBLE
 
 SHIPPED = Path(oauth_ratelimit.__file__).parent / "config.schema.json"
@@ -27,8 +28,10 @@ def validator() -> Any:
 def test_what_is_generated_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """``python docs/generate.py`` was run after the last change of a key."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-    from generate import CONFIGURATION, SCHEMA, WRITTEN
+    from generate import CONFIGURATION, DESCRIPTIONS, SCHEMA, WRITTEN
 
+    known = {(section.title, name) for section in FILE.sections for name in section.keys}
+    assert set() == {(title, name) for title, texts in DESCRIPTIONS.items() for name in texts} - known
     assert SHIPPED.samefile(SCHEMA)
     assert [] == [path for path in (CONFIGURATION, SCHEMA) if path.read_text() != WRITTEN[path]()]
 
