@@ -2,8 +2,7 @@
 
 from oauth_ratelimit.config.diff import describe_changes
 from oauth_ratelimit.config.loader import load_config
-from oauth_ratelimit.config.privacy import PrivacySettings
-from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
+from oauth_ratelimit.config.settings import DenialSettings, PrivacySettings, Settings, StoreSettings, SyncSettings
 
 __all__ = [
     "DenialSettings",
