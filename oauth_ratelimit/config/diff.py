@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from oauth_ratelimit.config.errors import dotted
-from oauth_ratelimit.config.limits import content_of
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.config.policies import content_of
 from oauth_ratelimit.config.settings import FILE, Settings
 from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.policy import Policy

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from oauth_ratelimit.config.errors import Problems, without_address
-from oauth_ratelimit.config.limits import MODE
-from oauth_ratelimit.config.policies import INSTANCE, build_policies, find_clashes
+from oauth_ratelimit.config.policies import INSTANCE, MODE, build_policies, find_clashes
 from oauth_ratelimit.config.settings import FILE, MONGO_URI, GuardSettings, PrivacySettings, Settings, StoreSettings
 from oauth_ratelimit.config.types import keys_of, or_null
 from oauth_ratelimit.core.key import MIN_SECRET_BYTES, PseudonymKey

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from oauth_ratelimit.config.errors import Problems, without_parts_of
-from oauth_ratelimit.config.limits import MODE, limits_key, switched
-from oauth_ratelimit.config.policies import NAME, POLICY_KEYS, build_policies
+from oauth_ratelimit.config.policies import MODE, NAME, POLICY_KEYS, build_policies, limits_key, switched
 from oauth_ratelimit.config.types import (
     FLAG,
     ConfigKey,

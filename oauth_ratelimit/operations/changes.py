@@ -7,9 +7,8 @@ from typing import Any
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
-from oauth_ratelimit.config.limits import DEFAULT_LIMITS
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
-from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
+from oauth_ratelimit.config.policies import CLIENT_ID, DEFAULT_LIMITS, find_clashes
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet

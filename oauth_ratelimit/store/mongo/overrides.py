@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from bson import CodecOptions, ObjectId, decode, encode
 from pymongo.collection import Collection
 
-from oauth_ratelimit.config.limits import content_of, parse_content
+from oauth_ratelimit.config.policies import content_of, parse_content
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
