@@ -156,6 +156,7 @@ class AppLimiter:
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
         self._reuser = Reuser(self.is_token_active, self.reuse_key, self.log_failure)
         self._worker: Worker | None = None
+        self.unseen_checks: set[str] = set()  # what checked a password or a secret where the guard did not see it
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
 
@@ -209,6 +210,12 @@ class AppLimiter:
             error = type(exc).__name__
         # As text, because structlog may render local variables with a traceback, the client's secret included.
         self.log.error(event, error=error, traceback="".join(traceback.format_exception(exc)), **facts)
+
+    def note_unseen(self, name: str, hint: str) -> None:
+        """Log once that a grant or a method of the application checks what the guard does not see."""
+        if name not in self.unseen_checks:
+            self.unseen_checks.add(name)
+            log.warning("guard_sees_no_check", name=name, hint=hint)
 
     def checked_client_id_of(self, client: Any) -> str:
         """Return the name under which a client is counted.

@@ -23,8 +23,6 @@ from oauth_ratelimit.flask_authlib.request_state import (
     new_state,
 )
 
-NO_SECRET = "none"  # authentication method of a public client
-
 
 class Caller(NamedTuple):
     """Authenticated client of a request and the user it acts for, None if there is none."""

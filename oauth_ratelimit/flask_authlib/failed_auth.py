@@ -5,6 +5,9 @@ A guess is counted before it is checked. Who is asked about is what Authlib asks
 - the secret of a client that Authlib looks up to authenticate it. Its method ``none`` alone checks nothing;
 - the user's password that a grant passes to its ``authenticate_user``;
 - the signature of an assertion or of a request object, which a client may make with its secret.
+
+What the application checks by itself, such as in an ``authenticate_client`` of its own, is a guess, too. Nobody knows
+at whom, so it counts against the address, or against the client that passes passwords on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +28,9 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import PASSWORD
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
-from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET
-from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, limited_request
+from oauth_ratelimit.flask_authlib.request_state import NO_SECRET, RequestState, current_state, limited_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.unseen import PASSWORDS, hides_passwords, hides_secrets, name_of, type_of
 from oauth_ratelimit.guard import Guard, Guess
 
 MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
@@ -42,18 +45,19 @@ UNKNOWN = ";unknown"  # names of clients without a secret that do not exist
 
 
 class Check:
-    """Guesses of one check by Authlib. Without a guard there are none.
+    """Guesses of one check by Authlib: those that have not turned out right are wrong. Without a guard there are none.
 
-    ``checks_nothing`` is True while clients are looked up that show no secret.
+    With ``may_fail`` those are released that end with a 5xx, because the check asks a database or another server.
     """
 
-    checks_nothing = False
-
-    def __init__(self, app_limiter: AppLimiter, *, is_authorize: bool = False) -> None:
+    def __init__(self, app_limiter: AppLimiter, *, is_authorize: bool = False, may_fail: bool = True) -> None:
         self._app_limiter = app_limiter
+        self._may_fail = may_fail
         self._guard: Guard | None = None
         self._networks: tuple[str, ...] = ()
-        self._guesses: list[tuple[str, Guess]] = []
+        self._guesses: list[tuple[str | None, Guess]] = []  # with the client that Authlib has looked up, None for none
+        self.checks_nothing = False  # True while clients are looked up that show no secret
+        self.is_seen = False  # True once a client was looked up whose secret is checked
         with app_limiter.fail_open("guard_failed"):
             self._networks = _watched_networks(app_limiter, is_authorize=is_authorize)
             self._guard = app_limiter.guard() if self._networks else None  # it may start the worker, which may fail
@@ -65,12 +69,19 @@ class Check:
         """
         with self._app_limiter.fail_open("guard_failed"):
             if not self.checks_nothing:
+                self.is_seen = True
+                self._settle([guess for name, guess in self._guesses if name is None])
                 name = counted = str(client.get_client_id() if client else client_id)
                 with suppress(Exception):  # a function of the application that fails leaves nobody unguarded
                     counted = self._app_limiter.checked_client_id_of(client) if client else name
                 self._reserve(name, secret_keys(folded(counted), self._networks) + secret_keys(None, self._networks))
             elif not client:
-                self._reserve("", secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
+                self._reserve(client_id, secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
+
+    def reserve_secret(self) -> None:
+        """Raise if a secret that the application checks by itself comes after too many failures."""
+        with self._app_limiter.fail_open("guard_failed"):
+            self._reserve(None, secret_keys(None, self._networks))
 
     def reserve_password(self, state: RequestState, username: object) -> None:
         """Raise if a user's password comes after too many failures. The client is authenticated, if any is."""
@@ -87,9 +98,9 @@ class Check:
             stored_id = storable_name(client_id, MAX_CLIENT_ID_LENGTH)
             keys = password_keys(stored_id, names, self._networks, is_public=is_public)
             is_trusted = self._app_limiter.settings.policies.trusts(client_id)
-            self._reserve("", keys, is_exempt=not is_public and is_trusted)
+            self._reserve(None, keys, is_exempt=not is_public and is_trusted)
 
-    def _reserve(self, name: str, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> None:
+    def _reserve(self, name: str | None, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> None:
         if self._guard is None:
             return
         # A second guess of the same request would wait for the first one.
@@ -103,15 +114,16 @@ class Check:
         raise RateLimited(found.decision, answer, grant_type=grant_type)
 
     def release(self, right: str | None = None) -> None:
-        """Release the guesses at a client that turned out right, None for all.
+        """Release the guesses at a client that turned out right, None for all, and what the application has checked.
 
         Ids are compared as they are written, because the attacker may own a client whose id is a spelling of another
         one's. A secret for another client is wrong: the answer would tell when it is right.
         """
-        self._settle([guess for name, guess in self._guesses if right in (None, name)])
+        self._settle([guess for name, guess in self._guesses if name is None or right in (None, name)])
 
     def settle(self, *, is_failed: bool = False) -> None:
         """Count what has not turned out right; if the server has failed, as little as the limits allow."""
+        is_failed = is_failed and self._may_fail
         self._settle([guess for _, guess in self._guesses], is_wrong=not is_failed, is_failed=is_failed)
 
     def _settle(self, guesses: Sequence[Guess], **options: bool) -> None:
@@ -120,49 +132,54 @@ class Check:
                 if self._guard is not None:
                     self._guard.settle(guess, **options)
 
+    @contextmanager
+    def running(self, *, sees_clients: bool = True) -> Iterator[None]:
+        """Settle the guesses at the end. What the application makes of an exception is known with the response."""
+        outer = _current.set(self if sees_clients else None)
+        try:
+            yield
+            self.settle()
+        except OAuth2Error as error:
+            self.settle(is_failed=error.status_code >= 500)
+            raise
+        except BaseException:
+            found = limited_request()
+            if self._may_fail and found is not None and found[1].is_seen:
+                found[1].hits += (self,)
+            else:
+                self.settle()
+            raise
+        finally:
+            _current.reset(outer)
+
 
 _current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
 
 
-@contextmanager
-def _settled(check: Check, *, sees_clients: bool = True, may_fail: bool = True) -> Iterator[Check]:
-    """Settle the guesses of a check at its end: those that have not turned out right are wrong.
-
-    With ``may_fail`` those are released that end with a 5xx, because the check asks a database or another server. What
-    the application makes of an exception of its own is known with the response.
-    """
-    outer = _current.set(check if sees_clients else None)
-    is_failed = is_open = False
-    try:
-        yield check
-    except OAuth2Error as error:
-        is_failed = may_fail and error.status_code >= 500
-        raise
-    except BaseException:
-        found = limited_request() if may_fail else None
-        if found is not None and found[1].is_seen:
-            found[1].hits += (check,)
-            is_open = True
-        raise
-    finally:
-        _current.reset(outer)
-        if not is_open:
-            check.settle(is_failed=is_failed)
-
-
 def authenticate_guarded(
-    app_limiter: AppLimiter, server: Any, authenticate: Callable[[], Any], *, is_authorize: bool = False
-) -> Any:
-    """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
+    app_limiter: AppLimiter,
+    server: Any,
+    authenticate: Callable[[], Any],
+    *,
+    is_hidden: bool,
+    is_authorize: bool = False,
+) -> tuple[Any, bool]:
+    """Return the authenticated client and whether it was looked up, or raise before its secret is checked.
+
+    ``is_hidden`` is True if the application may check it where that is not seen.
+    """
     with app_limiter.fail_open("guard_failed"):
         kept = getattr(server, "_client_auth", None)
         if kept is None or getattr(kept, "_methods", {}).get(NO_SECRET) is authenticate_none:  # Authlib's, not yet ours
             server.register_client_auth_method(NO_SECRET, _authenticate_none)
-    with _settled(Check(app_limiter, is_authorize=is_authorize), may_fail=False) as check:
+    check = Check(app_limiter, is_authorize=is_authorize, may_fail=False)
+    with check.running():
+        if is_hidden:
+            check.reserve_secret()
         client = authenticate()
         with app_limiter.fail_open("guard_failed"):
             check.release(str(client.get_client_id()))
-        return client
+        return client, check.is_seen
 
 
 def _authenticate_none(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
@@ -185,22 +202,62 @@ def look_up(query: Callable[[str], Any], client_id: str) -> Any:
 
 
 def guard_grant(state: RequestState, grant: Any) -> None:
-    """Have a grant ask the guard before it checks a password or an assertion, until its state is closed."""
-    hooks = {"authenticate_user": _check_user, "process_assertion_claims": _check_assertion}
+    """Have a grant ask the guard before it checks a password, a secret or an assertion, until its state is closed."""
+    hooks: dict[str, Any] = {
+        "authenticate_user": _check_user,
+        "process_assertion_claims": _check_assertion,
+        "resolve_issuer_client": lambda _, query, issuer: look_up(query, issuer),
+    }
     with state.app_limiter.fail_open("guard_failed"):  # a foreign class may forbid it
+        asked = getattr(getattr(grant, "validate_token_request", None), "__self__", grant)
+        state.hooked = grant if isinstance(asked, type) else asked  # a grant may stand behind a proxy
+        if hides_secrets(grant):
+            hooks["authenticate_token_endpoint_client"] = _check_client
+        state.hooks = hooks
         for name, check in hooks.items():
-            if callable(method := getattr(grant, name, None)):
-                setattr(grant, name, partial(check, state, method))
-        if callable(query := getattr(grant, "resolve_issuer_client", None)):
-            grant.resolve_issuer_client = partial(look_up, query)
+            if callable(method := getattr(state.hooked, name, None)):
+                setattr(state.hooked, name, partial(check, state, method))
+
+
+def _check_client(state: RequestState, authenticate: Callable[[], Any]) -> Any:
+    """Return the client whose secret a grant checks by itself."""
+    client, _ = authenticate_guarded(state.app_limiter, state.hooked.server, authenticate, is_hidden=True)
+    note_client(state, client, None)
+    return client
+
+
+def note_client(state: RequestState, client: Any, method: str | None) -> None:
+    """Note the client of a token request. Reserve a guess at a password that its grant may check unseen.
+
+    It is right if a token is generated, or once the password is seen.
+    """
+    with state.app_limiter.fail_open("guard_failed"):
+        state.authenticated = state.app_limiter.checked_client_id_of(client), method
+        if state.unseen is None and (
+            hides_passwords(state.grant) or name_of(state.grant) in state.app_limiter.unseen_checks
+        ):
+            state.unseen = check = Check(state.app_limiter)
+            check.reserve_password(state, None)
+            state.response.hits += (check,)
+
+
+def note_token(state: RequestState) -> None:
+    """Release the guess at a password that was checked unseen, and name the grant. A token is generated for it."""
+    if state.unseen is not None:
+        state.unseen.release()
+    if state.hooks and not state.is_user_seen and (state.unseen is not None or type_of(state.grant) == PASSWORD):
+        state.app_limiter.note_unseen(name_of(state.grant), PASSWORDS)
 
 
 def _check_user(state: RequestState, authenticate: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Return the user whom a grant has asked for, with a password; others ask with one argument, such as a code."""
-    grant_type = getattr(state.grant, "GRANT_TYPE", None)
-    if grant_type != PASSWORD and len(args) + len(named) < 2:
+    if type_of(state.grant) != PASSWORD and len(args) + len(named) < 2:
         return authenticate(*args, **named)
-    with _settled(Check(state.app_limiter), sees_clients=False) as check:
+    state.is_user_seen = True
+    if state.unseen is not None:
+        state.unseen.release()
+    check = Check(state.app_limiter)
+    with check.running(sees_clients=False):
         check.reserve_password(state, named.get("username", args[0] if args else None))
         user = authenticate(*args, **named)
         if user:
@@ -210,7 +267,8 @@ def _check_user(state: RequestState, authenticate: Callable[..., Any], *args: An
 
 def _check_assertion(state: RequestState, verify: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Return the claims of an assertion. One that is only expired, or meant for another server, is no guess."""
-    with _settled(Check(state.app_limiter)) as check:
+    check = Check(state.app_limiter)
+    with check.running():
         try:
             claims = verify(*args, **named)
         except Exception as error:
@@ -229,7 +287,8 @@ def get_grant_guarded(app_limiter: AppLimiter, oauth_request: Any, get_grant: Ca
         is_object = not {"request", "request_uri"}.isdisjoint(payload.data)
     if not is_object:
         return get_grant()
-    with _settled(Check(app_limiter, is_authorize=True)) as check:
+    check = Check(app_limiter, is_authorize=True)
+    with check.running():
         try:
             grant = get_grant()
         except Exception as error:

@@ -15,14 +15,17 @@ from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.cross_site import refuse_cross_site
-from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET, Caller, limit_caller
+from oauth_ratelimit.flask_authlib.endpoints import Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
     get_grant_guarded,
     guard_grant,
     look_up,
+    note_client,
+    note_token,
 )
 from oauth_ratelimit.flask_authlib.request_state import (
+    NO_SECRET,
     TOKEN_STATE,
     RequestState,
     current_state,
@@ -33,6 +36,7 @@ from oauth_ratelimit.flask_authlib.request_state import (
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod, MethodCall, MethodHook
 from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall
+from oauth_ratelimit.flask_authlib.unseen import AUTHENTICATE, SECRETS, hidden_check, methods_of
 
 REVOCATION = "revocation"
 ASKED = ("grant_type", "client", "user")  # arguments of generate_token that decide
@@ -92,6 +96,7 @@ def _generate_token(call: MethodCall) -> Any:
     """Decide before a token is generated, or give out one again."""
     state = current_state()
     if state is not None:
+        note_token(state)
         asked = None
         with state.app_limiter.fail_open("check_failed"):
             asked = _token_of(call)
@@ -107,6 +112,7 @@ def _save_token(call: MethodCall) -> Any:
     state = current_state()
     if state is None:
         return call()
+    note_token(state)
     if state.denial is not None:
         raise state.denial
     if not state.is_decided:
@@ -128,23 +134,18 @@ def _save_token(call: MethodCall) -> Any:
 def _authenticate_client(call: MethodCall) -> Any:
     """Ask the guard before a client is authenticated. Decide then, but at the token endpoint."""
     endpoint = call.argument("endpoint", TOKEN_ENDPOINT)
-    state = TOKEN_STATE.get() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
+    state = current_state() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
     found = limited_request() if state is None else (state.app_limiter, state.response)
     app_limiter = None if found is None else found[0]
     request = call.argument("request")
     if app_limiter is None or not app_limiter.live.current.is_guarded:
         client = call()
     else:
-        with app_limiter.fail_open("guard_failed"):
-            _hook_look_up(call.server)
         if endpoint != TOKEN_ENDPOINT:
             refuse_cross_site(app_limiter)
-        is_authorize = state is not None and state.is_authorize
-        client = authenticate_guarded(app_limiter, call.server, call, is_authorize=is_authorize)
+        client = _authenticate_guarded(app_limiter, call, is_authorize=state is not None and state.is_authorize)
         if state is not None:
-            with app_limiter.fail_open("guard_failed"):
-                client_id = app_limiter.checked_client_id_of(client)
-                state.authenticated = client_id, getattr(request, "auth_method", None)
+            note_client(state, client, getattr(request, "auth_method", None))
     if endpoint == TOKEN_ENDPOINT or app_limiter is None:
         return client
     if getattr(request, "auth_method", None) != NO_SECRET:
@@ -152,6 +153,21 @@ def _authenticate_client(call: MethodCall) -> Any:
             with app_limiter.fail_open("reuse_failed"):
                 app_limiter.forget_tokens(app_limiter.checked_client_id_of(client))
         limit_caller(lambda found: Caller(found.checked_client_id_of(client), None), authlib_name=endpoint)
+    return client
+
+
+def _authenticate_guarded(app_limiter: AppLimiter, call: MethodCall, *, is_authorize: bool) -> Any:
+    """Return the client that Authlib authenticates. Name what has checked its secret without being seen."""
+    hidden = ""
+    with app_limiter.fail_open("guard_failed"):
+        _hook_look_up(call.server)
+        hidden = hidden_check(call.server, call.argument("methods", ()), app_limiter.unseen_checks)
+    client, is_seen = authenticate_guarded(
+        app_limiter, call.server, call, is_hidden=bool(hidden), is_authorize=is_authorize
+    )
+    method = getattr(call.argument("request"), "auth_method", None)
+    if not is_seen and not hidden and method != NO_SECRET:
+        app_limiter.note_unseen(method if method in methods_of(call.server) else AUTHENTICATE, SECRETS)
     return client
 
 

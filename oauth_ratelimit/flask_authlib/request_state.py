@@ -4,7 +4,7 @@ Each ``create_token_response`` has a state of its own, and so has each endpoint:
 Hooks find the state of a token in a context variable, which is reset whatever happens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
 from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
 
-HOOKED = ("authenticate_user", "process_assertion_claims", "resolve_issuer_client")  # methods of grants, by the guard
+NO_SECRET = "none"  # authentication method of a public client
 RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
 
 
@@ -65,8 +65,11 @@ class RequestState:
     client: Any = None  # None before the decision
     is_decided: bool = False
     denial: RateLimited | None = None  # to raise
-    # Client and authentication method, once Authlib has found them.
-    authenticated: tuple[str, str | None] = ("", "none")
+    authenticated: tuple[str, str | None] = ("", NO_SECRET)  # client and authentication method, once they are known
+    hooked: Any = None  # the grant, or the one behind a proxy, whose methods ask the guard
+    hooks: Collection[str] = ()  # their names
+    is_user_seen: bool = False  # True once the grant has asked for a user with a password
+    unseen: Any = None  # guess at a password that the grant may check unseen
     reuse: TokenReuse | None = None  # the token that is given out again or may be kept
     record: DecidedRequest | None = None  # for statistics
     hit: HeldHit | None = None  # to be settled once the response is known
@@ -133,8 +136,10 @@ class RequestState:
 
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
-        for name in HOOKED:
-            getattr(self.grant, "__dict__", {}).pop(name, None)  # it refers to the grant, which refers to the request
+        for name in self.hooks:
+            getattr(self.hooked, "__dict__", {}).pop(name, None)  # it refers to the grant, which refers to the request
+        if self.unseen is not None and not self.response.is_seen:
+            self.unseen.settle(is_failed=False)
         self.is_decided = True
         self.client = self.denial = self.reuse = self.record = self.hit = (
             None  # the traceback of a denial refers to this state

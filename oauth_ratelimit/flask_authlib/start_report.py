@@ -1,13 +1,11 @@
 """Report of a start: one log line per worker, and the names in the configuration that match nothing."""
 
-import dis
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from inspect import unwrap
-from types import FunctionType
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
@@ -16,18 +14,15 @@ from werkzeug.routing import Rule
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.policy import IMPLICIT, PASSWORD, PolicySet
+from oauth_ratelimit.core.policy import IMPLICIT, PolicySet
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
+from oauth_ratelimit.flask_authlib.unseen import type_of, unseen_checks
 from oauth_ratelimit.operations.format import canary_text
 from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
 
 FIRST_WITHOUT_ADVISORY = (1, 6, 12)  # but for 1.7.0
 ADVISORIES = "https://github.com/authlib/authlib/security/advisories"
-UNSEEN_GRANT = "its passwords are not counted: have it call self.authenticate_user(username, password)"
-UNSEEN_CLIENT = "its secrets are not counted: have it call self.server.authenticate_client(...)"
-UNSEEN_SERVER = "passwords are not counted: have it get the grant from self.get_token_grant(request)"
-UNSEEN_METHOD = "its secrets are not counted: have it look clients up with the function that it is passed first"
 
 log = get_logger(__name__)
 
@@ -49,7 +44,7 @@ class StartReport:
         ``host_path`` is the file that this process counts in with others.
         """
         policies = settings.policies
-        limited = [_type_of(grant) or grant.__name__ for grant in self._grants("_token_grants")]
+        limited = [type_of(grant) or grant.__name__ for grant in self._grants("_token_grants")]
         front_channel = _response_types(self._grants("_authorization_grants"))
         log.info(
             "ratelimit_started",
@@ -68,7 +63,7 @@ class StartReport:
             log.warning("authlib_vulnerable", version=version("authlib"), hint=f"upgrade it: see {ADVISORIES}")
         for server in self._all_servers():
             if not isinstance(server, self.mixin):
-                grants = [_type_of(grant) for grant, _ in server._token_grants]
+                grants = [type_of(grant) for grant, _ in server._token_grants]
                 log.warning(
                     "server_unlimited",
                     server=_name_of(server),
@@ -90,30 +85,13 @@ class StartReport:
             yield "grant_unknown", {"grant_type": name, "hint": hint}
         for name, hint in self.unknown_endpoints(settings.policies):
             yield "endpoint_unknown", {"endpoint": name, "hint": hint}
-        for name, hint in self._unseen_checks() if settings.is_guarded else ():
-            yield "guard_sees_no_check", {"name": name, "hint": hint}
-
-    def _unseen_checks(self) -> Iterator[tuple[str, str]]:
-        """Yield name and hint of each grant and method of the application that the guard cannot see checking."""
-        for grant in self._grants("_token_grants"):
-            for hides, hint in ((_hides_passwords, UNSEEN_GRANT), (_hides_secrets, UNSEEN_CLIENT)):
-                if hides(grant):
-                    yield _type_of(grant) or grant.__name__, hint
-        for server in self._limited():
-            used = _used_by(server.create_token_response)
-            if "validate_token_request" in used and "get_token_grant" not in used:
-                yield server.create_token_response.__name__, UNSEEN_SERVER
-            methods = getattr(getattr(server, "_client_auth", None), "_methods", {})
-            for name, method in methods.items():
-                is_plain = isinstance(method, FunctionType)
-                function = method if is_plain else getattr(method, "__func__", type(method).__call__)
-                names = _arguments_of(function)[0 if is_plain else 1 :]
-                if names and names[0] not in _used_by(function):
-                    yield name, UNSEEN_METHOD
+        for server in self._limited() if settings.is_guarded else ():
+            for name, hint in unseen_checks(server):
+                yield "guard_sees_no_check", {"name": name, "hint": hint}
 
     def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each grant type in a configuration that the application does not have."""
-        known = {_type_of(grant) for grant in self._grants("_token_grants")}
+        known = {type_of(grant) for grant in self._grants("_token_grants")}
         if _response_types(self._grants("_authorization_grants")):
             known.add(IMPLICIT)
         if None not in known:  # else a grant chooses its requests by itself
@@ -195,42 +173,6 @@ def _deciding_hook(server: Any) -> str:
     method = getattr(server, "generate_token", None)
     shows = isinstance(method, HookedMethod) and method.shows("grant_type", "client", "user")
     return "generate_token" if shows else "save_token"
-
-
-def _hides_passwords(grant: Any) -> bool:
-    """Return True if a grant checks passwords, and passes no name and password to its ``authenticate_user``."""
-    used, check = _used_by(getattr(grant, "validate_token_request", None)), getattr(grant, "authenticate_user", None)
-    names = _arguments_of(check)
-    passes_form = len(names) == len(("self", "form")) and "password" in _used_by(check) - {*names}
-    checks = _type_of(grant) == PASSWORD or "password" in used
-    return passes_form or (checks and used.isdisjoint({"authenticate_user", "super"}))
-
-
-def _hides_secrets(grant: Any) -> bool:
-    """Return True if a grant checks its client's secret by itself."""
-    used = _used_by(getattr(grant, "authenticate_token_endpoint_client", None))
-    return any("secret" in name for name in used) and used.isdisjoint({"authenticate_client", "super"})
-
-
-def _arguments_of(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's arguments by position; nothing without code."""
-    code = getattr(function, "__code__", None)
-    return () if code is None else code.co_varnames[: code.co_argcount]
-
-
-def _used_by(function: Any) -> set[str]:
-    """Return the names and texts that the code of a function uses; nothing without code."""
-    code = getattr(function, "__code__", None)
-    found: set[str] = set()
-    for instruction in () if code is None else dis.get_instructions(code):
-        value = instruction.argval
-        found.update(map(str, value) if isinstance(value, tuple) else (str(value),))
-    return found
-
-
-def _type_of(grant: Any) -> str | None:
-    grant_type = getattr(grant, "GRANT_TYPE", None)
-    return grant_type if isinstance(grant_type, str) else None
 
 
 def _response_types(grants: Iterable[Any]) -> list[str]:

@@ -1,26 +1,31 @@
 """What Authlib checks is counted before, in whatever form it comes, and is wrong unless it turned out right."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from authlib.oauth2 import OAuth2Error
-from authlib.oauth2.rfc6749.errors import InvalidClientError, UnauthorizedClientError
-from flask import abort
+from authlib.oauth2.rfc6749.errors import InvalidClientError, InvalidGrantError, UnauthorizedClientError
+from flask import abort, current_app
 from joserfc import jwt
 from joserfc.jwk import OctKey
+from structlog.testing import capture_logs
 
 from tests.support.any_form import (
     ADDRESS_LIMIT,
+    CLIENTS,
     LIMIT,
     MANY,
     PASSWORD_FORMS,
+    PUBLIC,
     REDIRECT_URI,
     RIGHT,
     SECRET,
     AnyForm,
+    ClientCredentialsGrant,
     Locked,
+    Server,
     any_form,
 )
 from tests.support.guarded import ELSEWHERE
@@ -132,6 +137,148 @@ def test_secrets_of_many_clients_are_bounded_by_the_address(site: AnyForm) -> No
 
     assert statuses(guess)[429] == MANY - ADDRESS_LIMIT
     assert site.key_count <= ADDRESS_LIMIT + 1
+
+
+# What the application checks where the guard does not see it.
+
+
+def asks(validate: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """Return a function that gives a grant for passwords another way to validate its request."""
+
+    def change(grant: Any) -> Any:
+        is_password = grant.GRANT_TYPE == "password"
+        return type(grant.__name__, (grant,), {"validate_token_request": validate}) if is_password else grant
+
+    return change
+
+
+def validated(grant: Any, check: Callable[[Any, str, str], Any]) -> None:
+    grant.request.client = grant.authenticate_token_endpoint_client()
+    grant.request.user = check(grant, grant.request.fields["username"], grant.request.fields["password"])
+    if not grant.request.user:
+        raise InvalidGrantError
+
+
+def by_class(grant: Any) -> None:
+    validated(grant, type(grant).authenticate_user)
+
+
+def by_itself(grant: Any) -> None:
+    validated(grant, lambda _, name, password: current_app.extensions["site"].authenticate_user(name, password))
+
+
+def by_helper(grant: Any) -> None:
+    validated(grant, lambda own, name, password: getattr(own, "authenticate_user")(name, password))  # noqa: B009
+
+
+class Proxy:
+    """Stands for a grant, as an object that is registered in place of its class."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return type(self)(self.made(*args))
+
+
+class OpaqueProxy(Proxy):
+    def validate_token_request(self) -> None:
+        self.made.validate_token_request()
+
+
+@pytest.mark.parametrize(
+    ("change", "limit", "is_named"),
+    [
+        (asks(by_class), ADDRESS_LIMIT, True),
+        (asks(by_itself), ADDRESS_LIMIT, True),
+        (asks(by_helper), LIMIT, True),
+        (Proxy, LIMIT, False),
+        (OpaqueProxy, ADDRESS_LIMIT, True),
+    ],
+    ids=["the method of its class", "a function", "a helper", "a proxy", "an opaque proxy"],
+)
+def test_password_that_a_grant_checks_in_its_own_way_is_counted(
+    change: Callable[[Any], Any], limit: int, is_named: bool
+) -> None:
+    """By the address, where the name is not seen. The grant is named at start, or with its first token."""
+    with capture_logs() as logs, any_form(change=change) as site:
+        assert statuses(lambda _: site.login(password=RIGHT)) == {200: MANY}
+        assert site.key_count == 0
+        assert statuses(lambda _: site.login())[429] == MANY - limit
+        assert site.checked.count("alice") == MANY + limit
+        assert site.login(password=RIGHT).status_code == 429
+        assert site.login(password=RIGHT, address=ELSEWHERE).status_code == 200
+    assert is_named is ("password" in named(logs))
+
+
+def named(logs: Sequence[Any]) -> set[str]:
+    return {entry["name"] for entry in logs if entry["event"] == "guard_sees_no_check"}
+
+
+class OwnAuthentication(Server):
+    """Looks clients up past ``query_client``."""
+
+    def authenticate_client(self, request: Any, methods: Any, endpoint: str = "token") -> Any:
+        fields, site = request.fields, current_app.extensions["site"]
+        client = CLIENTS.get(fields.get("id", fields.get("client_id")))
+        if client is None or not (client is PUBLIC or site.is_secret(client, fields.get("secret"))):
+            raise InvalidClientError
+        return client
+
+
+class HalfSeen(OwnAuthentication):
+    """Looks some clients up where it is seen, so that its code does not show it."""
+
+    def authenticate_client(self, request: Any, methods: Any, endpoint: str = "token") -> Any:
+        if "seen" in request.fields:
+            return self.query_client("public")
+        return OwnAuthentication.authenticate_client(self, request, methods, endpoint)
+
+
+def own_look_up(site: AnyForm) -> Callable[[Any, Any], Any]:
+    def authenticate(_query_client: Any, oauth_request: Any) -> Any:
+        client = CLIENTS.get(oauth_request.fields.get("id"))
+        return client if client and site.is_secret(client, oauth_request.fields.get("secret")) else None
+
+    return authenticate
+
+
+class OwnSecretGrant(ClientCredentialsGrant):
+    """Looks its client up and checks its secret."""
+
+    def authenticate_token_endpoint_client(self) -> Any:
+        client = self.server.query_client(self.request.fields["id"])
+        is_secret = current_app.extensions["site"].is_secret(client, self.request.fields["secret"])
+        self.request.auth_method = "own"
+        if not is_secret:
+            raise InvalidClientError
+        return client
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "name"),
+    [
+        ({"server_type": OwnAuthentication}, ADDRESS_LIMIT, "authenticate_client"),
+        ({"server_type": HalfSeen}, ADDRESS_LIMIT, "authenticate_client"),
+        ({"method": own_look_up}, ADDRESS_LIMIT, "own"),
+        ({"change": lambda grant: OwnSecretGrant if grant is ClientCredentialsGrant else grant}, LIMIT, None),
+    ],
+    ids=["the server", "the server, sometimes", "a method", "a grant"],
+)
+def test_secret_that_is_checked_in_an_own_way_is_counted(options: dict[str, Any], limit: int, name: str | None) -> None:
+    job = {"grant_type": "client_credentials", "id": "confidential"}
+    with capture_logs() as logs, any_form(**options) as site:
+        assert statuses(lambda _: site.send(json={**job, "secret": SECRET})) == {200: MANY}
+        assert statuses(lambda _: site.login(password=RIGHT)) == {200: MANY}
+        assert site.key_count == 0
+        assert statuses(lambda number: site.send(json={**job, "secret": f"{number}"}))[429] == MANY - limit
+        assert site.checked.count("confidential") == MANY + limit
+        assert site.send(json={**job, "secret": SECRET}).status_code == 429
+        assert site.send(json={**job, "secret": SECRET}, address=ELSEWHERE).status_code == 200
+    assert name is None or named(logs) == {name}
 
 
 # Signed request objects.

@@ -20,7 +20,7 @@ from oauth_ratelimit import OAuthRateLimit
 from testbed.clock import Clock
 from testbed.oauth_server.models import Client as RegisteredClient
 from testbed.oauth_server.models import User
-from tests.support.apps import add_route, app_limiter_of
+from tests.support.apps import app_limiter_of
 from tests.support.guarded import HOME, WINDOW_S
 
 LIMIT, ADDRESS_LIMIT = 3, 10
@@ -38,6 +38,7 @@ class Client(RegisteredClient):
 
 PUBLIC = Client("public", redirect_uris=(REDIRECT_URI,), response_types=("token",))
 CONFIDENTIAL = Client("confidential", SECRET, redirect_uris=(REDIRECT_URI,), response_types=("code",))
+CLIENTS = {client.client_id: client for client in (PUBLIC, CONFIDENTIAL)}
 KEY = OctKey.import_key(b"the key of the server itself")
 
 
@@ -123,12 +124,19 @@ PASSWORD_FORMS: Mapping[str, Callable[[dict[str, str]], dict[str, Any]]] = {
 
 
 @contextmanager
-def any_form(settings: Mapping[str, Any] | None = None) -> Iterator[AnyForm]:
+def any_form(
+    settings: Mapping[str, Any] | None = None,
+    *,
+    server_type: type[Server] = Server,
+    change: Callable[[Any], Any] = lambda grant: grant,
+    method: Callable[[AnyForm], Callable[[Any, Any], Any]] | None = None,
+) -> Iterator[AnyForm]:
+    """Yield the application. ``change`` changes a grant before it is registered, ``method`` authenticates clients."""
     app = Flask("any-form")
     site = AnyForm(Clock(), app)
-    clients = {client.client_id: client for client in (PUBLIC, CONFIDENTIAL)}
-    server = Server(app, query_client=lambda name: clients.get(name), save_token=lambda *_: None)
+    server = server_type(app, query_client=lambda name: CLIENTS.get(name), save_token=lambda *_: None)
     app.extensions["authorization_server"] = server
+    app.extensions["site"] = site
 
     class Grant(PasswordGrant):
         def authenticate_user(self, username: str, password: str) -> User | None:
@@ -157,10 +165,10 @@ def any_form(settings: Mapping[str, Any] | None = None) -> Iterator[AnyForm]:
         return server.create_authorization_response(grant_user=user, grant=grant)
 
     for grant in (Grant, ClientCredentialsGrant, grants.ImplicitGrant, CodeGrant):
-        server.register_grant(grant)
-    server.register_client_auth_method("own", own_method)
+        server.register_grant(change(grant))
+    server.register_client_auth_method("own", own_method if method is None else method(site))
     server.register_extension(RequestObject())
-    add_route(app, server)
+    app.add_url_rule("/token", "token", server.create_token_response, methods=["POST"])  # before the hooks are added
     app.add_url_rule("/authorize", "authorize", authorize)
     app.register_error_handler(Locked, lambda _: ({}, 423))
     limits = {kind: [{"limit": limit, "window": WINDOW_S}] for kind, limit in LIMITS.items()}
