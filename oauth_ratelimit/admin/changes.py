@@ -23,6 +23,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
     amount_overrides,
+    check_obeyed,
     end_after,
     limits_of,
     unaffected_by_mode,
@@ -223,6 +224,7 @@ def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
                 if override not in context.overrides:
                     applied[number] = context.stores.overrides.put(override)
                     _log_change(override.target, "set", operator=operator)
+        check_obeyed(context)
         return {"since_s": int(min(applied[0].made_at_s, context.now_s))}  # dated by MongoDB's clock
 
     return _changed(cache, change)
@@ -237,6 +239,7 @@ def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
         is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason)
         if is_removed:
             _log_change(target, "unset", operator=operator)
+            check_obeyed(context)
         return {"is_removed": is_removed}
 
     return _changed(cache, change)

@@ -19,6 +19,7 @@ from oauth_ratelimit.cli.options import (
 from oauth_ratelimit.cli.output import (
     Column,
     Number,
+    print_hint,
     print_json,
     print_records,
     print_table,
@@ -29,7 +30,9 @@ from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import cross_site_name, storable_name
 from oauth_ratelimit.core.overrides import Counters
 from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.operations.changes import check_obeyed
 from oauth_ratelimit.operations.format import counted, utc_time
+from oauth_ratelimit.store.mongo.client import STATISTICS
 from oauth_ratelimit.store.mongo.erasure import PARTS, Person
 
 MIGRATION_COLUMNS = [
@@ -148,7 +151,9 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
         raise StoreRejected(f"instances do not see the notice: {', '.join(reasons.values())}")
     if as_json:
         print_json({"client_id": client})
-    else:
+    doubt = check_obeyed(context, STATISTICS)
+    print_hint(doubt and visible(doubt))
+    if not as_json:
         click.echo("Takes effect on every instance within two sync intervals.")
         print_unknown_client_hint(context, client)
 

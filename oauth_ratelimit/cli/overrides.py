@@ -23,7 +23,13 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
 from oauth_ratelimit.errors import ConfigError, StoreRejected
-from oauth_ratelimit.operations.changes import end_after, enforce_refusal, limit_override, unaffected_by_mode
+from oauth_ratelimit.operations.changes import (
+    check_obeyed,
+    end_after,
+    enforce_refusal,
+    limit_override,
+    unaffected_by_mode,
+)
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.format import counted, mode_source_text, mode_text
 from oauth_ratelimit.operations.serialize import Record, entry_data, override_data
@@ -366,8 +372,8 @@ def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
         hint = f"'{visible(client)}' is a trusted client: its limits have no effect" if is_trusted else hint
     applied = context.stores.overrides.put(override)
     print_overrides("json" if as_json else "table", [applied])
+    _print_effect(context, as_json=as_json)
     if not as_json:
-        _print_delay(context)
         print_hint(hint)
 
 
@@ -378,18 +384,22 @@ def remove(context: CliContext, targets: Sequence[Target], *, author: str, reaso
         print_json({"removed_count": len(removed)})
     elif removed:
         click.echo(f"{counted(len(removed), 'override')} removed")
-        _print_delay(context)
     else:
         click.echo("No such override.", err=True)
         print_unknown_client_hint(context, targets[0].client_id)
+    if removed:
+        _print_effect(context, as_json=as_json)
     click.get_current_context().exit(0 if removed else 1)
 
 
-def _print_delay(context: CliContext) -> None:
+def _print_effect(context: CliContext, *, as_json: bool) -> None:
+    doubt = check_obeyed(context)
     delay = "two sync intervals" if context.invalid else f"{2 * context.settings.sync.interval_s:g} s"
     is_off = context.settings.policies.mode is Mode.OFF
     when = "when the configuration no longer has mode: off" if is_off else f"on every instance within {delay}"
-    click.echo(f"Takes effect {when}.")
+    if not as_json:
+        click.echo(f"Takes effect {when}.")
+    print_hint(doubt and visible(doubt))
 
 
 def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:

@@ -12,18 +12,23 @@ from oauth_ratelimit.config.policies import CLIENT_ID, DEFAULT_LIMITS, find_clas
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
-from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, origin_text
+from oauth_ratelimit.operations.format import canary_text, counted, origin_text
+from oauth_ratelimit.operations.status import LATE_AFTER_S, is_late
 from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.store.mongo.client import OVERRIDES
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
-MAX_NAMED = 5  # sections of the configuration in a sentence
+MAX_NAMED = 5  # sections of the configuration, or instances, in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
 ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
+NOT_KNOWN = "so whether they obey is not known"
+NO_INSTANCE = f"No instance has reported in the last 10 minutes, {NOT_KNOWN}."
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 
 
@@ -133,6 +138,36 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
     if effective.canary is not None:
         sentences.append(f"The canary has {canary_text(effective.canary)}; the others stay in a dry run.")
     return sentences
+
+
+def check_obeyed(context: OperatorContext, collection: str = OVERRIDES) -> str | None:
+    """Return a doubt whether all instances obey a change that was stored in a collection; None without one.
+
+    Raises ``StoreRejected`` if some have reported that they cannot read it, or if none has reported lately.
+    """
+    try:
+        beats = context.stores.heartbeats.read(context.now_s)
+    except StoreRejected as exc:  # a user without the right to read them may still make changes
+        return f"Which instances obey is not known: {exc}"
+    late = [beat.instance for beat in beats if is_late(beat, context.now_s)]
+    unable = [beat.instance for beat in beats if _cannot_read(beat, collection) and beat.instance not in late]
+    if unable:
+        raise StoreRejected(f"stored, without effect on {_instances(unable)}: they lack the right to read {collection}")
+    if not late:
+        return None if beats else NO_INSTANCE
+    doubt = f"for {LATE_AFTER_S:g} s nothing was heard from {_instances(late)}, {NOT_KNOWN}"
+    if len(late) == len(beats):
+        raise StoreRejected(f"stored, but {doubt}")
+    return f"F{doubt[1:]}."
+
+
+def _cannot_read(beat: Heartbeat, collection: str) -> bool:
+    refused = (beat.refused or "").split(", ")
+    return any(each.startswith(("find on", "aggregate on")) and each.endswith(collection) for each in refused)
+
+
+def _instances(names: Sequence[str]) -> str:
+    return f"{counted(len(names), 'instance')} ({', '.join(names_text(names, at_most=MAX_NAMED))})"
 
 
 def _not_enforced(policies: PolicySet) -> Iterator[str]:
