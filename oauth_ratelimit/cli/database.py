@@ -31,7 +31,7 @@ from oauth_ratelimit.core.key import cross_site_name, storable_name
 from oauth_ratelimit.core.overrides import Counters
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.changes import check_obeyed
-from oauth_ratelimit.operations.format import counted, utc_time
+from oauth_ratelimit.operations.format import counted, instance_text, utc_time
 from oauth_ratelimit.store.mongo.client import STATISTICS
 from oauth_ratelimit.store.mongo.erasure import PARTS, Person
 
@@ -210,7 +210,7 @@ def erase(
         if not dry_run:
             click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")
         for instance in erased.cut_off:
-            click.echo(f"{visible(instance)} is cut off and may bring counters back, until they expire.")
+            click.echo(f"{visible(instance_text(instance))} is cut off and may bring counters back, until they expire.")
     if erased.refused:
         raise StoreRejected(f"not all records could be read: {', '.join(erased.refused)}")
     if erased.came_back:

@@ -28,7 +28,16 @@ from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
-from oauth_ratelimit.operations.format import counted, duration, limit_text, next_text, origin_text, short, utc_time
+from oauth_ratelimit.operations.format import (
+    counted,
+    duration,
+    instance_text,
+    limit_text,
+    next_text,
+    origin_text,
+    short,
+    utc_time,
+)
 from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
@@ -187,7 +196,7 @@ def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> 
     if as_json:
         print_json(data)
         return
-    facts = {**data, "limit": limit_text(data)}
+    facts = {**data, "limit": limit_text(data), "instance": instance_text(data["instance"])}
     print_facts([(name.replace("_", " "), facts[name]) for name in facts if name not in ("policy", "window_s")])
 
 

@@ -45,6 +45,7 @@ class Column:
     title: str
     value: str | Callable[[Record], Value]
     is_number: ClassVar[bool] = False
+    priority: ClassVar[int] = 0  # of columns to make narrower on a terminal
 
     def text(self, record: Record) -> str:
         return _text(record[self.value] if isinstance(self.value, str) else self.value(record))
@@ -53,11 +54,13 @@ class Column:
 class Number(Column):
     """Column of numbers, aligned to the right and not folded."""
 
-    is_number = True
+    is_number, priority = True, 2
 
 
 class Name(Column):
     """Column of names, cut on a terminal where they are too long for it."""
+
+    priority = 1
 
 
 def visible(text: str) -> str:
@@ -133,7 +136,7 @@ def print_table(
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column; on a terminal those of text shrink until the table fits, names first."""
+    """Return the width of each column; on a terminal titles of numbers fold, then names and text, until it fits."""
     longest = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
     if not sys.stdout.isatty():
@@ -144,7 +147,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[in
     ]
     room = shutil.get_terminal_size().columns - len(GAP) * (len(columns) - 1)
     while sum(widths) > room and (wide := [index for index, width in enumerate(widths) if width > least[index]]):
-        widths[max(wide, key=lambda index: (isinstance(columns[index], Name), widths[index]))] -= 1
+        widths[max(wide, key=lambda index: (columns[index].priority, widths[index]))] -= 1
     return widths
 
 

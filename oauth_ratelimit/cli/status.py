@@ -23,6 +23,7 @@ from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
     duration,
+    instance_text,
     limit_text,
     mode_source_text,
     mode_text,
@@ -51,7 +52,7 @@ DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 
 INSTANCE_COLUMNS = [
-    Name("instance", "instance"),
+    Name("instance", lambda beat: instance_text(beat["instance"])),
     Column("mode", "mode"),
     Number("seen ago", lambda beat: f"{'late ' if beat['is_late'] else ''}{duration(beat['seen_s'])}"),
     Number("up", lambda beat: " ".join(duration(beat["up_s"]).split()[:2])),
@@ -117,7 +118,7 @@ def status_command(context: CliContext, form: str) -> None:
         click.secho(f"\nAttention: {LEFT_OUT}.", fg="red")
     for beat in status.rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
-        click.secho(REJECTED.format(instance=visible(beat.instance), since=since), fg="red")
+        click.secho(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since), fg="red")
     for reason, count in status.reconnecting.items():
         click.secho(RECONNECTING.format(instances=counted(count, "instance"), reason=visible(reason)), fg="yellow")
     for what, count in status.refused.items():

@@ -70,11 +70,18 @@ def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> 
     assert "Not yet in mode dry-run when last seen: 2 instances." in text
 
 
-@pytest.mark.parametrize(("seen_s", "words"), [(9.0, "9 s"), (31.0, "late 31 s"), (599.0, "late 9 min 59 s")])
+@pytest.mark.parametrize(
+    ("seen_s", "words", "name"),
+    [
+        (9.0, "9 s", "worker 4711 on ip-10-…"),
+        (31.0, "late 31 s", "worker 4711 on i…"),
+        (599.0, "late 9 min 59 s", "worker 471…"),
+    ],
+)
 def test_killed_instance_is_marked_late_in_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seen_s: float, words: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seen_s: float, words: str, name: str
 ) -> None:
-    beat = Heartbeat("ip-10-0-12-34.eu-west-1.compute.internal:4711", 1e9, 9e8, "1.2", "enforce", 1.0, lag_s=12.5)
+    beat = Heartbeat("ip-10-0-12-34.eu-west-1.compute.internal:4711:9f3a", 1e9, 9e8, "1.2", "enforce", 1.0, lag_s=12.5)
     beat = beat._replace(failure_count=1234, over_admitted_count=1234, clock_offset_s=-12.5)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
@@ -83,6 +90,7 @@ def test_killed_instance_is_marked_late_in_80_columns(
 
     assert 80 >= max(map(len, text.splitlines())), text
     assert f"  {words}  " in text
+    assert f"\n{name} " in text, "as the page names it"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.guard import Guess
 from oauth_ratelimit.observe.observer import Callbacks
+from oauth_ratelimit.operations.format import instance_text
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
@@ -374,6 +375,6 @@ def test_instance_that_is_cut_off_is_named(instances: Instances, connection: Con
         beat = {"$set": {"beat_at_s": time.time() - ago_s}}
         assert heartbeats.update_one({"_id": {"instance": instance}}, beat).matched_count
     assert [cut_off] == instances.terminal.data("erase", "--user", "ann", "--yes")["cut_off"]
-    assert f"{cut_off} is cut off and may bring counters back" in instances.terminal.ok(
+    assert f"{instance_text(cut_off)} is cut off and may bring counters back" in instances.terminal.ok(
         "erase", "--user", "ann", "--yes"
     )
