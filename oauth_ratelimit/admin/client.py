@@ -17,7 +17,7 @@ from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, denial_data
 from oauth_ratelimit.operations.status import nearest_to_limit
-from oauth_ratelimit.traffic.report import find, letter_to, observation, period_text
+from oauth_ratelimit.traffic.report import find, letter_to, observations, period_text
 
 CLIENT_TTL_S = 2.0
 DAY_TTL_S = 30.0
@@ -113,7 +113,7 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
     since_s, until_s = context.now_s - DAY_S, context.now_s
     minutes = list(context.minutes(since_s, client_id))
     total = ClientSum.of(client_id, minutes)
-    finding = next(iter(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)), None)
+    finding = next(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s), None)
     letter = finding and letter_to(finding, period_text(since_s, until_s, zone), error_uri=settings.denial.error_uri)
     return {
         "now_s": context.now_s,
@@ -121,7 +121,7 @@ def _client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Recor
         "client_id": client_id,
         "finding": finding,
         "total": total,
-        "faults": [observation(fault, finding) for fault in finding.faults] if finding else [],
+        "faults": observations(finding) if finding else [],
         "letter": letter if finding and finding.faults else None,
         "peaks": sorted(total.peaks.items(), key=lambda item: -item[1].share),
         "sources": sorted(total.tallies.items(), key=lambda item: -item[1].offered),

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar
@@ -75,34 +75,37 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def print_records(
-    form: str, records: Sequence[Record], columns: Sequence[Column], *, whole: object = None, empty: str = "nothing"
-) -> None:
-    """Print records as a ``table``, as ``jsonl`` with a line for each, as ``csv``, or as ``json``.
+    form: str, records: Iterable[Record], columns: Sequence[Column], *, whole: object = None, empty: str = "nothing"
+) -> int:
+    """Print records as a ``table``, as ``jsonl`` with a line for each, as ``csv``, or as ``json``; return their number.
 
     The JSON is ``whole`` if that is named: an object that holds the records.
     """
     if form == "table":
-        print_table(columns, records, empty=empty)
-    elif form == "json":
-        print_json(records if whole is None else whole)
-    elif form == "jsonl":
-        for record in records:
+        return print_table(columns, records, empty=empty)
+    if form == "json":
+        found = list(records)
+        print_json(found if whole is None else whole)
+        return len(found)
+    number = 0
+    for number, record in enumerate(records, 1):
+        if form == "jsonl":
             print_json(record, indent=None)
-    elif records:
-        _print_csv(records)
+            continue
+        if number == 1:
+            _print_csv(record)
+        _print_csv(_csv_cell(json_safe(value)) for value in record.values())
+    return number
 
 
-def _print_csv(records: Sequence[Record]) -> None:
-    """Print records as CSV that is safe to open in a spreadsheet and to print in a terminal."""
+def _print_csv(cells: Iterable[object]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]))
-    writer.writeheader()
-    writer.writerows({name: _csv_cell(json_safe(value)) for name, value in record.items()} for record in records)
+    csv.writer(text).writerow(cells)
     click.echo(text.getvalue(), nl=False)
 
 
 def _csv_cell(value: object) -> object:
-    """Return a value with control characters escaped, and an apostrophe before what looks like a formula."""
+    """Return a value that is safe in a terminal and a spreadsheet: with escapes, and an apostrophe before formulas."""
     if isinstance(value, list):
         value = "; ".join(map(str, value))
     if not isinstance(value, str):
@@ -112,15 +115,15 @@ def _csv_cell(value: object) -> object:
 
 
 def print_table(
-    columns: Sequence[Column], records: Sequence[Record], *, title: str = "", empty: str = "nothing"
-) -> None:
-    """Print a table with a row for each record, or a text if there are none."""
+    columns: Sequence[Column], records: Iterable[Record], *, title: str = "", empty: str = "nothing"
+) -> int:
+    """Print a table with a row for each record, or a text if there are none; return their number."""
     if title:
         click.secho(visible(title), bold=True)
-    if not records:
-        click.echo(empty)
-        return
     cells = [[column.text(record) for column in columns] for record in records]
+    if not cells:
+        click.echo(empty)
+        return 0
     widths = _widths(columns, cells)
     for row in ([column.title for column in columns], *cells):
         folded = [
@@ -133,6 +136,7 @@ def print_table(
                 for text, width, column in zip(line, widths, columns, strict=True)
             ]
             click.echo(GAP.join(texts).rstrip())
+    return len(cells)
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -106,24 +106,29 @@ def report(context: CliContext, /, **options: Any) -> None:
     with source_of(context, options) as source:
         assumed_s, uri = source.settings.statistics.token_lifetime_s, source.settings.denial.error_uri
         findings = find(source.minutes, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
-    period = period_text(*source.period)
-    records = [
+    period, data = period_text(*source.period), source.data()
+    # One at a time: there may be hundreds of thousands, each with its letter.
+    records = (
         record_of(each, rank, period=period, error_uri=uri, page=options["page"])
         for rank, each in enumerate(findings, 1)
-    ]
-    letters = [f"{record['subject']}\n\n{record['letter']}" for record in records if record["faults"]]
+    )
     source.print_facts(form, needs_lifetime=options["lifetime_s"] is None)
     if form == "text":
-        click.echo("\n\n\n".join(letters) or NO_LETTERS)
+        letters = (f"{each['subject']}\n\n{each['letter']}" for each in records if each["faults"])
+        click.echo(next(letters, NO_LETTERS))
+        for letter in letters:
+            click.echo(f"\n\n{letter}")
         return
-    data = source.data()
     if form == "table" and data["since"]:
         click.secho(period, bold=True)
-    print_records(form, records, REPORT_COLUMNS, whole={**data, "clients": records}, empty=NO_STATISTICS)
+    if form == "json":
+        print_json({**data, "clients": list(records)})
+        return
+    count = print_records(form, records, REPORT_COLUMNS, empty=NO_STATISTICS)
     if form == "table":
-        if letters:
+        if count:
             click.echo(LETTERS)
-        source.print_notes(context, options["client"], is_empty=not records)
+        source.print_notes(context, options["client"], is_empty=not count)
 
 
 @click.command("suggest")

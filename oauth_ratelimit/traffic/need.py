@@ -6,8 +6,6 @@ wasteful. These numbers are generous, so that only those stand out that do not k
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable
 from operator import add
 from typing import NamedTuple
 
@@ -52,26 +50,27 @@ class Need(NamedTuple):
         return self.offered / self.periods if self.periods else None
 
 
+NO_NEED = Need()
+
+
 class NeedCounter:
     """Need of one client or user, or of the users of a client together, from requests in the order of time."""
 
-    __slots__ = ("_closed", "_end_s", "_lifetime_s", "_offered", "_registers", "_renewals", "_tokens")
+    __slots__ = ("_closed", "_end_s", "_offered", "_registers", "_renewals", "_tokens")
 
-    def __init__(self, kind: LimitKind, lifetime_s: Callable[[], float]) -> None:
+    def __init__(self, kind: LimitKind) -> None:
         self._tokens = TOKENS[kind]
-        self._lifetime_s = lifetime_s  # of tokens that are issued now
-        self._closed = Need()  # of all periods but the last
+        self._closed = NO_NEED  # of all periods but the last
         self._end_s = -math.inf
         self._renewals = 1.0  # lifetimes in a period: one, or as many as are in a minute
         self._offered = 0
         self._registers: dict[int, int] | None = None  # of users that are counted together
 
-    def add(self, at_s: float, offered: int, registers: Registers | None = None) -> None:
-        """Add requests of a minute, with the registers of their users if they are of several."""
+    def add(self, at_s: float, offered: int, lifetime_s: float, registers: Registers | None = None) -> None:
+        """Add requests of a minute, whose tokens are valid so long, with the registers of their users if of several."""
         if at_s >= self._end_s:
             self._closed, self._offered = self.result(), 0
             self._registers = None if registers is None else {}
-            lifetime_s = self._lifetime_s()
             self._end_s, self._renewals = at_s + lifetime_s, max(1.0, MINUTE_S / lifetime_s)
         self._offered += offered
         if registers and self._registers is not None:
@@ -94,38 +93,46 @@ class ClientNeed:
     for an hour.
     """
 
+    __slots__ = ("_assumed_s", "_given_s", "_lifetimes", "_own", "_users")
+
     def __init__(self, given_s: float | None = None, assumed_s: float | None = None) -> None:
         self._given_s, self._assumed_s = given_s, assumed_s
-        self._lifetimes: Counter[int] = Counter()
-        self._own = NeedCounter(LimitKind.CLIENT, self.lifetime_s)
-        self._users = NeedCounter(LimitKind.USER, self.lifetime_s)
+        self._lifetimes: dict[int, int] = {}  # number of tokens issued, by lifetime
+        self._own: NeedCounter | None = None  # until there are requests of the kind: clients may be many
+        self._users: NeedCounter | None = None
 
     def add(self, minute: ClientMinute) -> None:
-        self._lifetimes.update(minute.lifetimes)
+        for lifetime_s, count in minute.lifetimes.items():
+            self._lifetimes[lifetime_s] = self._lifetimes.get(lifetime_s, 0) + count
         if own := minute.tally("client").offered:
-            self._own.add(minute.minute_s, own)
+            self._own = self._own or NeedCounter(LimitKind.CLIENT)
+            self._own.add(minute.minute_s, own, self.lifetime_s)
         if for_users := minute.tally("user").offered:
-            self._users.add(minute.minute_s, for_users, minute.registers)
+            self._users = self._users or NeedCounter(LimitKind.USER)
+            self._users.add(minute.minute_s, for_users, self.lifetime_s, minute.registers)
 
     def of(self, kind: LimitKind) -> Need:
         """Return the need of its requests without a user, of those of all users, or of both."""
         if kind is LimitKind.CLIENT_TOTAL:
-            return self._own.result() + self._users.result()
-        return (self._users if kind is LimitKind.USER else self._own).result()
+            return self.of(LimitKind.CLIENT) + self.of(LimitKind.USER)
+        counter = self._users if kind is LimitKind.USER else self._own
+        return counter.result() if counter else NO_NEED
 
     def most_in(self, window_s: int, kind: LimitKind) -> int:
         """Return the most tokens that are needed in a window; a user may have several devices."""
-        return math.ceil(max(TOKENS[kind], WASTEFUL_RATIO) * max(1.0, window_s / self.lifetime_s()))
+        return math.ceil(max(TOKENS[kind], WASTEFUL_RATIO) * max(1.0, window_s / self.lifetime_s))
 
     @property
     def lifetime_range(self) -> tuple[float, float] | None:
         """Shortest and longest lifetime that at least a tenth of the tokens have, in seconds; None if not known."""
-        if self._given_s is None and (total := self._lifetimes.total()):
+        if self._given_s is None and (total := sum(self._lifetimes.values())):
             usual = [each for each, count in self._lifetimes.items() if count * MIN_LIFETIME_SHARE >= total]
             usual = usual or list(self._lifetimes)
             return min(usual), max(usual)
         known_s = self._given_s or self._assumed_s
         return (known_s, known_s) if known_s else None
 
+    @property
     def lifetime_s(self) -> float:
+        """Lifetime of tokens that are issued now."""
         return self.lifetime_range[0] if self.lifetime_range else float(HOUR_S)

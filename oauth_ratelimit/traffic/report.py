@@ -1,18 +1,18 @@
 """Faults of each client, from its minutes, and letters to the owners."""
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute, ClientSum
-from oauth_ratelimit.operations.format import counted, number
+from oauth_ratelimit.core.statistics import HOUR_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientSum, Source
+from oauth_ratelimit.operations.format import counted, duration, number
 from oauth_ratelimit.traffic.need import ClientNeed
 
-REFRESH = "refresh_token"
+REFRESHES = Source("user", "refresh_token")
 
 BURST_RATIO = 10.0  # of the busiest minute to the average of the hours with requests
 MIN_BURST = 60  # requests in the busiest minute
@@ -36,89 +36,14 @@ class Verdict(enum.StrEnum):
     OVER_LIMIT = "over its limits"
 
 
-class _Sums:
-    """Sums of a client, and what it needs of its tokens and of tokens that are valid for an hour."""
-
-    def __init__(self, client_id: str, need: ClientNeed) -> None:
-        self.total, self.need, self.hourly = ClientSum(client_id), need, ClientNeed(HOUR_S)
-        self.hours: set[int] = set()  # with requests
-
-    def add(self, minute: ClientMinute) -> None:
-        self.total.add(minute)
-        self.need.add(minute)
-        self.hourly.add(minute)
-        self.hours.add(minute.minute_s // HOUR_S)
-
-
-class ClientFinding:
-    """Requests of one client for tokens, denied ones included, and its faults."""
-
-    def __init__(self, sums: _Sums) -> None:
-        total, need, hourly = sums.total, sums.need, sums.hourly
-        tally, own, users = total.tally(), need.of(LimitKind.CLIENT), need.of(LimitKind.USER)
-        busiest, _ = total.busiest
-        self.total = total
-        self.client_id = total.client_id
-        self.offered = tally.offered
-        self.need = own + users
-        self.needed = self.need.needed  # estimated number of tokens
-        # Shortest and longest usual lifetime of its tokens; None if not known
-        self.lifetime_s = need.lifetime_range
-        self.tokens_per_user_hour = hourly.of(LimitKind.USER).per_period
-        self.tokens_per_hour = hourly.of(LimitKind.CLIENT).per_period  # requests without a user
-        refreshes = sum(each.offered for source, each in total.tallies.items() if source == ("user", REFRESH))
-        self.refresh_share = refreshes / users.offered if users.offered else None
-        # Share of the denied requests that came before the time in ``Retry-After`` was over
-        self.retry_share = tally.retries / tally.denied if tally.denied else None
-        self.requests_per_minute = tally.offered / (60 * len(sums.hours))  # average in the hours with requests
-        is_refreshing = (self.refresh_share or 0.0) >= REFRESH_SHARE
-        faults = {
-            Fault.REFRESHES_EARLY: users.is_wasteful and is_refreshing,
-            Fault.LOGS_IN_AGAIN: users.is_wasteful and not is_refreshing,
-            Fault.TOKEN_PER_CALL: own.is_wasteful,
-            Fault.BURSTS: busiest >= MIN_BURST and busiest >= BURST_RATIO * self.requests_per_minute,
-            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (self.retry_share or 0.0) >= RETRY_SHARE,
-            Fault.OVER_LIMIT: tally.over > 0,
-        }
-        self.faults = tuple(fault for fault, is_found in faults.items() if is_found)
-
-    @property
-    def verdict(self) -> Verdict:
-        if Fault.OVER_LIMIT in self.faults:
-            return Verdict.OVER_LIMIT
-        return Verdict.WASTEFUL if self.faults else Verdict.FINE
-
-
-def find(
-    minutes: Iterable[ClientMinute], *, token_lifetime_s: float | None = None, assumed_lifetime_s: float | None = None
-) -> list[ClientFinding]:
-    """Return a finding for each client, the one with most needless requests first.
-
-    The minutes come in order of time, with all parts. A token is valid for ``token_lifetime_s``, else as long as those
-    that were issued to the client, else ``assumed_lifetime_s``, else an hour.
-    """
-    clients: dict[str, _Sums] = {}
-    for minute in minutes:
-        if minute.client_id != OTHER_CLIENTS and minute.tally().offered:
-            need = ClientNeed(token_lifetime_s, assumed_lifetime_s)
-            clients.setdefault(minute.client_id, _Sums(minute.client_id, need)).add(minute)
-    findings = [ClientFinding(client) for client in clients.values()]
-    return sorted(findings, key=lambda finding: (-finding.need.needless, -finding.offered, finding.client_id))
-
-
-class Letter(NamedTuple):
-    """A message to the owner of a client, in paragraphs separated by empty lines. It names no user."""
-
-    subject: str
-    text: str
-
-
-ANSWERS = {
-    "would_deny": "admitted while the limit was on trial",
-    "reused": "answered with the token that the client already had",
-    "denied": "rejected with status 429",
+SEEN = {
+    Fault.REFRESHES_EARLY: "{per_user} requests per user and hour, mostly to refresh tokens that were still valid.",
+    Fault.LOGS_IN_AGAIN: "{per_user} requests per user and hour, mostly by new logins.",
+    Fault.TOKEN_PER_CALL: "{per_hour} requests per hour for tokens without a user.",
+    Fault.BURSTS: "{busiest} in the busiest minute; the average is {average}.",
+    Fault.IGNORES_RETRY_AFTER: "{retries} of {denied} were sent before the time in Retry-After was over.",
+    Fault.OVER_LIMIT: "{over} over the limit: {answers}.",
 }
-ENFORCED = "Where the limit is enforced, such requests are rejected with status 429."
 HELP = {
     Fault.REFRESHES_EARLY: "Use each access token until shortly before it expires (see expires_in), and refresh it "
     "only then.",
@@ -131,6 +56,91 @@ HELP = {
     Fault.IGNORES_RETRY_AFTER: "After a response with status 429, wait for the number of seconds in its Retry-After "
     "header before the next request.",
 }
+ANSWERS = {
+    "would_deny": "admitted while the limit was on trial",
+    "reused": "answered with the token that the client already had",
+    "denied": "rejected with status 429",
+}
+ENFORCED = ". Where the limit is enforced, such requests are rejected with status 429"
+
+
+class _Sums:
+    """Sums of a client, and what it needs of its tokens and of tokens that are valid for an hour. About 2 kB."""
+
+    __slots__ = ("hour", "hour_count", "hourly", "need", "total")
+
+    def __init__(self, client_id: str, need: ClientNeed) -> None:
+        self.total, self.need, self.hourly = ClientSum(client_id), need, ClientNeed(HOUR_S)
+        self.hour, self.hour_count = -1, 0  # the last hour with requests, and their number
+
+    def add(self, minute: ClientMinute) -> None:
+        self.total.add(minute)
+        self.total.users.clear()  # of which there may be millions
+        self.need.add(minute)
+        self.hourly.add(minute)
+        hour = minute.minute_s // HOUR_S
+        self.hour, self.hour_count = hour, self.hour_count + (hour != self.hour)
+
+
+class ClientFinding:
+    """Requests of one client for tokens, denied ones included, and its faults."""
+
+    def __init__(self, sums: _Sums) -> None:
+        self.total, need, hourly = sums.total, sums.need, sums.hourly
+        self.client_id = self.total.client_id
+        self.tally = tally = self.total.tally()
+        own, users = need.of(LimitKind.CLIENT), need.of(LimitKind.USER)
+        self.need = own + users
+        self.needed = self.need.needed  # estimated number of tokens
+        # Shortest and longest usual lifetime of its tokens; None if not known
+        self.lifetime_s = need.lifetime_range
+        self.tokens_per_user_hour = hourly.of(LimitKind.USER).per_period
+        self.tokens_per_hour = hourly.of(LimitKind.CLIENT).per_period  # requests without a user
+        refreshes = self.total.tallies.get(REFRESHES, NO_REQUESTS).offered
+        self.refresh_share = refreshes / users.offered if users.offered else None
+        # Share of the denied requests that came before the time in ``Retry-After`` was over
+        self.retry_share = tally.retries / tally.denied if tally.denied else None
+        self.busiest, self.busiest_s = self.total.busiest
+        self.requests_per_minute = tally.offered / (60 * sums.hour_count)  # average in the hours with requests
+        is_refreshing = (self.refresh_share or 0.0) >= REFRESH_SHARE
+        faults = {
+            Fault.REFRESHES_EARLY: users.is_wasteful and is_refreshing,
+            Fault.LOGS_IN_AGAIN: users.is_wasteful and not is_refreshing,
+            Fault.TOKEN_PER_CALL: own.is_wasteful,
+            Fault.BURSTS: self.busiest >= max(MIN_BURST, BURST_RATIO * self.requests_per_minute),
+            Fault.IGNORES_RETRY_AFTER: tally.denied >= MIN_DENIED and (self.retry_share or 0.0) >= RETRY_SHARE,
+            Fault.OVER_LIMIT: tally.over > 0,
+        }
+        self.faults = tuple(fault for fault, is_found in faults.items() if is_found)
+        verdict = Verdict.WASTEFUL if self.faults else Verdict.FINE
+        self.verdict = Verdict.OVER_LIMIT if tally.over else verdict
+
+
+def find(
+    minutes: Iterable[ClientMinute], *, token_lifetime_s: float | None = None, assumed_lifetime_s: float | None = None
+) -> Iterator[ClientFinding]:
+    """Return a finding for each client, the one with most needless requests first.
+
+    The minutes come in order of time, with all parts. A token is valid for ``token_lifetime_s``, else as long as those
+    that were issued to the client, else ``assumed_lifetime_s``, else an hour.
+    """
+    clients: dict[str, _Sums] = {}
+    for minute in minutes:
+        if minute.client_id != OTHER_CLIENTS and minute.tally().offered:
+            if minute.client_id not in clients:
+                need = ClientNeed(token_lifetime_s, assumed_lifetime_s)
+                clients[minute.client_id] = _Sums(minute.client_id, need)
+            clients[minute.client_id].add(minute)
+    needs = {name: sums.need.of(LimitKind.CLIENT_TOTAL) for name, sums in clients.items()}
+    ordered = sorted(needs, key=lambda name: (-needs[name].needless, -needs[name].offered, name))
+    return (ClientFinding(clients[name]) for name in ordered)
+
+
+class Letter(NamedTuple):
+    """A message to the owner of a client, in paragraphs separated by empty lines. It names no user."""
+
+    subject: str
+    text: str
 
 
 def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
@@ -138,41 +148,35 @@ def period_text(since_s: float, until_s: float, zone: tzinfo = UTC) -> str:
     return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
 
 
-def observation(fault: Fault, finding: ClientFinding) -> str:
-    tally = finding.total.tally()
-    per_user = f"{number(finding.tokens_per_user_hour or 0)} requests per user and hour, mostly"
-    match fault:
-        case Fault.REFRESHES_EARLY:
-            return f"{per_user} to refresh tokens that were still valid."
-        case Fault.LOGS_IN_AGAIN:
-            return f"{per_user} by new logins."
-        case Fault.TOKEN_PER_CALL:
-            return f"{number(finding.tokens_per_hour or 0)} requests per hour for tokens without a user."
-        case Fault.BURSTS:
-            busiest, average = counted(finding.total.busiest[0], "request"), number(finding.requests_per_minute)
-            return f"{busiest} in the busiest minute; the average is {average}."
-        case Fault.IGNORES_RETRY_AFTER:
-            retries, denied = f"{tally.retries:,}", counted(tally.denied, "denied request")
-            return f"{retries} of {denied} were sent before the time in Retry-After was over."
-        case Fault.OVER_LIMIT:
-            answers = [f"{count:,} {answer}" for name, answer in ANSWERS.items() if (count := getattr(tally, name))]
-            more = f" {ENFORCED}" if tally.would_deny and not tally.denied else ""
-            return f"{counted(tally.over, 'request')} over the limit: {', '.join(answers)}.{more}"
+def observations(finding: ClientFinding) -> list[str]:
+    """Return what was seen of each fault."""
+    tally = finding.tally
+    answers = ", ".join(f"{count:,} {answer}" for name, answer in ANSWERS.items() if (count := getattr(tally, name)))
+    facts = {
+        "per_user": number(finding.tokens_per_user_hour or 0),
+        "per_hour": number(finding.tokens_per_hour or 0),
+        "busiest": counted(finding.busiest, "request"),
+        "average": number(finding.requests_per_minute),
+        "retries": f"{tally.retries:,}",
+        "denied": counted(tally.denied, "denied request"),
+        "over": counted(tally.over, "request"),
+        "answers": answers + (ENFORCED if tally.would_deny and not tally.denied else ""),
+    }
+    return [SEEN[fault].format(**facts) for fault in finding.faults]
 
 
 def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
-    name = visible_name(finding.client_id)
-    seen = "\n".join(f"- {observation(fault, finding)}" for fault in finding.faults)
+    name, seen, ratio = visible_name(finding.client_id), observations(finding), finding.need.excess_ratio
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
-    excess = f", about {number(finding.need.excess_ratio)} times as many as the {finding.needed:,.0f} it needs"
-    excess = excess if finding.need.excess_ratio >= 2 else ""
-    lifetime = lifetime_text(finding)
-    valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
+    excess = f", about {number(ratio)} times as many as the {finding.needed:,.0f} it needs" if ratio >= 2 else ""
+    valid_for = " to ".join(dict.fromkeys(map(duration, finding.lifetime_s or ())))
+    valid_for = f" An access token is valid for {valid_for}." if valid_for else ""
+    requests = counted(finding.tally.offered, "request")
     parts = [
-        f"Hello,\n\nFrom {period}, your OAuth client {name} sent {counted(finding.offered, 'request')} for access "
-        f"tokens to our token endpoint{excess}.{valid_for}",
-        f"What we saw:\n{seen}" if seen else "We found no problem.",
-        "What helps:\n" + "\n".join(f"- {text}" for text in advice) if seen else "",
+        f"Hello,\n\nFrom {period}, your OAuth client {name} sent {requests} for access tokens to our token endpoint"
+        f"{excess}.{valid_for}",
+        "\n- ".join(["What we saw:", *seen]) if seen else "We found no problem.",
+        "\n- ".join(["What helps:", *advice]) if seen else "",
         f"More information: {error_uri}" if error_uri else "",
     ]
     subject = f"Your client {name} requests too many access tokens" if seen else f"Access tokens of your client {name}"
@@ -183,32 +187,15 @@ def page_address(page: str, finding: ClientFinding) -> str:
     """Return the address of a client on the admin page, with its limit of highest use and its busiest minute."""
     peaks = finding.total.peaks
     policy = max(peaks, key=lambda name: peaks[name].share, default=None)
-    choice = {"id": finding.client_id, "limit": policy, "at": finding.total.busiest[1] or None}
+    choice = {"id": finding.client_id, "limit": policy, "at": finding.busiest_s or None}
     return f"{page.rstrip('/')}/client?{urlencode({name: value for name, value in choice.items() if value})}"
-
-
-def lifetime_text(finding: ClientFinding) -> str | None:
-    """Return the lifetime of a client's tokens: ``1 hour``, ``5 minutes to 10 days``; None if it is not known."""
-    if finding.lifetime_s is None:
-        return None
-    shortest, longest = map(_lifetime, finding.lifetime_s)
-    return shortest if shortest == longest else f"{shortest} to {longest}"
-
-
-def _lifetime(seconds: float) -> str:
-    for unit_s, unit in ((DAY_S, "day"), (HOUR_S, "hour"), (MINUTE_S, "minute")):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return counted(int(seconds // unit_s), unit)
-    return counted(round(seconds), "second")
 
 
 def record_of(
     finding: ClientFinding, rank: int, *, period: str, error_uri: str | None = None, page: str | None = None
 ) -> dict[str, object]:
     """Return a finding as a record, for programs and spreadsheets."""
-    tally = finding.total.tally()
-    busiest, busiest_s = finding.total.busiest
-    letter = letter_to(finding, period, error_uri=error_uri)
+    tally, letter = finding.tally, letter_to(finding, period, error_uri=error_uri)
     return {
         "rank": rank,
         "client_id": finding.client_id,
@@ -229,8 +216,8 @@ def record_of(
         "requests_per_user_hour": finding.tokens_per_user_hour,
         "own_requests_per_hour": finding.tokens_per_hour,
         "refresh_share": finding.refresh_share,
-        "busiest_minute_requests": busiest,
-        "busiest_minute_s": busiest_s,
+        "busiest_minute_requests": finding.busiest,
+        "busiest_minute_s": finding.busiest_s,
         "most_in_a_second": finding.total.burst,
         "page": page and page_address(page, finding),
         "subject": letter.subject,

@@ -75,7 +75,7 @@ class Traffic:
         loads.setdefault(subject, Counter())[minute.minute_s // self.bin_s * self.bin_s] += count
         if kind in OF_USERS:
             lifetime_s = self._clients[minute.client_id].lifetime_s
-            self._users.setdefault(subject, NeedCounter(LimitKind.USER, lifetime_s)).add(minute.minute_s, count)
+            self._users.setdefault(subject, NeedCounter(LimitKind.USER)).add(minute.minute_s, count, lifetime_s)
 
     def profiles(self, kind: LimitKind) -> list["Profile"]:
         found = []

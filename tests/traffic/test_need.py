@@ -12,9 +12,9 @@ from tests.traffic.reporting import LOGIN, OWN, START_S, minutes
 
 
 def needed(kind: LimitKind, *requests: tuple[int, int], lifetime_s: float = 600.0) -> Need:
-    counter = NeedCounter(kind, lambda: lifetime_s)
+    counter = NeedCounter(kind)
     for at_s, offered in requests:
-        counter.add(at_s, offered)
+        counter.add(at_s, offered, lifetime_s)
     return counter.result()
 
 
@@ -70,7 +70,7 @@ def test_lifetime_of_a_token_is_given_or_that_of_those_issued_or_assumed(
     for minute in minutes({OWN: Tally(20)}, count=1, lifetimes=issued):
         found.add(minute)
 
-    assert expected == found.lifetime_s()
+    assert expected == found.lifetime_s
     assert 10 * 3600 / expected == found.most_in(3600, LimitKind.CLIENT)
 
 
