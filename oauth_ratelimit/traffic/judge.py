@@ -8,7 +8,8 @@ those that are if the window holds all that it may hold at the start. docs/stati
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import compress, groupby
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from oauth_ratelimit.core.decision import check_limits
@@ -204,16 +205,23 @@ def _middle(
     length_s = _length_s(lines, minutes, max_slots, at_least_s=shortest_s // SLOTS_PER_FRAME)
     denials = {id(line): _Denials(line.windows) for line in lines}
     by_policy, first_s = Counter[str](), dict[str, float]()
-    for line, minute_s, start_s, end_s, offered in _slots(lines, minutes, length_s):
-        parts = min(offered, PARTS)
-        for part in range(parts):
-            at_s = start_s + (end_s - start_s) * (part + 0.5) / parts
-            sent = offered * (part + 1) // parts - offered * part // parts
+    for minute_s, slots in groupby(_slots(lines, minutes, length_s), key=attrgetter("minute_s")):
+        parts = [part for slot in slots for part in _parts(slot)]
+        for at_s, sent, line in sorted(parts, key=itemgetter(0)):
             for policy, denied in denials[id(line)].of(sent, at_s):
                 if minute_s >= since_s:
                     by_policy[policy] += denied
                     first_s.setdefault(policy, at_s)
     return by_policy, first_s
+
+
+def _parts(slot: _Slot) -> Iterator[tuple[float, int, Line]]:
+    """Yield time and number of requests that are spread over a slot."""
+    line, _, start_s, end_s, offered = slot
+    parts = min(offered, PARTS)
+    for part in range(parts):
+        sent = offered * (part + 1) // parts - offered * part // parts
+        yield start_s + (end_s - start_s) * (part + 0.5) / parts, sent, line
 
 
 class _Denials:
@@ -222,7 +230,7 @@ class _Denials:
     def __init__(self, windows: Sequence[OpenWindow]) -> None:
         self._windows = windows
         self._tiers = tuple(window.tier for window in windows)
-        self._known: dict[tuple[bool, ...], tuple[str | None, Sequence[OpenWindow]]] = {}  # where only one tier denies
+        self._known: dict[tuple[float, ...], tuple[str | None, Sequence[OpenWindow]]] = {}  # decisions
 
     def of(self, count: int, at_s: float) -> Iterator[tuple[str, int]]:
         """Count requests that come at once, and yield those that are denied, with the policy that denies them."""
@@ -231,25 +239,22 @@ class _Denials:
             sent = min([count, *(int(room) for room in rooms if room >= 1)])  # no tier gets full within these
             counting = self._windows
             if min(rooms, default=1) < 1:
-                policy, counting = self._decide(tuple([room < 1 for room in rooms]), at_s)
+                # Which of several tiers denies changes with time, but not often.
+                key = (at_s // MINUTE_S, *[room < 1 for room in rooms])
+                policy, counting = self._known[key] = self._known.get(key) or self._decide(at_s)
+                if not counting:
+                    sent = count  # they change nothing, so each of them gets the same answer
                 if policy is not None:
                     yield policy, sent
             for window in counting:
                 window.add(sent, at_s)
             count -= sent
 
-    def _decide(self, over: tuple[bool, ...], at_s: float) -> tuple[str | None, Sequence[OpenWindow]]:
+    def _decide(self, at_s: float) -> tuple[str | None, Sequence[OpenWindow]]:
         """Return the policy that denies a request, None if it is admitted, and the windows in which it counts."""
-        if over not in self._known:
-            contents = [
-                tier.content(window.hits, at_s) for tier, window in zip(self._tiers, self._windows, strict=True)
-            ]
-            decision = check_limits(Mode.ENFORCE, self._tiers, contents, at_s)
-            found = None if decision.allowed else decision.policy, list(compress(self._windows, decision.counts))
-            if sum(over) > 1:
-                return found
-            self._known[over] = found
-        return self._known[over]
+        contents = [tier.content(window.hits, at_s) for tier, window in zip(self._tiers, self._windows, strict=True)]
+        decision = check_limits(Mode.ENFORCE, self._tiers, contents, at_s)
+        return None if decision.allowed else decision.policy, list(compress(self._windows, decision.counts))
 
 
 def _bound(lines: Sequence[Line], minutes: set[int], since_s: float, max_slots: int, *, is_upper: bool) -> int:

@@ -23,7 +23,7 @@ WRITTEN_S = 20  # after the end of a minute all instances have written it
 MAX_USERS = 4  # that are judged by name, the heaviest ones
 OTHERS = "\0"  # name of the other users, who are judged as so many that each is as heavy as the last of these
 SHORTEST, LONGEST = 60, 1440  # minutes of an outlook
-MAX_SLOTS = 10_000  # so that a preview takes a second or two
+MAX_SLOTS = 5000  # so that a preview takes about a second
 HEADROOM = 1.25  # of a proposed limit over the highest load
 
 
