@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from benchmarks.subjects import silence_log
 from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.traffic import SPANS_S
+from oauth_ratelimit.admin.traffic import SPANS
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.rollups import RollupStore
@@ -86,7 +86,7 @@ def main() -> None:
         OAuthRateLimit(app, AuthorizationServer(app))
         app.register_blueprint(admin_blueprint(lambda: "ann"))
         page = app.test_client()
-        for span in SPANS_S:
+        for span in SPANS:
             for number in range(POLLS):
                 costs, is_complete = cost_of_poll(page, span)
                 parts = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in costs.items())

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from flask import Blueprint, Response, current_app, g, render_template, request
@@ -14,7 +13,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import get_input_stream
 
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache
+from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache, named_client
 from oauth_ratelimit.admin.client import client, client_day, denial, users
 from oauth_ratelimit.admin.present import instances, overrides, state, verdict
 from oauth_ratelimit.admin.security import (
@@ -26,15 +25,14 @@ from oauth_ratelimit.admin.security import (
     rejection_reason,
 )
 from oauth_ratelimit.admin.text import Texts, zone_of
-from oauth_ratelimit.admin.traffic import SPAN_NAMES, clients, span_of, traffic
+from oauth_ratelimit.admin.traffic import SPANS, clients, span_of, traffic
 from oauth_ratelimit.background.health import package_version
+from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations.serialize import Record, json_safe
 from oauth_ratelimit.process.log import get_logger
-
-Answer = TypeVar("Answer")
 
 log = get_logger(__name__)
 
@@ -61,10 +59,10 @@ PARTS: Mapping[str, Callable[[ReadCache, Params], Record]] = {
     "panel": changes.panel,
     "amounts": changes.amounts,
     "limits": client,
-    "users": users,
-    "day": client_day,
-    "denial": denial,
-    "overrides": overrides,
+    "users": lambda cache, params: users(cache, named_client(params)),
+    "day": lambda cache, params: client_day(cache, named_client(params), zone_of(params)),
+    "denial": lambda cache, params: denial(cache, parse_decision_id(params.get("decision", ""))),
+    "overrides": lambda cache, params: overrides(cache),
     "instances": instances,
 }
 """Parts of pages that are rendered here, at first with the page and then each by itself."""
@@ -103,35 +101,29 @@ def admin_blueprint(
     @pages.record_once
     def answer_beside_flask_wtf(state: BlueprintSetupState) -> None:
         """Exempt the pages before Flask-WTF looks for its token, whichever was added first: they have their own."""
-        state.app.before_request_funcs.setdefault(None, []).insert(0, partial(_exempt, pages))
 
-    for page, (path, title) in PAGES.items():
-        pages.add_url_rule(path, page, _function(_page, page, title))
-    pages.add_url_rule("/part/<any(" + ", ".join(PARTS) + "):name>", "part", _part)
-    for name, change in changes.CHANGES.items():
-        pages.add_url_rule(f"/api/{name}", f"change_{name}", _function(_change, change, name), methods=["POST"])
+        def exempt() -> None:
+            csrf: Any = current_app.extensions.get("csrf")
+            if hasattr(csrf, "exempt") and request.blueprint == pages.name:
+                csrf.exempt(pages)
+
+        state.app.before_request_funcs.setdefault(None, []).insert(0, exempt)
+
+    for page, (path, _) in PAGES.items():
+        pages.add_url_rule(path, page, _page, defaults={"page": page})
+    pages.add_url_rule(f"/part/<any({', '.join(PARTS)}):name>", "part", _part)
+    pages.add_url_rule(f"/api/<any({', '.join(changes.CHANGES)}):name>", "change", _change, methods=["POST"])
     return pages
 
 
-def _function(view: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
-    """Return a view as a function, because extensions ask for its name."""
-    return lambda: view(*args)
-
-
-def _exempt(pages: Blueprint) -> None:
-    csrf: Any = current_app.extensions.get("csrf")
-    if hasattr(csrf, "exempt") and request.blueprint == pages.name:
-        csrf.exempt(pages)
-
-
-def _page(page: str, title: str) -> str:
+def _page(page: str) -> str:
     return render_template(
         f"{NAME}/{page}.html",
         page=page,
-        title=visible_name(request.args.get("id") or title),
+        title=visible_name(request.args.get("id") or PAGES[page][1]),
         pages=PAGES,
         part=_part,
-        span_names=SPAN_NAMES,
+        spans=SPANS,
         span=_chosen_span,
         version=package_version(),
         token="" if g.ratelimit_read_only else _csrf_tokens().issue(g.ratelimit_operator),
@@ -171,14 +163,15 @@ def _problem_of(exc: Exception) -> tuple[str, str]:
     return "nothing-shared" if isinstance(exc, NothingShared) else "input", str(exc)
 
 
-def _change(change: changes.Change, name: str) -> Response:
+def _change(name: str) -> Response:
     operator: str = g.ratelimit_operator
     reason = g.ratelimit_read_only or rejection_reason(request, _csrf_tokens(), operator=operator)
     if reason:
         log.warning("admin_change_refused", operator=operator, change=name, reason=reason)
         return _problem("refused", reason, status=Forbidden.code)
     try:
-        return _json(change(_read_cache(), _body(), operator=operator))
+        body = _body()
+        return _json(_read_cache().read(lambda context: changes.CHANGES[name](context, body, operator=operator)))
     except ConfigError as exc:
         fields = changes.errors_by_field(exc)
         text = "; ".join(f"{each['field']}: {each['text']}" for each in fields)
@@ -186,6 +179,9 @@ def _change(change: changes.Change, name: str) -> Response:
     except (NothingShared, StoreError, ValueError) as exc:
         kind, text = _problem_of(exc)
         return _problem(kind, text, status=BadRequest.code if kind == "input" else FAILED_DEPENDENCY)
+    finally:
+        if name != "preview":
+            _read_cache().expire()  # a change that instances do not see was written all the same
 
 
 def _problem(kind: str, text: str, *, status: int, **more: object) -> Response:

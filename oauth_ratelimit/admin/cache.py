@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from oauth_ratelimit.config.errors import show
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
@@ -73,7 +73,7 @@ class ReadCache:
         return answer
 
     def read_cached(
-        self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float | Callable[[Answer], float]
+        self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float | Callable[[Any], float]
     ) -> Answer:
         """Return the answer to a query, or a recent one under the same key. Only one request at a time reads it.
 
@@ -146,6 +146,18 @@ class ReadCache:
                 "Counters are not shared: the configuration has no store.uri. This page shows what is in MongoDB."
             )
         return context
+
+
+def kept(ttl_s: float | Callable[[Any], float]) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Return a decorator: a query becomes a function of a cache, which keeps the answer to each of its arguments."""
+
+    def decorate(query: Callable[..., Answer]) -> Callable[..., Answer]:
+        def read(cache: ReadCache, *args: Hashable) -> Answer:
+            return cache.read_cached((query, *args), lambda context: query(context, *args), ttl_s=ttl_s)
+
+        return read
+
+    return decorate
 
 
 def _reason(error: StoreError) -> str:

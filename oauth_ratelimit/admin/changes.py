@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,6 @@ MAX_OUTCOME_S = 600.0
 _computing = threading.Lock()  # held while one preview is computed
 _applying = threading.Lock()  # held while a change is compared with those that apply, and applied
 
-Change = Callable[..., object]
 EXAMPLE = "; for example "  # a line of a configuration file, which would be wrong in a field
 REPEATED_S = 60.0  # the same form so soon afterwards is a second click
 USER = text("a name", longest=MAX_TEXT_LENGTH)
@@ -67,10 +66,8 @@ class Form:
     """Body of an operator's request, parsed field by field as values of a configuration are."""
 
     def __init__(self, body: Body) -> None:
-        self._body = body
-        self.problems = Problems()
-        self.kind = self.field("kind")
-        self.client_id = self.field("client_id")
+        self._body, self.problems = body, Problems()
+        self.kind, self.client_id = self.field("kind"), self.field("client_id")
         if self.kind is OverrideKind.TRUSTED and body.get("client_id") is None:
             self.problems.add("client_id", "name a client: trusting everybody is mode off")
         self.reason = (self.field("reason") or "").strip()
@@ -93,11 +90,8 @@ class Form:
 
 def errors_by_field(error: ConfigError) -> list[dict[str, str]]:
     """Return what is wrong with fields such as ``reason`` or ``limits.user.burst``, and what is allowed."""
-    errors = []
-    for problem in error.problems:
-        path, _, allowed = problem.partition(EXAMPLE)[0].partition(": ")
-        errors.append({"field": path, "text": allowed})
-    return errors
+    parts = (problem.partition(EXAMPLE)[0].partition(": ") for problem in error.problems)
+    return [{"field": path, "text": allowed} for path, _, allowed in parts]
 
 
 def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> list[Override]:
@@ -143,10 +137,9 @@ def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
     found = []
     for kind in REUSING:
         limits = getattr(present, kind)
+        reused = tuple(each if each.count_denied else each._replace(on_limit=OnLimit.REUSE) for each in limits)
         if any(not each.count_denied for each in limits):
-            reused = tuple(each if each.count_denied else each._replace(on_limit=OnLimit.REUSE) for each in limits)
-            target = Target(OverrideKind.LIMIT, template.target.client_id, kind)
-            found.append(replace(template, target=target, policies=reused))
+            found.append(replace(template, target=replace(template.target, limit_kind=kind), policies=reused))
     return found
 
 
@@ -163,47 +156,36 @@ def amounts(cache: ReadCache, params: Params) -> Record:
 
     def query(context: OperatorContext) -> Record:
         present = limits_of(context.policies, client_id)
-        kinds = [kind for kind in LimitKind if client_id is None or kind is not LimitKind.USER_TOTAL]
-        kinds = [kind for kind in kinds if not (has_user and kind is LimitKind.CLIENT)]  # for grants without a user
-        limits = [(kind, policy) for kind in kinds for policy in getattr(present, kind)]
-        runs = last_runs(read_minutes(cache, client_id)[1]) if client_id is not None else []
-        denied = Counter({policy: each.total for run in runs[:1] for (policy, _), each in run.denials.items()})
-        elsewhere = sorted({grant for run in runs[:1] for _, grant in run.denials})
-        elsewhere = elsewhere if all(each.startswith(NOT_TOKEN) for each in elsewhere) else []
+        unused = (LimitKind.USER_TOTAL if client_id else None, LimitKind.CLIENT if has_user else None)
+        limits = [(kind, each) for kind in LimitKind if kind not in unused for each in getattr(present, kind)]
+        runs = last_runs(read_minutes(cache, client_id)[1])[:1] if client_id else []
+        denied = Counter({policy: each.total for run in runs for (policy, _), each in run.denials.items()})
+        grants = sorted({grant for run in runs for _, grant in run.denials})
+        is_elsewhere = all(grant.startswith(NOT_TOKEN) for grant in grants)
         return {
             "now_s": context.now_s,
             "limits": sorted(limits, key=lambda item: -denied[item[1].name]),
-            "elsewhere": list(map(source_text, elsewhere)),
+            "elsewhere": list(map(source_text, grants)) if is_elsewhere else [],
         }
 
     return cache.read_cached(("amounts", client_id, has_user), query, ttl_s=0)
 
 
-def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
+def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     """Return what overrides change, and what that does if clients go on as lately."""
-
-    def query(context: OperatorContext) -> Record:
-        overrides = read_overrides(context, {"reason": "preview", **body}, operator=operator)
-        if not _computing.acquire(blocking=False):
-            raise ValueError(BUSY)
-        try:
-            impact = impact_of(context, overrides)
-        finally:
-            _computing.release()
-        lines = [*impact.lines, *_notes(context, overrides[0])]
-        if (user := USER.parse(body.get("user") or "", "user", Problems())) and overrides[0].target.client_id:
-            lines[:0] = _of_user(context, overrides, user)
-        return {"lines": list(map(visible_name, lines)), "proposal": impact.proposal}
-
-    return cache.read(query)
-
-
-def _of_user(context: OperatorContext, overrides: Sequence[Override], user: str) -> Iterator[str]:
-    """Yield what a change does for one user, before what it does for all users of the client."""
-    client_id = str(overrides[0].target.client_id)
-    now, then = (user_text(each, client_id, user) for each in (context, context.after(overrides)))
-    yield f"{short(user)}: {now}. With this change: {then}."
-    yield f"All users of {short(client_id)} together:"
+    overrides = read_overrides(context, {"reason": "preview", **body}, operator=operator)
+    if not _computing.acquire(blocking=False):
+        raise ValueError(BUSY)
+    try:
+        impact = impact_of(context, overrides)
+    finally:
+        _computing.release()
+    lines = [*impact.lines, *_notes(context, overrides[0])]
+    client_id = overrides[0].target.client_id
+    if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
+        now, then = (user_text(each, client_id, user) for each in (context, context.after(overrides)))
+        lines[:0] = [f"{short(user)}: {now}. With this change: {then}.", f"All users of {short(client_id)} together:"]
+    return {"lines": list(map(visible_name, lines)), "proposal": impact.proposal}
 
 
 def user_text(context: OperatorContext, client_id: str, user: str) -> str:
@@ -214,45 +196,31 @@ def user_text(context: OperatorContext, client_id: str, user: str) -> str:
     return "; ".join([*used, f"next request {found.forecast()[1]}"])
 
 
-def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
+def apply(context: OperatorContext, body: Body, *, operator: str) -> Record:
     """Apply overrides, once if the same form is sent again."""
-
-    def change(context: OperatorContext) -> Record:
-        with _applying:
-            applied = read_overrides(context, body, operator=operator)
-            for number, override in enumerate(applied):
-                if override not in context.overrides:
-                    applied[number] = context.stores.overrides.put(override)
-                    _log_change(override.target, "set", operator=operator)
-        check_obeyed(context)
-        return {"since_s": int(min(applied[0].made_at_s, context.now_s))}  # dated by MongoDB's clock
-
-    return _changed(cache, change)
+    with _applying:
+        applied = read_overrides(context, body, operator=operator)
+        for number, override in enumerate(applied):
+            if override not in context.overrides:
+                applied[number] = context.stores.overrides.put(override)
+                _log_change(override.target, "set", operator=operator)
+    check_obeyed(context)
+    return {"since_s": int(min(applied[0].made_at_s, context.now_s))}  # dated by MongoDB's clock
 
 
-def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
+def remove(context: OperatorContext, body: Body, *, operator: str) -> Record:
     form = Form(body)
     target = Target(form.kind, form.client_id, form.field("limit_kind") if form.kind is OverrideKind.LIMIT else None)
     form.raise_errors()
-
-    def change(context: OperatorContext) -> Record:
-        is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason)
-        if is_removed:
-            _log_change(target, "unset", operator=operator)
-            check_obeyed(context)
-        return {"is_removed": is_removed}
-
-    return _changed(cache, change)
+    is_removed = context.stores.overrides.remove(target, author=operator, reason=form.reason)
+    if is_removed:
+        _log_change(target, "unset", operator=operator)
+        check_obeyed(context)
+    return {"is_removed": is_removed}
 
 
-def _changed(cache: ReadCache, change: Callable[[OperatorContext], Record]) -> Record:
-    try:
-        return cache.read(change)
-    finally:  # a change that instances do not see was written all the same
-        cache.expire()
-
-
-CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": remove}
+CHANGES: Mapping[str, Callable[..., Record]] = {"preview": preview, "apply": apply, "remove": remove}
+"""Requests of an operator, each with its JSON, about the present."""
 
 
 def panel(cache: ReadCache, params: Params) -> Record:
@@ -294,22 +262,17 @@ def _log_change(target: Target, action: str, *, operator: str) -> None:
 
 def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
     """Yield what an override does not change, and a doubt about the client."""
-    client_id, policies = override.target.client_id, context.policies
+    client_id, kind, policies = override.target.client_id, override.target.limit_kind, context.policies
     if override.mode is not None:
         yield from unaffected_by_mode(context.settings.policies, context.overrides, override)
     if client_id is None:
-        if override.target.limit_kind is not None:
-            yield "Clients with limits of their own keep them."
+        yield from ["Clients with limits of their own keep them."] if kind else []
         return
     if hint := unknown_client_hint(context, client_id):
         yield hint
     if override.target.kind is not OverrideKind.TRUSTED and policies.trusts(client_id):
         yield "This client is trusted: limits and mode have no effect on it."
-    if kind := override.target.limit_kind:
-        grants = [
-            name
-            for name in policies.grants_of(client_id)
-            if any(rules.names_limits(kind) for rules in policies.rules_at(client_id, TOKEN_ENDPOINT, name))
-        ]
-        if grants:
-            yield f"Grant types with {kind} limits of their own keep them: {', '.join(grants)}."
+    own = {name: policies.rules_at(client_id, TOKEN_ENDPOINT, name) for name in policies.grants_of(client_id)}
+    grants = [name for name, all_rules in own.items() if kind and any(each.names_limits(kind) for each in all_rules)]
+    if grants:
+        yield f"Grant types with {kind} limits of their own keep them: {', '.join(grants)}."

@@ -1,8 +1,9 @@
 """Verdict on all clients together, and their order: the worst first."""
 
-from oauth_ratelimit.admin.verdict import FULL, MOST, NOTHING, Kind, Verdict
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientTotal, Tally
+from oauth_ratelimit.admin.verdict import MOST, NOTHING, Kind, Verdict, when_text
+from oauth_ratelimit.core.statistics import ClientTotal
 from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.store.mongo.rollups import Present
 
 MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
 SOME = 0.05  # of the requests
@@ -12,29 +13,22 @@ RULE = (
 )
 
 
-def judge_all(
-    active_count: int,
-    denied_count: int,
-    over_count: int,
-    worst: Verdict | None = None,
-    *,
-    guessed_count: int = 0,
-    total: Tally = NO_REQUESTS,
-    when: str = FULL,
-    together: str = "",
-) -> Verdict:
+def judge_all(present: Present, worst: Verdict | None = None, *, together: str = "") -> Verdict:
     """Return the verdict on the clients with requests lately: how many are over a limit, or guessed at.
 
     The name of the worst one follows the lead, or of the one that was denied last: ``together`` says how many were.
-    ``total`` has the requests of all in the time that ``when`` says.
     """
-    clients, would = counted(active_count, "client"), max(0, over_count - denied_count)
-    kind: Kind = "denied" if denied_count else "dry-run" if would else "near" if guessed_count else "ok"
+    guessed = [each.client_id for each in present.over if is_guessed(each)]
+    active_count, total = present.active_count, present.total - present.guard
+    denied_count = present.denied_count - sum(name in present.denied for name in guessed)
+    would = max(0, present.over_count - len(guessed) - denied_count)
+    kind: Kind = "denied" if denied_count else "dry-run" if would else "near" if guessed else "ok"
     kind = kind if active_count or kind != "ok" else "idle"
+    clients, when = counted(active_count, "client"), when_text(present.since_s, is_full=present.is_full)
     who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
     reused = f"; {counted(total.reused, 'request')} over a limit got their token again" if total.reused else ""
     guard = f"The guard {'would deny' if worst and worst.kind == 'dry-run' else 'denies'} guesses under"
-    guard += f" {counted(guessed_count, 'client')}"
+    guard += f" {counted(len(guessed), 'client')}"
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
@@ -46,7 +40,7 @@ def judge_all(
         return Verdict(kind, f"{lead}.", NOTHING)
     if worst.kind == "changed":
         return worst._replace(lead=f"{worst.lead} Over a limit until now:")
-    count = denied_count or would or guessed_count
+    count = denied_count or would or len(guessed)
     if worst.kind == "recovered":
         lead += f". Last denied, until {worst.since}{f', {together}, the last one' if together else ''}"
     elif worst.since:  # else its minutes were read before it was denied
@@ -55,10 +49,15 @@ def judge_all(
     details = [
         f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
         f"{would:,} more would be, in a dry run." if denied_count and would else "",
-        f"{guard}." if guessed_count and kind != "near" else "",
+        f"{guard}." if guessed and kind != "near" else "",
         f"The worst: {worst.lead}" if count > 1 else worst.lead,
     ]
     return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
+
+
+def is_guessed(total: ClientTotal) -> bool:
+    """Return True if only the guard has denied anything under the id of a client."""
+    return total.guard.over > 0 and not total.own.over
 
 
 def severity(total: ClientTotal) -> tuple[int, int, int]:

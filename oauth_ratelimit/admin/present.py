@@ -1,15 +1,16 @@
 """The present: state of the whole, verdict on all clients and on one, instances, and the changes that led there."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
-from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.order import judge_all, severity
+from oauth_ratelimit.admin.cache import Params, ReadCache, kept
+from oauth_ratelimit.admin.order import is_guessed, judge_all, severity
 from oauth_ratelimit.admin.text import change_text
-from oauth_ratelimit.admin.verdict import Case, Mark, judge, last_runs, when_text
+from oauth_ratelimit.admin.verdict import Case, Mark, judge, last_runs
 from oauth_ratelimit.core.denial_record import Where
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
     DAY_S,
     HOUR_S,
@@ -17,7 +18,6 @@ from oauth_ratelimit.core.statistics import (
     OTHER_CLIENTS,
     WRITTEN_S,
     ClientMinute,
-    ClientTotal,
 )
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
@@ -29,14 +29,10 @@ from oauth_ratelimit.operations.summary import limits_by_kind
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import Present
 
-NOW_TTL_S = 3.0
-MINUTES_TTL_S = 3.0
-STATUS_TTL_S = 4.0
-USUAL_TTL_S = 300.0
+PRESENT_TTL_S = 3.0
 USUAL_DAYS = 7
 PARTS = ("by", "peaks", "denials")
 OF_USERS = ("users", "registers")
-MARKS_TTL_S = 5.0
 MAX_MARKS = 20
 MAX_HISTORY = 200
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
@@ -44,9 +40,10 @@ CLIENTS = "clients."  # what the path of a client's own value begins with
 MAX_RECORDS = 50
 
 
-def read_status(cache: ReadCache) -> tuple[float, Status]:
+@kept(4.0)
+def read_status(context: OperatorContext) -> tuple[float, Status]:
     """Return mode, canary, instances and database, and their time."""
-    return cache.read_cached("status", lambda context: (context.now_s, Status(context)), ttl_s=STATUS_TTL_S)
+    return context.now_s, Status(context)
 
 
 def state(cache: ReadCache, params: Params) -> Record:
@@ -81,60 +78,42 @@ def read_present(cache: ReadCache) -> tuple[float, Present]:
         changes = [(each.client_id and storable_name(each.client_id), each.at_s + delay_s) for each in lately]
         return context.now_s, context.stores.rollups.present(context.now_s, changes)
 
-    return cache.read_cached("present", read, ttl_s=NOW_TTL_S)
+    return cache.read_cached("present", read, ttl_s=PRESENT_TTL_S)
 
 
 def verdict(cache: ReadCache, params: Params) -> Record:
     """Return what is denied now, or was last, the worst client and the verdict on it."""
     now_s, present = read_present(cache)
-    guessed = [each for each in present.over if is_guessed(each)]
-    denied_guessed = sum(each.client_id in present.denied for each in guessed)
     ranks = [
-        (each.client_id not in present.denied or each in guessed, severity(each), each.client_id)
+        (each.client_id not in present.denied or is_guessed(each), severity(each), each.client_id)
         for each in present.over
     ]
-    worst = min(ranks)[-1] if ranks else cache.read_cached("last-denied", _last_denied, ttl_s=NOW_TTL_S)
+    worst = min(ranks)[-1] if ranks else _last_denied(cache)
     on_worst = judge(read_case(cache, worst)) if worst else None
-    if not ranks and on_worst and on_worst.kind != "recovered":
+    is_past = on_worst is not None and on_worst.kind == "recovered"
+    if not ranks and not is_past:
         worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
-    found = judge_all(
-        present.active_count,
-        present.denied_count - denied_guessed,
-        present.over_count - len(guessed),
-        on_worst,
-        guessed_count=len(guessed),
-        total=present.total - present.guard,
-        when=when_text(present.since_s, is_full=present.is_full),
-        together=_denied_together(cache, worst) if worst and on_worst and on_worst.kind == "recovered" else "",
-    )
+    together = _denied_together(cache, worst) if worst and is_past else ""
+    found = judge_all(present, on_worst, together=together)
     return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
-
-
-def is_guessed(total: ClientTotal) -> bool:
-    """Return True if only the guard has denied anything under the id of a client."""
-    return total.guard.over > 0 and not total.own.over
 
 
 def _denied_together(cache: ReadCache, client_id: str) -> str:
     """Return how many clients were denied while this one was; empty if it was the only one."""
-    _, minutes, _ = read_minutes(cache, client_id)
-    runs = last_runs(minutes)
-
-    def read(context: OperatorContext) -> str:
-        if not runs:
-            return ""
-        clients = [
-            each
-            for each in context.stores.rollups.rows(runs[0].first_s, runs[0].last_s + 1).clients
-            if each.client_id != OTHER_CLIENTS and each.all.offered
-        ]
-        count = sum(each.own.denied > 0 for each in clients)
-        of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
-        return of_all if count > 1 else ""
-
-    return cache.read_cached(("together", client_id), read, ttl_s=NOW_TTL_S)
+    runs = last_runs(read_minutes(cache, client_id)[1])
+    return _denied_in(cache, runs[0].first_s, runs[0].last_s + 1) if runs else ""
 
 
+@kept(PRESENT_TTL_S)
+def _denied_in(context: OperatorContext, since_s: int, until_s: int) -> str:
+    found = context.stores.rollups.rows(since_s, until_s).clients
+    clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.all.offered]
+    count = sum(each.own.denied > 0 for each in clients)
+    of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
+    return of_all if count > 1 else ""
+
+
+@kept(PRESENT_TTL_S)
 def _last_denied(context: OperatorContext) -> str | None:
     """Return the client that was denied last, other than by the guard, within an hour."""
     found = context.stores.denials.between(context.now_s - HOUR_S, context.now_s, at_most=MAX_RECORDS)
@@ -142,56 +121,48 @@ def _last_denied(context: OperatorContext) -> str | None:
     return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
 
 
-def read_minutes(cache: ReadCache, client_id: str) -> tuple[float, list[ClientMinute], bool]:
+@kept(PRESENT_TTL_S)
+def read_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
     """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
-
-    def read(context: OperatorContext) -> tuple[float, list[ClientMinute], bool]:
-        since_s = context.now_s - HOUR_S
-        minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
-        if _is_beyond(minutes, since_s):
-            day_s, stored = context.now_s - DAY_S, storable_name(client_id)
-            minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
-            since_s = day_s
-        return context.now_s, minutes, _is_beyond(minutes, since_s)
-
-    return cache.read_cached(("minutes", client_id), read, ttl_s=MINUTES_TTL_S)
+    since_s = context.now_s - HOUR_S
+    minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
+    if _is_beyond(minutes, since_s):
+        day_s, stored = context.now_s - DAY_S, storable_name(client_id)
+        minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
+        since_s = day_s
+    return context.now_s, minutes, _is_beyond(minutes, since_s)
 
 
 def _is_beyond(minutes: Sequence[ClientMinute], since_s: float) -> bool:
     return any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
 
 
-def read_usual(cache: ReadCache, client_id: str) -> float | None:
+@kept(300.0)
+def read_usual(context: OperatorContext, client_id: str) -> float | None:
     """Return the requests per minute of a client at this hour of the last days; None if no such day is recorded."""
-
-    def read(context: OperatorContext) -> float | None:
-        hour_s, stored = context.now_s // HOUR_S * HOUR_S, storable_name(client_id)
-        days = []
-        for back in range(1, USUAL_DAYS + 1):
-            since_s = hour_s - back * DAY_S
-            found = context.stores.statistics.minutes(since_s, since_s + HOUR_S, stored, parts=("by",))
-            offered = [minute.tally().offered for minute in found]
-            days += [sum(offered)] if offered else []
-        return sum(days) * MINUTE_S / HOUR_S / len(days) if days else None
-
-    return cache.read_cached(("usual", client_id), read, ttl_s=USUAL_TTL_S)
+    hour_s, stored, days = context.now_s // HOUR_S * HOUR_S, storable_name(client_id), []
+    for back in range(1, USUAL_DAYS + 1):
+        since_s = hour_s - back * DAY_S
+        found = context.stores.statistics.minutes(since_s, since_s + HOUR_S, stored, parts=("by",))
+        offered = [minute.tally().offered for minute in found]
+        days += [sum(offered)] if offered else []
+    return sum(days) * MINUTE_S / HOUR_S / len(days) if days else None
 
 
-def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
+read_guesses = kept(PRESENT_TTL_S)(guesses_under)
+
+
+def read_case(cache: ReadCache, client_id: str) -> Case:
     now_s, minutes, is_beyond = read_minutes(cache, client_id)
     _, present = read_present(cache)
-    _, status = read_status(cache)
-    matched = [status.policies.matching(client_id)]
-    matched += [status.policies.matching(client_id, grant_type=grant) for grant in status.policies.grants_of(client_id)]
-    stored = storable_name(client_id)
+    policies, stored, marks = read_status(cache)[1].policies, storable_name(client_id), read_marks(cache)
+    grants = (None, *policies.grants_of(client_id))
+    matched = [policies.matching(client_id, grant_type=grant) for grant in grants]
+    limits = [(kind, each.limits) for each in matched for kind in LimitKind]
     is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
-    marks = read_marks(cache)
-    changes = [each for each in marks if each.is_change and each.client_id in (None, client_id)]
-    others = [
-        each
-        for each in present.over
-        if not is_guessed(each) and (each.client_id in present.denied or stored not in present.denied)
-    ]
+    others = [each for each in present.over if each.client_id != stored and not is_guessed(each)]
+    if stored in present.denied:
+        others = [each for each in others if each.client_id in present.denied]
     return Case(
         now_s=now_s,
         client_id=client_id,
@@ -199,26 +170,24 @@ def read_case(cache: ReadCache, client_id: str, **more: object) -> Case:
         is_beyond=is_beyond,
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
-        others_over=sum(each.client_id != stored for each in others),
-        changes=[each._replace(at_s=int(each.at_s)) for each in changes],
-        outages=[each._replace(at_s=int(each.at_s)) for each in marks if each.apart > 1],
+        others_over=len(others),
+        changes=[_whole(each) for each in marks if each.is_change and each.client_id in (None, client_id)],
+        outages=[_whole(each) for each in marks if each.apart > 1],
         delay_s=change_delay_s(cache),
-        totals=frozenset(policy.name for each in matched for policy in each.limits.client_total),
-        owns=frozenset(policy.name for each in matched for policy in each.limits.client),
-        of_users=frozenset(policy.name for each in matched for policy in (*each.limits.user, *each.limits.user_total)),
-        guesses=cache.read_cached(
-            ("guesses", client_id), lambda context: guesses_under(context, client_id), ttl_s=NOW_TTL_S
-        ),
+        kinds={policy.name: kind for kind, each in limits for policy in getattr(each, kind)},
+        guesses=read_guesses(cache, client_id),
         is_trusted=matched[0].trusted,
-        **more,  # type: ignore[arg-type]  # the fields that the caller knows
     )
 
 
-def read_marks(cache: ReadCache) -> list[Mark]:
+def _whole(mark: Mark) -> Mark:
+    return mark._replace(at_s=int(mark.at_s))
+
+
+@kept(5.0)
+def read_marks(context: OperatorContext) -> list[Mark]:
     """Return all recorded changes, the oldest first."""
-    return cache.read_cached(
-        "marks", lambda context: sorted(_marks(context), key=lambda mark: mark.at_s), ttl_s=MARKS_TTL_S
-    )
+    return sorted(_marks(context), key=lambda mark: mark.at_s)
 
 
 def _marks(context: OperatorContext) -> Iterator[Mark]:
@@ -237,11 +206,10 @@ def _of_operators(context: OperatorContext) -> Iterator[Mark]:
     for index, entry in enumerate(entries):
         target, text = entry.target, change_text(entry)
         yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id)
-        end_s = None if entry.override is None else entry.override.until_s
-        if end_s is not None and end_s <= context.now_s:
-            is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
-            if not is_replaced:
-                yield Mark(end_s, f"override ended: {text}", target.client_id)
+        end_s = (entry.override and entry.override.until_s) or context.now_s + 1
+        is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
+        if end_s <= context.now_s and not is_replaced:
+            yield Mark(end_s, f"override ended: {text}", target.client_id)
 
 
 def _of_configuration(change: ConfigurationChange) -> Mark:
@@ -256,32 +224,27 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
 def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
     """Yield what happened to instances, to several at once together. The first one of another version is a change."""
     versions: set[str] = set()
-    for (kind, version, _), group in groupby(
-        sorted(events, key=lambda each: (each.at_s // TOGETHER_S, each.kind)),
-        key=lambda each: (each.kind, each.version, each.at_s // TOGETHER_S),
-    ):
-        found = list(group)
+    groups: defaultdict[tuple[float, str, str], list[InstanceEvent]] = defaultdict(list)
+    for event in sorted(events, key=lambda each: each.at_s):
+        groups[event.at_s // TOGETHER_S, event.kind, event.version].append(event)
+    for (_, kind, version), found in groups.items():
         is_new = kind == "started" and bool(versions) and version not in versions
         versions.add(version)
         who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
-        apart = 0
-        label = f", version {visible_name(version)}" if kind == "started" else ""
+        label, apart = f", version {visible_name(version)}" if kind == "started" else "", 0
         if kind == "reconnected":
-            apart = len({hosts.get(each.instance) or each.instance for each in found})
-            label = f" to MongoDB: until then they counted apart, so up to {apart:,} times a limit was admitted"
-            label = label if apart > 1 else " to MongoDB"
+            label, apart = " to MongoDB", len({hosts.get(each.instance) or each.instance for each in found})
+        if apart > 1:
+            label += f": until then they counted apart, so up to {apart:,} times a limit was admitted"
         yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
 
 
-def overrides(cache: ReadCache, params: Params) -> Record:
+@kept(0.0)
+def overrides(context: OperatorContext) -> Record:
     """Return the active overrides and the history, newest first."""
-
-    def query(context: OperatorContext) -> Record:
-        history = context.stores.overrides.history()
-        shown = history[-MAX_HISTORY:][::-1]
-        return {"now_s": context.now_s, "active": context.overrides, "history": shown, "history_count": len(history)}
-
-    return cache.read_cached("overrides", query, ttl_s=0)
+    history = context.stores.overrides.history()
+    shown = history[-MAX_HISTORY:][::-1]
+    return {"now_s": context.now_s, "active": context.overrides, "history": shown, "history_count": len(history)}
 
 
 def instances(cache: ReadCache, params: Params) -> Record:

@@ -3,8 +3,9 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
+from typing import NamedTuple
 
-from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all, whole
+from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all, kept, whole
 from oauth_ratelimit.admin.order import RULE, severity
 from oauth_ratelimit.admin.present import read_marks, read_status
 from oauth_ratelimit.admin.text import client_name
@@ -16,14 +17,25 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import Record, json_safe
 
-SPANS_S = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 3600), "7d": (604_800, 3600)}
-"""Length of a span and of its steps, in seconds."""
 
-SPAN_NAMES = {"15m": "15 min", "1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days"}
-TTL_S = 8.0  # instances write statistics every ten seconds
-LARGE_TTL_S = 30.0  # with many clients, whose table takes a tenth of a second
+class Span(NamedTuple):
+    """A length of time up to now, in equal steps."""
+
+    name: str
+    length_s: int
+    step_s: int
+    fresh_s: float = 8.0  # instances write statistics every ten seconds; in a long span a minute hardly matters
+
+
+SPANS = {
+    "15m": Span("15 min", 900, 60),
+    "1h": Span("1 hour", 3600, 60),
+    "6h": Span("6 hours", 21_600, 300),
+    "1d": Span("1 day", 86_400, 3600, 60.0),
+    "7d": Span("7 days", 604_800, 3600, 60.0),
+}
+LARGE_FRESH_S = 30.0  # with many clients, whose table takes a tenth of a second
 MANY = 1000  # clients
-LONG_TTL_S = 60.0  # of spans in which a minute hardly matters
 MAX_LINES = 5  # more lines cannot be told apart
 MAX_MARKS = 50
 MAX_USES = 6  # limits whose use is drawn
@@ -31,7 +43,7 @@ MAX_RATES = 3  # in the label of a limit that was changed
 COLOUR_COUNT = 7
 REST = "rest"  # colour of all clients without a line of their own
 PAGE_SIZE, MAX_PAGE = 25, 999_999
-USE_SPANS = ("15m", "1h", "6h")  # a client has a document for each minute, which are too many in a week
+MAX_USE_STEP_S = 300  # a client has a document for each minute, which are too many in a day
 
 SORTS: Mapping[str, Callable[[ClientTotal], tuple[int, int, int] | float | str]] = {
     "worst": severity,
@@ -50,14 +62,20 @@ Line = Sequence[Tally | None]
 """Requests in each step; None for a step that is not derived yet."""
 
 
-class Timeline:
-    """The equal steps of a span, the present in the last one."""
+class Traffic:
+    """Requests in a span up to now, the present in its last step. ``charts`` are requests per minute.
 
-    def __init__(self, span: str, now_s: float) -> None:
-        length_s, self.step_s = SPANS_S[span]
-        end_s = int(now_s // self.step_s + 1) * self.step_s
-        self.now_s = now_s
-        self.starts_s = range(end_s - length_s, end_s, self.step_s)
+    ``is_complete`` is False while a part is not derived yet.
+    """
+
+    rest_count = 0  # clients without a line of their own
+    is_complete = True
+    charts: Mapping[str, Sequence[Record]]
+
+    def __init__(self, context: OperatorContext, span: Span) -> None:
+        self.now_s, self.step_s, self.fresh_s = context.now_s, span.step_s, span.fresh_s
+        end_s = int(self.now_s // self.step_s + 1) * self.step_s
+        self.starts_s = range(end_s - span.length_s, end_s, self.step_s)
 
     def lines(self, context: OperatorContext, client_ids: Sequence[str]) -> tuple[Line, list[Line]]:
         """Return the requests in each step, of all clients and of chosen ones."""
@@ -70,41 +88,83 @@ class Timeline:
 
         return line(found.together), [line([row for row in found.clients if row.client_id == name]) for name in stored]
 
-    def per_minute(self, line: Line, outcome: str) -> list[float | None]:
+    def drawn(self, line: Line, outcome: str, label: str, colour: str, style: str = "") -> Record:
         minutes = (max(MINUTE_S, min(self.step_s, self.now_s - at_s)) / MINUTE_S for at_s in self.starts_s)
-        return [
-            None if tally is None else getattr(tally, outcome) / count
-            for tally, count in zip(line, minutes, strict=True)
-        ]
+        counts = (None if tally is None else getattr(tally, outcome) for tally in line)
+        values = [None if count is None else count / length for count, length in zip(counts, minutes, strict=True)]
+        return _drawn(label, colour, values, style)
 
 
-class SpanTraffic:
-    """Requests of all clients in a span up to now. Clients are ``named`` with requests or peaks, the worst first.
+class AllTraffic(Traffic):
+    """Requests of all clients. They are ``named`` with requests or peaks, the worst first, which have ``colours``."""
 
-    ``lines`` has name, colour and line of the first ones, and of all others. ``is_complete`` is False while a part is
-    not derived yet.
-    """
-
-    def __init__(self, context: OperatorContext, span: str) -> None:
-        self.timeline = Timeline(span, context.now_s)
-        totals = context.stores.rollups.rows(self.timeline.starts_s[0], context.now_s)
+    def __init__(self, context: OperatorContext, span: Span) -> None:
+        super().__init__(context, span)
+        totals = context.stores.rollups.rows(self.starts_s[0], context.now_s)
         found = [client for client in totals.clients if client.all.offered or client.highest_use is not None]
         found.sort(key=lambda each: (severity(each), each.client_id))
         self.named = [client for client in found if client.client_id != OTHER_CLIENTS]
-        drawn = [client.client_id for client in self.named[:MAX_LINES]]
-        total, lines = self.timeline.lines(context, drawn)
-        self.colours = colours(drawn)
-        self.lines = [(client_name(name), self.colours[name], line) for name, line in zip(drawn, lines, strict=True)]
-        self.rest_count = len(found) - len(drawn)
+        shown = [client.client_id for client in self.named[:MAX_LINES]]
+        total, lines = self.lines(context, shown)
+        self.colours = colours(shown)
+        named = [(client_name(name), self.colours[name], line) for name, line in zip(shown, lines, strict=True)]
+        self.rest_count = len(found) - len(shown)
         if self.rest_count:
-            rest = [
-                each and each - sum(filter(None, some), NO_REQUESTS) for each, *some in zip(total, *lines, strict=True)
-            ]
-            self.lines.append((client_name(OTHER_CLIENTS), REST, rest))
+            steps = zip(total, *lines, strict=True)
+            rest = [each and each - sum(filter(None, some), NO_REQUESTS) for each, *some in steps]
+            named.append((client_name(OTHER_CLIENTS), REST, rest))
+        over = (
+            self.drawn(line, outcome, f"{name}{words}", colour, style)
+            for name, colour, line in named
+            for outcome, words, style in (
+                ("denied", "", ""),
+                ("reused", " (token again)", "dotted"),
+                ("would_deny", " (dry run)", "dashed"),
+            )
+        )
+        issued = [self.drawn(line, "issued", name, colour) for name, colour, line in named]
+        self.charts = {"denied": [each for each in over if any(each["values"])], "issued": issued}
         self.is_complete = not totals.missing
-        self.fresh_s = LARGE_TTL_S if len(found) > MANY else span_ttl_s(span)
-        self.has_dry_run = any(client.all.would_deny for client in self.named)
-        self.has_reuse = any(client.all.reused for client in self.named)
+        self.fresh_s = LARGE_FRESH_S if len(found) > MANY else self.fresh_s
+
+
+class ClientTraffic(Traffic):
+    """Requests of one client, and the use of its limits."""
+
+    def __init__(self, context: OperatorContext, span: Span, client_id: str) -> None:
+        super().__init__(context, span)
+        _, (line,) = self.lines(context, [client_id])
+        self.is_complete = None not in line
+        is_short = span.step_s <= MAX_USE_STEP_S
+        minutes = context.minutes(self.starts_s[0], client_id, parts=("peaks",)) if is_short else ()
+        requests = [
+            each
+            for outcome, label, colour, style in (
+                ("issued", "issued", "1", ""),
+                ("reused", "got their token again", "3", ""),
+                ("denied", "denied", "bad", ""),
+                ("would_deny", "would be denied (dry run)", "bad", "dashed"),
+                ("would_reuse", "over a limit, and reuse would spare them", "3", "dashed"),
+            )
+            if any((each := self.drawn(line, outcome, label, colour, style))["values"]) or outcome == "issued"
+        ]
+        uses = self._highest_uses(minutes)
+        if span.step_s == MINUTE_S:
+            limits = context.policies.matching(client_id).limits
+            requests += _limits_per_minute(uses, {policy.name for policy in (*limits.user, *limits.user_total)})
+        has_any = any(tally and tally.offered for tally in line)
+        self.charts = {"requests": requests if has_any else [], "uses": list(_uses(uses))}
+
+    def _highest_uses(self, minutes: Iterable[ClientMinute]) -> dict[str, list[Peak | None]]:
+        """Return the highest use of each limit in each step, for the limits that are used most."""
+        uses: dict[str, dict[int, Peak]] = {}
+        for minute in minutes:
+            at_s = minute.minute_s // self.step_s * self.step_s
+            for policy, peak in minute.peaks.items():
+                steps = uses.setdefault(policy, {})
+                steps[at_s] = max(peak, steps.get(at_s, peak))
+        highest = sorted(uses.items(), key=lambda item: -max(peak.share for peak in item[1].values()))[:MAX_USES]
+        return {policy: list(map(steps.get, self.starts_s)) for policy, steps in highest}
 
 
 def colours(client_ids: Sequence[str]) -> dict[str, str]:
@@ -117,23 +177,23 @@ def colours(client_ids: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def span_traffic(cache: ReadCache, span: str) -> SpanTraffic:
+@kept(lambda found: found.fresh_s)
+def read_all(context: OperatorContext, span: str) -> AllTraffic:
     """Return the requests of all clients in a span, read once for all viewers."""
-    return cache.read_cached(
-        ("span", span), lambda context: SpanTraffic(context, span), ttl_s=lambda found: found.fresh_s
-    )
+    return AllTraffic(context, SPANS[span])
 
 
-def span_ttl_s(span: str) -> float:
-    return LONG_TTL_S if SPANS_S[span][0] > SPANS_S["6h"][0] else TTL_S
+@kept(lambda found: found.fresh_s)
+def read_client(context: OperatorContext, span: str, client_id: str) -> ClientTraffic:
+    return ClientTraffic(context, SPANS[span], client_id)
 
 
 def span_of(params: Params, now_s: float) -> str:
     """Return the chosen span, by default an hour, or what reaches back to the moment ``at`` of a link."""
     at_s = moment(params)
     first_s = now_s if at_s is None else at_s
-    usual = next((span for span in ("1h", "6h", "1d") if now_s - SPANS_S[span][0] < first_s), "7d")
-    return choice(params, "span", tuple(SPANS_S), usual)
+    usual = next((span for span in ("1h", "6h", "1d") if now_s - SPANS[span].length_s < first_s), "7d")
+    return choice(params, "span", tuple(SPANS), usual)
 
 
 def moment(params: Params) -> int | None:
@@ -142,92 +202,31 @@ def moment(params: Params) -> int | None:
 
 
 def traffic(cache: ReadCache, params: Params) -> Record:
-    """Return the charts, in requests per minute, of all clients or of one."""
-    span = span_of(params, cache.app_limiter.now_s())
-    client_id = client_or_all(params)
-    notes: list[str] = []
-    if client_id is None:
-        found = span_traffic(cache, span)
-        timeline, fresh_s, is_complete, charts = found.timeline, found.fresh_s, found.is_complete, _of_all(found)
-        notes += [f"{counted(found.rest_count, 'other client')} in grey."] if found.rest_count else []
-    else:
-        chosen, fresh_s = client_id, span_ttl_s(span)
-        timeline, is_complete, charts = cache.read_cached(
-            ("traffic", span, chosen), lambda context: _of_client(context, span, chosen), ttl_s=fresh_s
-        )
-    since_s = timeline.starts_s[0]
+    """Return the charts of all clients or of one."""
+    span, client_id = span_of(params, cache.app_limiter.now_s()), client_or_all(params)
+    found: Traffic = read_all(cache, span) if client_id is None else read_client(cache, span, client_id)
     marks = [
         mark
         for mark in read_marks(cache)
-        if mark.text and mark.at_s >= since_s and (client_id is None or mark.client_id in (None, client_id))
+        if mark.text and mark.at_s >= found.starts_s[0] and (client_id is None or mark.client_id in (None, client_id))
     ]
     at_s = moment(params)
     linked = [] if at_s is None else [Mark(at_s, "the moment of the link that was followed here")]
     shown = sorted([*marks[-MAX_MARKS:], *linked], key=lambda mark: mark.at_s)
     content = {
-        "step_s": timeline.step_s,
-        "unit": "per minute" if timeline.step_s == MINUTE_S else "average per minute",
-        "times": list(timeline.starts_s),
+        "step_s": found.step_s,
+        "unit": "per minute" if found.step_s == MINUTE_S else "average per minute",
+        "times": list(found.starts_s),
         "marks": [{"at_s": mark.at_s, "text": mark.text} for mark in shown],
-        "charts": charts,
+        "charts": found.charts,
     }
-    notes += [] if is_complete else ["Older requests are still being read."]
-    return {"now_s": timeline.now_s, "fresh_s": fresh_s, "notes": notes, "content": json_safe(content)}
+    notes = [f"{counted(found.rest_count, 'other client')} in grey."] if found.rest_count else []
+    notes += [] if found.is_complete else ["Older requests are still being read."]
+    return {"now_s": found.now_s, "fresh_s": found.fresh_s, "notes": notes, "content": json_safe(content)}
 
 
 def _drawn(label: str, colour: str, values: Sequence[float | None], style: str = "") -> Record:
     return {"label": label, "colour": colour, "values": values, "style": style}
-
-
-def _of_all(found: SpanTraffic) -> Record:
-    over = [
-        _drawn(f"{name}{words}", colour, values, style)
-        for name, colour, line in found.lines
-        for outcome, words, style in (
-            ("denied", "", ""),
-            ("reused", " (token again)", "dotted"),
-            ("would_deny", " (dry run)", "dashed"),
-        )
-        if any(values := found.timeline.per_minute(line, outcome))
-    ]
-    issued = [_drawn(name, colour, found.timeline.per_minute(line, "issued")) for name, colour, line in found.lines]
-    return {"denied": over, "issued": issued}
-
-
-def _of_client(context: OperatorContext, span: str, client_id: str) -> tuple[Timeline, bool, Record]:
-    timeline = Timeline(span, context.now_s)
-    _, (line,) = timeline.lines(context, [client_id])
-    minutes = context.minutes(timeline.starts_s[0], client_id, parts=("peaks",)) if span in USE_SPANS else ()
-    requests = [
-        _drawn(label, colour, values, style)
-        for outcome, label, colour, style in (
-            ("issued", "issued", "1", ""),
-            ("reused", "got their token again", "3", ""),
-            ("denied", "denied", "bad", ""),
-            ("would_deny", "would be denied (dry run)", "bad", "dashed"),
-            ("would_reuse", "over a limit, and reuse would spare them", "3", "dashed"),
-        )
-        if any(values := timeline.per_minute(line, outcome)) or outcome == "issued"
-    ]
-    uses = _highest_uses(timeline, minutes)
-    if timeline.step_s == MINUTE_S:
-        limits = context.policies.matching(client_id).limits
-        of_users = {policy.name for policy in (*limits.user, *limits.user_total)}
-        requests += _limits_per_minute(uses, of_users)
-    charts = {"requests": requests if any(tally and tally.offered for tally in line) else [], "uses": list(_uses(uses))}
-    return timeline, None not in line, charts
-
-
-def _highest_uses(timeline: Timeline, minutes: Iterable[ClientMinute]) -> dict[str, list[Peak | None]]:
-    """Return the highest use of each limit in each step, for the limits that are used most."""
-    uses: dict[str, dict[int, Peak]] = {}
-    for minute in minutes:
-        at_s = minute.minute_s // timeline.step_s * timeline.step_s
-        for policy, peak in minute.peaks.items():
-            steps = uses.setdefault(policy, {})
-            steps[at_s] = max(peak, steps.get(at_s, peak))
-    highest = sorted(uses.items(), key=lambda item: -max(peak.share for peak in item[1].values()))[:MAX_USES]
-    return {policy: list(map(steps.get, timeline.starts_s)) for policy, steps in highest}
 
 
 def _limits_per_minute(uses: Mapping[str, Sequence[Peak | None]], of_users: Set[str]) -> Iterator[Record]:
@@ -254,14 +253,14 @@ def clients(cache: ReadCache, params: Params) -> Record:
     sort = choice(params, "sort", tuple(SORTS), "worst")
     is_reversed = choice(params, "order", ("down", "up"), "down") == "up"
     page, wanted = whole(params, "page", 1, least=1, most=MAX_PAGE), params.get("filter", "").strip()
-    found = span_traffic(cache, span)
+    found = read_all(cache, span)
     _, status = read_status(cache)
     matching = [client for client in found.named if wanted.casefold() in client.client_id.casefold()]
     ordered = matching if sort == "worst" else sorted(matching, key=SORTS[sort])
     ordered = ordered[::-1] if is_reversed else ordered
     shown = ordered[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
     return {
-        "now_s": found.timeline.now_s,
+        "now_s": found.now_s,
         "is_complete": found.is_complete,
         "rows": [(client, status.policies.matching(client.client_id)) for client in shown],
         "colours": found.colours,
@@ -274,7 +273,7 @@ def clients(cache: ReadCache, params: Params) -> Record:
         "filter": wanted,
         "span": span,
         "rule": RULE,
-        "has_dry_run": found.has_dry_run,
-        "has_reuse": found.has_reuse,
+        "has_dry_run": any(client.all.would_deny for client in found.named),
+        "has_reuse": any(client.all.reused for client in found.named),
         "fresh_s": found.fresh_s,
     }

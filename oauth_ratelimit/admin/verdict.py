@@ -1,14 +1,18 @@
-"""Verdict on a client: who denies it and since when, the cause as far as it is known, what to do, whom it concerns.
+"""Verdict on a client: who is denied and since when, the cause as far as it is known, what to do, and who else is.
 
-Plain functions on plain values. Times in a text are those of ``utc_time``; the page shows them in the operator's zone.
+The subject is the smallest group that explains what happens. Plain functions on plain values. Times in a text are those
+of ``utc_time``; the page shows them in the operator's zone.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
     ENDPOINT,
     GUARD,
@@ -35,15 +39,19 @@ MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 MOST = 0.5  # of the requests
 MAX_NAMED = 3  # users or addresses in a sentence
+OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 
 NOTHING = "Nothing to do."
 FULL = "In the last full minute"
+TRY = "Raise, Trust or Dry run on its page: the preview says what helps."
 NO_GUESSES = (
     "Nothing to do, unless its owner has changed a secret lately. No limit of tokens changes it: "
     "guard.trusted_addresses lets an address in, denials {client} --where guard lists them."
 )
-FOR_ALL_USERS = "Raise, Trust and Dry run would change it for all users of the client."
-TOO_LOW = "the limit may be too low for it."
+FOR_ALL = "Raise, Trust and Dry run would change it for all users of the client."
+UNDO = "Look at that change first, and undo it if it was not meant."
+WAIT = "Wait for one window of the limit, in which the requests of that time leave it."
+MOST_CLIENTS = "Most clients are affected: look for the cause on our side."
 
 Kind = Literal["denied", "changed", "dry-run", "recovered", "near", "ok", "idle", "trusted", "unknown"]
 
@@ -78,6 +86,11 @@ class Run(NamedTuple):
     last_s: int
     is_real: bool  # False if a dry run would have denied
 
+    @property
+    def is_guard(self) -> bool:
+        """True if only guesses of passwords or secrets are denied."""
+        return all(grant.startswith(GUARD) for _, grant in self.denials)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -93,9 +106,7 @@ class Case:
     changes: Sequence[Mark] = ()
     outages: Sequence[Mark] = ()  # their ends
     delay_s: float = 0.0  # until a change has effect on all instances
-    totals: frozenset[str] = frozenset()  # names of the policies that count all its requests together
-    owns: frozenset[str] = frozenset()  # of those that count its requests without a user
-    of_users: frozenset[str] = frozenset()  # and of those that count each of its users
+    kinds: Mapping[str, LimitKind] = field(default_factory=dict)  # of the limits that apply to it, by name
     guesses: Sequence[str] = ()  # address, and name if there is one, of guesses that were denied lately
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
@@ -106,10 +117,6 @@ class Case:
         within = (each for each in self.changes if each.text and run.first_s < each.at_s <= run.last_s + ACTIVE_S)
         return next((each for each in within if run.last_s <= each.at_s + self.delay_s), None)
 
-    def settled_s(self, change: Mark) -> float:
-        """Return the time from which it is known what a change has done."""
-        return change.at_s + self.delay_s + WRITTEN_S
-
 
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
@@ -118,9 +125,13 @@ def judge(case: Case) -> Verdict:
     runs = last_runs(case.minutes, case.changes)
     for run in runs:
         change = case.change_after(run)
-        if case.now_s - run.last_s > ACTIVE_S or (change and case.settled_s(change) <= case.now_s):
+        known_s = change.at_s + case.delay_s + WRITTEN_S if change else sys.maxsize  # what the change has done
+        if case.now_s - run.last_s > ACTIVE_S or known_s <= case.now_s:
             continue
-        return _changed(case, run, change) if change else _active(case, run, runs)
+        if change is None:
+            return _active(case, run, runs)
+        lead = f"Changed at {utc_time(change.at_s)}: {change.text}. What it does shows at {utc_time(known_s)}."
+        return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
     return _recovered(case, runs[0]) if runs and not case.is_trusted else _quiet(case)
 
 
@@ -137,8 +148,9 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
     entries = [(key[:2], key[2] == "denied", each) for minute in minutes for key, each in minute.denials.items()]
     for limit, is_denied, each in sorted(entries, key=lambda entry: -entry[2].last_s):
         if is_denied != is_real:
-            if limit in latest and _is_between(changes, latest[limit], each):
-                first_s = each.last_s
+            later = latest.get(limit, each)
+            if later.first_s < each.first_s and sum(later.first_s < mark.at_s < later.last_s for mark in changes) > 1:
+                first_s = each.last_s  # the mode was changed within a minute and back
                 break
             others.setdefault(limit, []).append(each)
             continue
@@ -152,67 +164,95 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
     return Run(found, first_s, last_s, is_real) if found else None
 
 
-def _is_between(changes: Sequence[Mark], denials: Denials, other: Denials) -> bool:
-    """Return True if the mode was changed within a minute and back, so that the other outcome is in between."""
-    count = sum(denials.first_s < change.at_s < denials.last_s for change in changes)
-    return denials.first_s < other.first_s and count > 1
-
-
 def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
-    word = "Denied" if run.is_real else "Would be denied (dry run)"
     others = (each for each in runs if each is not run)
     before = next((each for each in others if run.first_s - PAUSE_S <= each.last_s <= run.first_s), None)
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
-    subject, *found = _guessed(case, now) or _users(case, now) or ("",)
-    is_ours = _change_before(case, begun_s) or _outage_before(case, begun_s)
-    is_guard = all(grant.startswith(GUARD) for _, grant in now.denials)
-    why, action = found if found and (is_guard or not is_ours) else _cause(case, now, begun_s)
+    spared = _spared_share(case, run)
+    spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
+    action = f"Ask its owner to keep the token. {spared_text}" if spared >= MOST else TRY
+    lead = "Denied since" if run.is_real else "Would be denied (dry run) since"
+    found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", lead, action)
+    why, action = _cause(case, now, begun_s, found)
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
-    more = (_reuse_text(case, run), _changes_text(case, begun_s))
+    more = (spared_text, _changes_text(case, begun_s))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
-    lead = f"{f'{subject} Since' if subject else f'{word} since'} {_begun(case, run)} by {_limits_text(now)}."
-    return Verdict("denied" if run.is_real else "dry-run", lead, action, why, details, _begun(case, run), subject)
+    kind: Kind = "denied" if run.is_real else "dry-run"
+    begun = _begun(case, run)
+    lead = f"{found.lead} {begun} by {_limits_text(now)}."
+    return Verdict(kind, lead, action, why, details, begun, found.subject)
 
 
-def _guessed(case: Case, run: Run) -> tuple[str, str, str] | None:
-    """Return who is denied, why and what to do if only guesses of passwords or secrets are; None for others."""
-    if not all(grant.startswith(GUARD) for _, grant in run.denials):
-        return None
+def _guesses(case: Case, run: Run) -> Verdict:
+    client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case))
     found = " and ".join(names_text([short(each) for each in case.guesses], at_most=MAX_NAMED))
-    verb = "are" if run.is_real else "would be"
-    subject = f"Guesses under {short(case.client_id)} {verb} denied{f' ({found})' if found else ''}."
-    own = _total(_last_minute(case))
+    subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    return subject, why, NO_GUESSES.format(client=short(case.client_id))
+    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client), why, subject=subject)
 
 
-def _users(case: Case, run: Run) -> tuple[str, str, str] | None:
-    """Return who is denied, why and what to do if limits per user deny some of the users; None otherwise."""
+def _users(case: Case, run: Run) -> Verdict | None:
+    """Return the verdict on the users that are denied, if limits per user deny some of them; None otherwise."""
     since_s = max(run.first_s, run.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
     total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= since_s))
-    over = {each.username: each for each in total.users.values() if (each.denied if run.is_real else each.would_deny)}
+    over = [each for each in total.users.values() if (each.denied if run.is_real else each.would_deny)]
     others = max(round(total.user_count), len(total.users)) - len(over)
-    if not over or others < 1 or not all(policy in case.of_users for policy, _ in run.denials):
+    if not over or others < 1 or any(case.kinds.get(policy) not in OF_USERS for policy, _ in run.denials):
         return None
-    named = sorted(over, key=lambda name: (-over[name].over, name))
-    names = ", ".join(names_text(list(map(short, named)), at_most=MAX_NAMED))
+    over.sort(key=lambda user: (-user.over, user.username))
+    names = ", ".join(names_text([short(user.username) for user in over], at_most=MAX_NAMED))
     verb = ("is" if len(over) == 1 else "are") if run.is_real else "would be"
-    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}); {others:,} "
-    subject += f"{'other is' if others == 1 else 'others are'} not." if run.is_real else "would not."
-    denied, offered = sum(each.over for each in over.values()), sum(each.offered for each in over.values())
+    rest = f"{'other is' if others == 1 else 'others are'} not" if run.is_real else "would not"
+    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}); {others:,} {rest}."
+    denied, offered = sum(user.over for user in over), sum(user.offered for user in over)
     why = f"{names} sent {counted(offered, 'request')}, {denied:,} of them over the limit."
-    return subject, why, f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL_USERS}"
+    action = f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL}"
+    return Verdict("denied", f"{subject} Since", action, why, subject=subject)
 
 
-def _changed(case: Case, run: Run, change: Mark) -> Verdict:
-    known_s = case.settled_s(change)
-    lead = f"Changed at {utc_time(change.at_s)}: {change.text}. What it does shows at {utc_time(known_s)}."
-    return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
+def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str]:
+    """Return the first of the causes that is so, on the operator's side or the client's, and what to do."""
+    changed, outage, full_s = _change_before(case, begun_s), _outage_before(case, begun_s), full_minute(case.now_s)
+    minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
+    ratio = sum(each.tally().offered for each in minutes) / case.usual if case.usual else 0.0
+    usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual" if ratio else ""
+    sends = ", ".join(filter(None, (_of_limit(case, run, minutes), usual)))
+    is_most = MIN_OTHERS <= case.others_active < 2 * case.others_over
+    is_alone = MIN_OTHERS <= case.others_active and not case.others_over
+    meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
+    causes = (
+        (run.is_guard, found.why, found.action),
+        (changed, f"The cause may be on our side: c{changed[1:]}", UNDO),
+        (outage, outage, WAIT),
+        (found.subject, found.why, found.action),
+        (is_most, MOST_CLIENTS, f"Look at limits and instances first{meanwhile}."),
+        (ratio >= UNUSUAL, f"The cause is the client's load: {sends}.", found.action),
+        (ratio, f"It sends {sends}: the limit may be too low for it.", found.action),
+        (is_alone, f"Look at this client first{f': it sends {sends}' if sends else ''}.", found.action),
+        (True, f"It sends {sends}." if sends else "", found.action),
+    )
+    return next((why, action) for is_so, why, action in causes if is_so)
+
+
+def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
+    """Return how many times the limit the client requests in a minute; empty for limits per user and of the guard."""
+    (policy, grant), denials = max(run.denials.items(), key=lambda item: (item[1].total, item[0]))
+    kind = case.kinds.get(policy)
+
+    def counts(source: Source) -> bool:
+        if grant.startswith(ENDPOINT):
+            return source.grant == grant
+        is_own = kind is LimitKind.CLIENT and source.kind == "client"
+        return source.is_token and (is_own or kind is LimitKind.CLIENT_TOTAL)
+
+    lately = sum(tally.offered for source, tally in _sources(minutes) if counts(source))
+    ratio = lately * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
+    return f"{number(round(ratio, 1))} times the limit" if ratio >= 1.05 else ""
 
 
 def _recovered(case: Case, run: Run) -> Verdict:
@@ -228,15 +268,6 @@ def _recovered(case: Case, run: Run) -> Verdict:
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 
-def _begun(case: Case, run: Run) -> str:
-    return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
-
-
-def _past_text(case: Case, run: Run) -> str:
-    word = "Denied" if run.is_real else "Would have been denied (dry run)"
-    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {_limits_text(run)}."
-
-
 def _quiet(case: Case) -> Verdict:
     (share, text), total = case.nearest or (0.0, ""), _total(case.minutes)
     requests = f"{counted(total.offered, 'request')} in the last hour"
@@ -244,11 +275,10 @@ def _quiet(case: Case) -> Verdict:
         return Verdict("trusted", f"Trusted: never denied. {requests}.", NOTHING)
     if total.reused:
         answered = f"{total.reused:,} of {requests} were answered with the token it already had"
-        lead = f"Over its limit, and not denied: {answered}."
-        return Verdict("near", lead, "Ask its owner to keep the token.")
+        return Verdict("near", f"Over its limit, and not denied: {answered}.", "Ask its owner to keep the token.")
     if share >= 1:
-        lead = f"At its limit now: {text}."
-        return Verdict("near", lead, "If that is not meant: Raise, Trust or Dry run; the preview says what helps.")
+        action = "If that is not meant: Raise, Trust or Dry run; the preview says what helps."
+        return Verdict("near", f"At its limit now: {text}.", action)
     if not total.offered:
         return Verdict("idle", "No requests are recorded in the last hour.", NOTHING)
     peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
@@ -261,10 +291,23 @@ def _quiet(case: Case) -> Verdict:
     return Verdict("near" if is_near else "ok", lead, NOTHING)
 
 
+def _begun(case: Case, run: Run) -> str:
+    return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
+
+
+def _past_text(case: Case, run: Run) -> str:
+    word = "Denied" if run.is_real else "Would have been denied (dry run)"
+    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {_limits_text(run)}."
+
+
+def _sources(minutes: Iterable[ClientMinute]) -> Iterator[tuple[Source, Tally]]:
+    return chain.from_iterable(minute.tallies.items() for minute in minutes)
+
+
 def _total(minutes: Iterable[ClientMinute], *, of_guard: bool = False) -> Tally:
     """Return the requests of a client, or the attempts under its id that the guard denied."""
-    found = (item for minute in minutes for item in minute.tallies.items())
-    return sum((tally for source, tally in found if source.grant.startswith(GUARD) is of_guard), NO_REQUESTS)
+    found = (tally for source, tally in _sources(minutes) if source.grant.startswith(GUARD) is of_guard)
+    return sum(found, NO_REQUESTS)
 
 
 def _last_minute(case: Case) -> list[ClientMinute]:
@@ -272,22 +315,21 @@ def _last_minute(case: Case) -> list[ClientMinute]:
     full_s = full_minute(case.now_s)
     full = [each for each in case.minutes if each.minute_s == full_s]
     since = [each for each in case.minutes if each.minute_s > full_s]
-    is_over = [any(tally.over for each in part for tally in each.tallies.values()) for part in (full, since)]
+    is_over = [any(tally.over for _, tally in _sources(part)) for part in (full, since)]
     return since if is_over == [False, True] else full
 
 
 def _limits_text(run: Run) -> str:
     """Return the limits with most denials, each with its grant types or endpoint."""
-    policies: dict[tuple[str, int, int], dict[str, int]] = {}
+    policies: defaultdict[tuple[str, int, int], Counter[str]] = defaultdict(Counter)
     for (policy, grant), each in run.denials.items():
-        policies.setdefault((policy, each.limit, each.window_s), {})[grant] = each.total
-    total = sum(sum(grants.values()) for grants in policies.values())
-    ordered = sorted(policies.items(), key=lambda item: -sum(item[1].values()))
-    named = [item for item in ordered if sum(item[1].values()) >= NOTED_SHARE * total]
+        policies[policy, each.limit, each.window_s][grant] = each.total
+    noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
     texts = []
-    for (policy, limit, window_s), grants in named:
-        rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
-        texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
+    for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
+        if grants.total() >= noted:
+            rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
+            texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
     return " and by ".join(texts)
 
 
@@ -298,64 +340,18 @@ def source_text(grant: str) -> str:
     return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
 
 
-def _cause(case: Case, run: Run, begun_s: int) -> tuple[str, str]:
-    """Return whether the cause is on the operator's side or the client's, as far as the numbers say so; what to do."""
-    if changed := _change_before(case, begun_s):
-        why = f"The cause may be on our side: c{changed[1:]}"
-        return why, "Look at that change first, and undo it if it was not meant."
-    if outage := _outage_before(case, begun_s):
-        return outage, "Wait for one window of the limit, in which the requests of that time leave it."
-    if case.others_active >= MIN_OTHERS and case.others_over > case.others_active / 2:
-        meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
-        why = "Most clients are affected: look for the cause on our side."
-        return why, f"Look at limits and instances first{meanwhile}."
-    action = "Raise, Trust or Dry run on its page: the preview says what helps."
-    if _reuse_share(case, run) >= MOST:
-        action = f"Ask its owner to keep the token. {_reuse_text(case, run)}"
-    full_s = full_minute(case.now_s)
-    minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
-    compared, requests = _of_limit(case, run, minutes), sum(each.tally().offered for each in minutes)
-    if case.usual and requests:
-        ratio = requests / case.usual
-        of_usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual"
-        compared = f"{compared}, {of_usual}" if compared else of_usual
-        why = f"The cause is the client's load: {compared}." if ratio >= UNUSUAL else f"It sends {compared}: {TOO_LOW}"
-        return why, action
-    if MIN_OTHERS <= case.others_active and not case.others_over:
-        return f"Look at this client first{f': it sends {compared}' if compared else ''}.", action
-    return f"It sends {compared}." if compared else "", action
-
-
-def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
-    """Return how many times the limit the client requests in a minute; empty for limits per user and of the guard."""
-    (policy, grant), denials = max(run.denials.items(), key=lambda item: (item[1].total, item[0]))
-
-    def counts(source: Source) -> bool:
-        if grant.startswith(ENDPOINT):
-            return source.grant == grant
-        is_own = policy in case.owns and source.kind == "client"
-        return source.is_token and (policy in case.totals or is_own) and not grant.startswith(GUARD)
-
-    tallies = (item for minute in minutes for item in minute.tallies.items())
-    lately = sum(tally.offered for source, tally in tallies if counts(source))
-    ratio = lately * denials.window_s / MINUTE_S / denials.limit if denials.limit else 0.0
-    return f"{number(round(ratio, 1))} times the limit" if ratio >= 1.05 else ""
-
-
 def _share_text(case: Case, run: Run) -> str:
-    minutes = _last_minute(case)
-    of_guard = all(grant.startswith(GUARD) for _, grant in run.denials)
-    total = _total(minutes, of_guard=of_guard)
+    minutes, full_s = _last_minute(case), full_minute(case.now_s)
+    total = _total(minutes, of_guard=run.is_guard)
     offered, over = total.offered, total.denied if run.is_real else total.would_deny
     if not over:
         return ""
-    requests = counted(offered, "attempt" if of_guard else "request")
+    requests = counted(offered, "attempt" if run.is_guard else "request")
     found = f"all {requests}" if over == offered else f"{over:,} of {requests}"
     would = "were denied" if run.is_real else "would have been denied"
     last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
-    full_s = full_minute(case.now_s)
-    when = when_text(full_s + MINUTE_S, is_full=minutes[0].minute_s == full_s)
     reused = f", {total.reused:,} got their token again" if total.reused else ""
+    when = when_text(full_s + MINUTE_S, is_full=minutes[0].minute_s == full_s)
     return f"{when} {found} {would}{reused}{last}."
 
 
@@ -363,24 +359,20 @@ def when_text(since_s: float, *, is_full: bool) -> str:
     return FULL if is_full else f"Since {utc_time(since_s)}"
 
 
-def _reuse_share(case: Case, run: Run) -> float:
-    total = sum((minute.tally() for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s), Tally())
-    return total.would_reuse / (total.denied + total.would_deny) if total.would_reuse else 0.0
-
-
-def _reuse_text(case: Case, run: Run) -> str:
-    share = _reuse_share(case, run)
-    return f"Reuse would have spared {percent_text(share)} of these." if share else ""
+def _spared_share(case: Case, run: Run) -> float:
+    """Return the share of the denials that reuse would have spared."""
+    total = sum((minute.tally() for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s), NO_REQUESTS)
+    return total.would_reuse / max(1, total.denied + total.would_deny)
 
 
 def _others_text(case: Case, run: Run) -> str:
+    others = counted(case.others_active, "other client")
     if not case.others_active:
         return "No other client sends requests."
-    others = counted(case.others_active, "other client")
-    word = "denied" if run.is_real else "over a limit"
     if not case.others_over:
         return f"Nobody else is affected ({others} with requests)."
-    return f"{case.others_over:,} of {others} {'is' if case.others_over == 1 else 'are'} {word}, too."
+    verb, word = "is" if case.others_over == 1 else "are", "denied" if run.is_real else "over a limit"
+    return f"{case.others_over:,} of {others} {verb} {word}, too."
 
 
 def _change_before(case: Case, begun_s: int) -> str:

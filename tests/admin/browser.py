@@ -31,8 +31,10 @@ return [...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
 DRAWN_PIXELS = """
 const canvas = document.querySelector(arguments[0] + " canvas");
 if (!canvas || !canvas.width) return 0;
-const text = getComputedStyle(document.documentElement).getPropertyValue(arguments[1]).trim();
-const colour = [1, 3, 5].map((start) => parseInt(text.slice(start, start + 2), 16));
+const probe = document.body.appendChild(document.createElement("i"));
+probe.style.color = `var(${arguments[1]})`;
+const colour = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+probe.remove();
 const copy = document.createElement("canvas");
 [copy.width, copy.height] = [canvas.width, canvas.height];
 const picture = copy.getContext("2d", { willReadFrequently: true });

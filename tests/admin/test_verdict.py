@@ -8,8 +8,10 @@ import pytest
 
 from oauth_ratelimit.admin.order import judge_all, severity
 from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.operations.format import utc_time
+from oauth_ratelimit.store.mongo.rollups import Present
 from testbed.clock import Clock
 from tests.admin.conftest import minute as a_minute
 
@@ -29,7 +31,7 @@ def storm(minutes: Sequence[ClientMinute] = (), **more: object) -> Case:
     denied = [minute(ago, allowed=100, denied=500) for ago in range(5, 0, -1)] + [minute(0, allowed=75, denied=375)]
     known = {"client_id": "batch-jobs", "usual": 10.0, "others_active": 211}
     changes = [Mark(NOW_S - 3 * DAY_S, "configuration: limits.user: 5/hour → 6/hour (node-1)")]
-    known |= {"totals": frozenset({"total-hour"}), "changes": changes}
+    known |= {"kinds": {"total-hour": LimitKind.CLIENT_TOTAL}, "changes": changes}
     return Case(NOW_S, minutes=minutes or denied, **{**known, **more})  # type: ignore[arg-type]
 
 
@@ -72,7 +74,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(of_minutes(denied=100, would_reuse=93)), "Reuse would have spared 93 % of these.", "no reuse"),
         (storm(of_minutes(denied=100)), "requests were denied", "Reuse"),
         (storm([minute(1, allowed=27, reused=93)]), "93 of 120 requests in the last hour were answered with", "Near"),
-        (storm(totals=frozenset()), "Denied since", "times the limit"),
+        (storm(kinds={}), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
         (storm(of_minutes(denied=38)), "all 38 requests were denied", "38 of "),
         (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
@@ -151,7 +153,7 @@ def of_users(ago: int, **denied: int) -> ClientMinute:
 def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
     others = {"alice": 0, "bob": 0, "cleo": 0, "dave": 0, "eve": 0}
     minutes = [of_users(ago, mallory=9, **others) for ago in range(5, 0, -1)]
-    found = judge(storm(minutes, of_users=frozenset({"user"})))
+    found = judge(storm(minutes, kinds={"user": LimitKind.USER}))
 
     subject = "1 user of batch-jobs is denied (mallory); 5 others are not."
     assert (subject, f"{subject} Since {utc_time(BEGUN_S)} by user (6000/hour), password.") == (
@@ -159,9 +161,9 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
         found.lead,
     )
     assert "mallory sent 50 requests, 45 of them over the limit." == found.why
-    assert f"{subject[:-1]}, since {utc_time(BEGUN_S)}:" == judge_all(5, 1, 1, found).lead
+    assert f"{subject[:-1]}, since {utc_time(BEGUN_S)}:" == judge_all(present(5, 1, 1), found).lead
     everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
-    assert not judge(storm(everybody, of_users=frozenset({"user"}))).subject
+    assert not judge(storm(everybody, kinds={"user": LimitKind.USER})).subject
     assert not judge(storm(minutes)).subject, "a limit of the client"
 
 
@@ -283,6 +285,14 @@ def test_client_that_is_admitted_again_has_recovered() -> None:
 WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
 
 
+def present(
+    active: int, denied: int, over: int, *, guessed: Sequence[str] = (), requests: Tally = NO_REQUESTS
+) -> Present:
+    """Return the last full minute, with so many clients."""
+    totals = [total(name, guard=Tally(denied=1)) for name in guessed]
+    return Present(requests, NO_REQUESTS, True, 0, active, denied, over, totals, set(guessed))
+
+
 @pytest.mark.parametrize(
     ("counts", "worst", "kind", "text"),
     [
@@ -298,7 +308,7 @@ WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("de
 def test_verdict_on_all_clients_counts_those_that_are_denied(
     counts: tuple[int, int, int], worst: Verdict | None, kind: str, text: str
 ) -> None:
-    found = judge_all(*counts, worst)
+    found = judge_all(present(*counts), worst)
     assert (kind, True) == (found.kind, found.lead.endswith(text)), found
 
 
@@ -306,20 +316,20 @@ def test_verdict_on_all_clients_does_not_pass_off_the_worst_one_as_all() -> None
     worst = Verdict(
         "denied", "Denied since X.", "Look.", details=["In the last full minute all 9 were denied."], since="X"
     )
-    all_of_them = judge_all(9, 9, 9, worst, total=Tally(10, 90))
+    all_of_them = judge_all(present(9, 9, 9, requests=Tally(10, 90)), worst)
     assert ["In the last full minute 90 of all 100 requests were denied.", "The worst: Denied since X."] == list(
         filter(None, all_of_them.details)
     )[:2]
-    recovered = judge_all(9, 0, 0, HELPED, together="all 9 clients")
+    recovered = judge_all(present(9, 0, 0), HELPED, together="all 9 clients")
     assert recovered.lead.endswith("Last denied, until X, all 9 clients, the last one:")
 
 
 def test_guesses_and_reuse_are_no_denied_clients() -> None:
     guessed = Verdict("denied", "", "Look.", since="X", subject="Guesses under app are denied (192.0.2.7).")
     assert ("near", "Guesses under app are denied (192.0.2.7), since X:") == judge_all(
-        3, 0, 0, guessed, guessed_count=1
+        present(3, 1, 1, guessed=["app"]), guessed
     )[:2]
-    reused = judge_all(3, 0, 0, total=Tally(81, reused=385))
+    reused = judge_all(present(3, 0, 0, requests=Tally(81, reused=385)))
     assert reused.lead.endswith("; 385 requests over a limit got their token again.")
 
 

@@ -5,15 +5,19 @@ import { make } from "./dom.js";
 import { axisLabels, dateInZone, dateTime, number } from "./format.js";
 
 const HEIGHT = 270;
-const MARKS = 5; // changes in the legend
 const FONT = "12px system-ui, sans-serif";
 const DASHES = { dashed: [6, 4], dotted: [2, 3], stepped: [2, 3] };
 
 document.head.append(make("link", { rel: "stylesheet", href: new URL("./vendor/uPlot.min.css", import.meta.url).href }));
 
 const charts = new Map();
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colourOf = (line) => colour(line.colour === "bad" ? "--bad" : `--series-${line.colour}`);
+const probe = document.body.appendChild(make("i", { hidden: true }));
+
+// Returns a colour of the style sheet, as it is in the present theme.
+function colour(name) {
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
+}
 
 // Draws all charts of the page. content: { times: seconds, step_s, unit, marks: [{ at_s, text }],
 // charts: by id: [{ label, colour, style: "dashed", "dotted", "stepped" or "", values }] }
@@ -94,7 +98,7 @@ class Chart {
         },
       ],
       series: [{}, ...this.lines.map((line) => ({
-        stroke: colourOf(line),
+        stroke: colour(line.colour === "bad" ? "--bad" : `--series-${line.colour}`),
         width: 2,
         dash: DASHES[line.style],
         paths: line.style === "stepped" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
@@ -123,9 +127,9 @@ class Chart {
   #fillLegend() {
     this.legend.replaceChildren(...this.lines.map((line) => make("li", {}, make("i", { className: `stroke ${line.style} s${line.colour}` }), line.label)));
     if (!("marks" in this.options)) return;
-    const more = this.marks.length - MARKS;
-    const rest = more > 0 ? [make("li", {}, `▾ ${more} earlier: see Instances and the history of overrides`)] : [];
-    this.named.replaceChildren(...rest, ...this.marks.slice(-MARKS).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${mark.text}`)));
+    const last = this.marks.at(-1);
+    const more = this.marks.length > 1 ? ` · ${this.marks.length - 1} before: see Instances and the history of overrides` : "";
+    this.named.replaceChildren(...last ? [make("li", { title: last.text }, `▾ ${dateTime(last.at_s)}: ${last.text}${more}`)] : []);
   }
 
   #fillTable() {

@@ -99,12 +99,8 @@ form.addEventListener("change", ({ target }) => {
   setQuery({ panel: target.value });
   preview();
 });
-// A slider from a tenth to a hundred times the present amount is beside each number.
 form.addEventListener("input", ({ target }) => {
-  const number = target.parentElement.querySelector("input[type=number]");
-  if (!number) return;
-  if (target === number) number.nextElementSibling.value = 10 * Math.log10(Math.max(1, number.value) / number.defaultValue);
-  else number.value = Math.max(1, Math.round(number.defaultValue * 10 ** (target.value / 10)));
+  if (target.type !== "number") return;
   clearTimeout(typing);
   typing = setTimeout(preview, TYPING_MS);
 });
