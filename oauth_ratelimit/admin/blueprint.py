@@ -31,6 +31,7 @@ from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
+from oauth_ratelimit.operations import format as text_format
 from oauth_ratelimit.operations.serialize import Record, json_safe
 from oauth_ratelimit.process.log import get_logger
 
@@ -152,9 +153,9 @@ def _read(name: str) -> tuple[str, Record]:
         text = Texts(zone_of(params), _read_cache().app_limiter.now_s())
         data = PARTS[name](_read_cache(), params)
     except (NothingShared, StoreError, ValueError) as exc:
-        kind, words = _problem_of(exc)
-        return render_template(f"{NAME}/parts/problem.html", kind=kind, words=words), {}
-    return render_template(f"{NAME}/parts/{name}.html", text=text, **data), data
+        kind, problem = _problem_of(exc)
+        return render_template(f"{NAME}/parts/problem.html", kind=kind, problem=problem), {}
+    return render_template(f"{NAME}/parts/{name}.html", text=text, format=text_format, **data), data
 
 
 def _problem_of(exc: Exception) -> tuple[str, str]:

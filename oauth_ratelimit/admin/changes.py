@@ -123,7 +123,8 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
         and (each.author, each.reason) == (operator, form.reason)
         and context.now_s - each.made_at_s < REPEATED_S
     ]
-    if known and (not found or set(map(_value, known)) == set(map(_value, found))):
+    made_set, wanted = ({(each.target, each.mode, each.policies) for each in some} for some in (known, found))
+    if known and (not found or made_set == wanted):
         return known
     if not found:
         other = "enter another amount: these apply already"
@@ -141,10 +142,6 @@ def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
         if any(not each.count_denied for each in limits):
             found.append(replace(template, target=replace(template.target, limit_kind=kind), policies=reused))
     return found
-
-
-def _value(override: Override) -> object:
-    return override.target, override.mode, override.policies
 
 
 def amounts(cache: ReadCache, params: Params) -> Record:

@@ -18,7 +18,6 @@ from oauth_ratelimit.operations.serialize import Record, denial_data
 from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.traffic.report import find, letter_to, observations, period_text
 
-CLIENT_TTL_S = 2.0
 DAY_TTL_S = 30.0
 MAX_READ = 5000  # documents of one client, about half a second
 MAX_USERS = 50
@@ -30,7 +29,7 @@ def client(cache: ReadCache, params: Params) -> Record:
     """Return the verdict on a client, and the explanation of its next request: the kind that it sends most."""
     client_id = named_client(params)
     key = ("client", client_id, params.get("user"), params.get("grant"))
-    return cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=CLIENT_TTL_S)
+    return cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=2.0)
 
 
 def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: Params) -> Record:

@@ -93,19 +93,15 @@ def verdict(cache: ReadCache, params: Params) -> Record:
     is_past = on_worst is not None and on_worst.kind == "recovered"
     if not ranks and not is_past:
         worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
-    together = _denied_together(cache, worst) if worst and is_past else ""
+    runs = last_runs(read_minutes(cache, worst)[1]) if is_past else []
+    together = _denied_in(cache, runs[0].first_s, runs[0].last_s + 1) if runs else ""
     found = judge_all(present, on_worst, together=together)
     return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
 
 
-def _denied_together(cache: ReadCache, client_id: str) -> str:
-    """Return how many clients were denied while this one was; empty if it was the only one."""
-    runs = last_runs(read_minutes(cache, client_id)[1])
-    return _denied_in(cache, runs[0].first_s, runs[0].last_s + 1) if runs else ""
-
-
 @kept(PRESENT_TTL_S)
 def _denied_in(context: OperatorContext, since_s: int, until_s: int) -> str:
+    """Return how many clients were denied in a period; empty if it was one."""
     found = context.stores.rollups.rows(since_s, until_s).clients
     clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.all.offered]
     count = sum(each.own.denied > 0 for each in clients)
@@ -171,8 +167,8 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
         usual=read_usual(cache, client_id),
         others_active=max(0, present.active_count - is_active),
         others_over=len(others),
-        changes=[_whole(each) for each in marks if each.is_change and each.client_id in (None, client_id)],
-        outages=[_whole(each) for each in marks if each.apart > 1],
+        changes=[each for each in marks if each.is_change and each.client_id in (None, client_id)],
+        outages=[each for each in marks if each.apart > 1],
         delay_s=change_delay_s(cache),
         kinds={policy.name: kind for kind, each in limits for policy in getattr(each, kind)},
         guesses=read_guesses(cache, client_id),
@@ -180,14 +176,10 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
     )
 
 
-def _whole(mark: Mark) -> Mark:
-    return mark._replace(at_s=int(mark.at_s))
-
-
 @kept(5.0)
 def read_marks(context: OperatorContext) -> list[Mark]:
-    """Return all recorded changes, the oldest first."""
-    return sorted(_marks(context), key=lambda mark: mark.at_s)
+    """Return all recorded changes, in whole seconds, the oldest first."""
+    return sorted((mark._replace(at_s=int(mark.at_s)) for mark in _marks(context)), key=lambda mark: mark.at_s)
 
 
 def _marks(context: OperatorContext) -> Iterator[Mark]:

@@ -70,7 +70,7 @@ class CsrfTokens:
 
     def _signer(self, operator: str) -> TimestampSigner:
         signer = TimestampSigner(self._secret_key, salt=f"{SALT}\0{operator}", digest_method=sha256)
-        signer.get_timestamp = lambda: int(self._clock())  # type: ignore[method-assign]  # the time is injected
+        signer.get_timestamp = lambda: int(self._clock())  # type: ignore[method-assign]
         return signer
 
 

@@ -6,22 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from markupsafe import Markup, escape
 
 from oauth_ratelimit.admin.cache import Params, whole
-from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.operations.format import (
-    canary_text,
-    counted,
-    duration,
-    instance_text,
-    limit_text,
-    number,
-    origin_text,
-    percent_text,
-    policy_text,
-    short,
-)
+from oauth_ratelimit.operations.format import number, percent_text, policy_text
 
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -30,17 +17,11 @@ _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 class Texts:
     """Functions that templates call for a text. Names of clients and users have their invisible characters escaped."""
 
-    counted = staticmethod(counted)
-    duration = staticmethod(duration)
     name = staticmethod(visible_name)
-    short = staticmethod(short)
-    instance = staticmethod(instance_text)
-    rate = staticmethod(rate_text)
-    limit = staticmethod(limit_text)
-    origin = staticmethod(origin_text)
-    canary = staticmethod(canary_text)
     change = staticmethod(lambda entry: visible_name(change_text(entry)))
     override = staticmethod(lambda override: visible_name(override_text(override)))
+    number = staticmethod(lambda value: "–" if value is None else number(value))
+    percent = staticmethod(lambda share: "–" if share is None else percent_text(share))
 
     def __init__(self, zone: tzinfo, now_s: float) -> None:
         self._zone = zone
@@ -61,19 +42,6 @@ class Texts:
         return Markup(
             _TIME.sub(lambda found: self.time(datetime.fromisoformat(found[0]).timestamp()), str(escape(text)))
         )
-
-    @staticmethod
-    def number(value: float | None) -> str:
-        return "–" if value is None else number(value)
-
-    @staticmethod
-    def percent(share: float | None) -> str:
-        return "–" if share is None else percent_text(share)
-
-
-def client_name(client_id: str) -> str:
-    """Return a client id for a legend."""
-    return "all others" if client_id == OTHER_CLIENTS else short(client_id)
 
 
 def override_text(override: Override) -> str:

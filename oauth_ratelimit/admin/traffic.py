@@ -8,13 +8,12 @@ from typing import NamedTuple
 from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all, kept, whole
 from oauth_ratelimit.admin.order import RULE, severity
 from oauth_ratelimit.admin.present import read_marks, read_status
-from oauth_ratelimit.admin.text import client_name
 from oauth_ratelimit.admin.verdict import Mark
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, short
 from oauth_ratelimit.operations.serialize import Record, json_safe
 
 
@@ -107,12 +106,12 @@ class AllTraffic(Traffic):
         shown = [client.client_id for client in self.named[:MAX_LINES]]
         total, lines = self.lines(context, shown)
         self.colours = colours(shown)
-        named = [(client_name(name), self.colours[name], line) for name, line in zip(shown, lines, strict=True)]
+        named = [(short(name), self.colours[name], line) for name, line in zip(shown, lines, strict=True)]
         self.rest_count = len(found) - len(shown)
         if self.rest_count:
             steps = zip(total, *lines, strict=True)
             rest = [each and each - sum(filter(None, some), NO_REQUESTS) for each, *some in steps]
-            named.append((client_name(OTHER_CLIENTS), REST, rest))
+            named.append(("all others", REST, rest))
         over = (
             self.drawn(line, outcome, f"{name}{words}", colour, style)
             for name, colour, line in named
@@ -205,11 +204,8 @@ def traffic(cache: ReadCache, params: Params) -> Record:
     """Return the charts of all clients or of one."""
     span, client_id = span_of(params, cache.app_limiter.now_s()), client_or_all(params)
     found: Traffic = read_all(cache, span) if client_id is None else read_client(cache, span, client_id)
-    marks = [
-        mark
-        for mark in read_marks(cache)
-        if mark.text and mark.at_s >= found.starts_s[0] and (client_id is None or mark.client_id in (None, client_id))
-    ]
+    marks = [mark for mark in read_marks(cache) if mark.text and mark.at_s >= found.starts_s[0]]
+    marks = [mark for mark in marks if client_id is None or mark.client_id in (None, client_id)]
     at_s = moment(params)
     linked = [] if at_s is None else [Mark(at_s, "the moment of the link that was followed here")]
     shown = sorted([*marks[-MAX_MARKS:], *linked], key=lambda mark: mark.at_s)

@@ -42,7 +42,6 @@ MAX_NAMED = 3  # users or addresses in a sentence
 OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 
 NOTHING = "Nothing to do."
-FULL = "In the last full minute"
 TRY = "Raise, Trust or Dry run on its page: the preview says what helps."
 NO_GUESSES = (
     "Nothing to do, unless its owner has changed a secret lately. No limit of tokens changes it: "
@@ -120,8 +119,9 @@ class Case:
 
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
-        lead = "Unknown: no counters, statistics or configuration for this id."
-        return Verdict("unknown", lead, "Check how it is spelt.")
+        return Verdict(
+            "unknown", "Unknown: no counters, statistics or configuration for this id.", "Check how it is spelt."
+        )
     runs = last_runs(case.minutes, case.changes)
     for run in runs:
         change = case.change_after(run)
@@ -169,7 +169,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     before = next((each for each in others if run.first_s - PAUSE_S <= each.last_s <= run.first_s), None)
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
-    spared = _spared_share(case, run)
+    lately = sum((each.tally() for each in case.minutes if each.minute_s + MINUTE_S > run.first_s), NO_REQUESTS)
+    spared = lately.would_reuse / max(1, lately.denied + lately.would_deny)
     spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
     action = f"Ask its owner to keep the token. {spared_text}" if spared >= MOST else TRY
     lead = "Denied since" if run.is_real else "Would be denied (dry run) since"
@@ -182,8 +183,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     kind: Kind = "denied" if run.is_real else "dry-run"
     begun = _begun(case, run)
-    lead = f"{found.lead} {begun} by {_limits_text(now)}."
-    return Verdict(kind, lead, action, why, details, begun, found.subject)
+    return Verdict(kind, f"{found.lead} {begun} by {_limits_text(now)}.", action, why, details, begun, found.subject)
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
@@ -342,27 +342,23 @@ def source_text(grant: str) -> str:
 
 def _share_text(case: Case, run: Run) -> str:
     minutes, full_s = _last_minute(case), full_minute(case.now_s)
-    total = _total(minutes, of_guard=run.is_guard)
-    offered, over = total.offered, total.denied if run.is_real else total.would_deny
+    before = [each for each in case.minutes if each.minute_s == full_s - MINUTE_S]
+    now, earlier = (_total(part, of_guard=run.is_guard) for part in (minutes, before))
+    over, over_before = (now.denied, earlier.denied) if run.is_real else (now.would_deny, earlier.would_deny)
     if not over:
         return ""
-    requests = counted(offered, "attempt" if run.is_guard else "request")
-    found = f"all {requests}" if over == offered else f"{over:,} of {requests}"
+    is_full = minutes[0].minute_s == full_s
+    requests = counted(now.offered, "attempt" if run.is_guard else "request")
+    found = f"all {requests}" if over == now.offered else f"{over:,} of {requests}"
     would = "were denied" if run.is_real else "would have been denied"
-    last = f", the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
-    reused = f", {total.reused:,} got their token again" if total.reused else ""
-    when = when_text(full_s + MINUTE_S, is_full=minutes[0].minute_s == full_s)
-    return f"{when} {found} {would}{reused}{last}."
+    reused = f", {now.reused:,} got their token again" if now.reused else ""
+    trend = f", {f'{over_before:,}' if over_before else 'none'} in the minute before" if is_full else ""
+    last = f"; the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""
+    return f"{when_text(full_s + MINUTE_S, is_full=is_full)} {found} {would}{reused}{trend}{last}."
 
 
 def when_text(since_s: float, *, is_full: bool) -> str:
-    return FULL if is_full else f"Since {utc_time(since_s)}"
-
-
-def _spared_share(case: Case, run: Run) -> float:
-    """Return the share of the denials that reuse would have spared."""
-    total = sum((minute.tally() for minute in case.minutes if minute.minute_s + MINUTE_S > run.first_s), NO_REQUESTS)
-    return total.would_reuse / max(1, total.denied + total.would_deny)
+    return "In the last full minute" if is_full else f"Since {utc_time(since_s)}"
 
 
 def _others_text(case: Case, run: Run) -> str:

@@ -7,8 +7,7 @@ them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it 
 import os
 import tempfile
 import threading
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -133,7 +132,8 @@ class Metrics:
                     self._rates[client, kind, name] = rate
                     self._client_limit.labels(client, kind, name).set(rate)
         self._near_limit.inc(near_limit_count)
-        _observe(self._decision_seconds, [request.duration_s for request in decided])
+        for request in decided:
+            self._decision_seconds.observe(request.duration_s)
 
     def record_taken_back(self) -> None:
         self._taken_back.inc()
@@ -177,19 +177,6 @@ class Metrics:
     def record_alarm(self, decision: Decision) -> None:
         """Count a request that came after too many failed authentications."""
         self._alarms.labels(outcome_of(decision), decision.policy or NONE).inc()
-
-
-def _observe(histogram: "prometheus_client.Histogram", values: Sequence[float]) -> None:
-    """Add values to a histogram at once, for which the library has no public method."""
-    try:
-        total, buckets, bounds = histogram._sum, histogram._buckets, histogram._upper_bounds
-    except AttributeError:  # of another version
-        for value in values:
-            histogram.observe(value)
-        return
-    total.inc(sum(values))
-    for index, count in Counter(map(partial(bisect_left, bounds), values)).items():
-        buckets[index].inc(count)
 
 
 _opening = threading.Lock()  # guards _opened

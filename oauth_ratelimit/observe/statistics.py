@@ -201,7 +201,7 @@ class StatisticsRecorder:
             decision, username, now_s = request.decision, request.username, request.now_s
             kind: Kind = "client" if username is None else "user"
             with self._lock:  # for one request at a time
-                client = self._client(request.client_id, settings.clients_per_minute, settings.users_per_client, now_s)
+                client = self._client(settings, request.client_id, now_s)
                 if request.endpoint == TOKEN_ENDPOINT:
                     client.count(decision, kind, request.grant, now_s)
                     client.count_token_request(decision, username, now_s)
@@ -213,8 +213,7 @@ class StatisticsRecorder:
         settings = self._settings()
         for request, lifetime_s in issued if settings.keep_s else ():
             with self._lock:
-                places = settings.clients_per_minute, settings.users_per_client
-                self._client(request.client_id, *places, request.now_s).count_lifetime(lifetime_s)
+                self._client(settings, request.client_id, request.now_s).count_lifetime(lifetime_s)
 
     def count_guard_denial(self, decision: Decision, client_id: str, *, kind: str, now_s: float) -> None:
         """Count an attempt that the guard denies, or would deny. Nobody has proven to be that client.
@@ -225,20 +224,19 @@ class StatisticsRecorder:
         if not settings.keep_s:
             return
         with self._lock:
-            client = self._client(client_id, settings.clients_per_minute // 2, settings.users_per_client, now_s)
+            client = self._client(settings, client_id, now_s, is_proven=False)
             client.count(decision, "client", GUARD + kind, now_s, "guard/", has_peak=False)
 
-    def _client(self, client_id: str, room: int, max_users: int, now_s: float) -> OpenMinute:
+    def _client(
+        self, settings: StatisticsSettings, client_id: str, now_s: float, *, is_proven: bool = True
+    ) -> OpenMinute:
         if not self._minute_s <= now_s < self._end_s:
             self._start_minute(now_s)
-        client = self._clients.get(client_id)
-        if client is not None:
-            return client
-        name = client_id if len(self._clients) < room else OTHER_CLIENTS
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = OpenMinute(storable_name(name), max_users)
-        return client
+        room = settings.clients_per_minute if is_proven else settings.clients_per_minute // 2
+        name = client_id if client_id in self._clients or len(self._clients) < room else OTHER_CLIENTS
+        if name not in self._clients:
+            self._clients[name] = OpenMinute(storable_name(name), settings.users_per_client)
+        return self._clients[name]
 
     def _start_minute(self, now_s: float) -> None:
         """Start the minute of this time, unless a thread was only late."""

@@ -50,7 +50,7 @@ def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
         "The cause is the client's load: 6 times the limit, 60 times its usual.",
         [
             "",
-            "In the last full minute 500 of 600 requests were denied.",
+            "In the last full minute 500 of 600 requests were denied, 500 in the minute before.",
             "Nobody else is affected (211 other clients with requests).",
             f"The configuration has not changed since {changed}.",
         ],
@@ -108,7 +108,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(usual=None, others_active=2), "Nobody else is affected", "this client first"),
         (
             storm(of_minutes(denied=30)[:-1]),
-            f"all 30 requests were denied, the last at {utc_time(int(NOW_S) - 46)}.",
+            f"all 30 requests were denied, 30 in the minute before; the last at {utc_time(int(NOW_S) - 46)}.",
             "its last denial",
         ),
         (
@@ -122,7 +122,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "Guesses under batch-jobs are denied (alice from 192.0.2.7). Since",
             "Raise",
         ),
-        (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again", "X"),
+        (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again, none in", "X"),
         (
             storm(of_minutes(denied=551, policy="revocation/client", grant="endpoint:revocation")),
             "by revocation/client (6000/hour), at revocation.",

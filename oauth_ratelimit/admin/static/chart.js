@@ -42,7 +42,7 @@ class Chart {
     this.details = make("details", { className: "as-table" }, make("summary", {}, "Show as a table"),
       make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${this.options.name}, as a table` }, this.numbers));
     element.replaceChildren(make("div", { className: "frame" }, this.area, this.tip), this.legend, this.named, this.details);
-    new ResizeObserver(() => this.#resize()).observe(this.area);
+    new ResizeObserver(() => { if (this.plot && this.plot.width !== this.#width()) this.plot.setSize({ width: this.#width(), height: HEIGHT }); }).observe(this.area);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw({ isNew: true }));
     this.area.addEventListener("keydown", (event) => this.#onKey(event));
     this.area.addEventListener("blur", () => this.#moveTo(null));
@@ -82,7 +82,7 @@ class Chart {
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: FONT };
     const top = () => Math.max(0, ...this.lines.flatMap((line) => line.values.filter(Number.isFinite))) || 1;
     return {
-      width: Math.max(220, this.area.clientWidth),
+      width: this.#width(),
       height: HEIGHT,
       legend: { show: false },
       padding: [14, 22, 0, 0],
@@ -128,7 +128,7 @@ class Chart {
     this.legend.replaceChildren(...this.lines.map((line) => make("li", {}, make("i", { className: `stroke ${line.style} s${line.colour}` }), line.label)));
     if (!("marks" in this.options)) return;
     const last = this.marks.at(-1);
-    const more = this.marks.length > 1 ? ` · ${this.marks.length - 1} before: see Instances and the history of overrides` : "";
+    const more = this.marks.length > 1 ? ` · ${this.marks.length - 1} earlier` : "";
     this.named.replaceChildren(...last ? [make("li", { title: last.text }, `▾ ${dateTime(last.at_s)}: ${last.text}${more}`)] : []);
   }
 
@@ -171,7 +171,7 @@ class Chart {
     this.plot?.setCursor({ left: time === null ? -10 : this.plot.valToPos(time, "x"), top: time === null ? -10 : 10 }, true, true);
   }
 
-  #resize() {
-    if (this.plot && Math.abs(this.plot.width - this.area.clientWidth) > 1) this.plot.setSize({ width: Math.max(220, this.area.clientWidth), height: HEIGHT });
+  #width() {
+    return Math.max(220, this.area.clientWidth);
   }
 }

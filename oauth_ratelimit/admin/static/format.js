@@ -20,7 +20,6 @@ export function chooseZone(name) {
 
 export const chosenZone = () => (isUtc ? "utc" : "local");
 export const utcOffset = () => (isUtc ? 0 : -new Date().getTimezoneOffset()); // minutes ahead of UTC
-export const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 function format(parts) {
   if (!formats.has(parts)) formats.set(parts, new Intl.DateTimeFormat("en-GB", { timeZone: isUtc ? "UTC" : undefined, hourCycle: "h23", ...parts }));

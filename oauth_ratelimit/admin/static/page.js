@@ -1,7 +1,7 @@
 // Every page: keeps the parts that the server renders up to date, and what is chosen in the URL.
 
-import { announce, find, make, showMessage } from "./dom.js";
-import { chooseZone, chosenZone, localZone, utcOffset } from "./format.js";
+import { announce, find, showMessage } from "./dom.js";
+import { chooseZone, chosenZone, utcOffset } from "./format.js";
 
 const POLL_MS = 5000;
 const TIMEOUT_MS = 8000;
@@ -153,14 +153,13 @@ function replace(element, body) {
 
 // The choice between UTC and local time. All texts with a time are made anew.
 const zone = find("zone");
-zone.append(make("option", { value: "utc" }, "UTC"), make("option", { value: "local" }, `Local (${localZone()})`));
 zone.value = chosenZone();
 zone.addEventListener("change", () => {
   chooseZone(zone.value);
   refreshAll();
 });
 
-// The form of a client. Empty fields stay out of the URL.
+// The form of a client. An empty grant type stays out of the URL.
 const search = find("search");
 if (search) {
   find("user").value = chosenUser();
@@ -168,8 +167,8 @@ if (search) {
   search.addEventListener("submit", () => {
     const user = find("user").value;
     search.action = location.pathname + (user ? `#${new URLSearchParams({ user })}` : "");
-    for (const name of ["id", "grant"]) find(name).disabled = !find(name).value;
-    setTimeout(() => { find("id").disabled = find("grant").disabled = false; });
+    find("grant").disabled = !find("grant").value;
+    setTimeout(() => { find("grant").disabled = false; });
   });
 }
 

@@ -61,13 +61,8 @@ async function preview() {
 function proposalButton(proposed) {
   const button = make("button", { type: "button", className: "small" }, "Enter these, too");
   button.addEventListener("click", () => {
-    for (const [limitKind, found] of proposed) {
-      for (const [name, amount] of Object.entries(found)) {
-        const input = find(`panel-${limitKind}-${name}`);
-        input.value = amount;
-        input.dispatchEvent(new Event("input", { bubbles: true }));
-      }
-    }
+    for (const [limitKind, found] of proposed) for (const [name, amount] of Object.entries(found)) find(`panel-${limitKind}-${name}`).value = amount;
+    preview();
   });
   return button;
 }
