@@ -144,6 +144,7 @@ class SyncCycle:
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
         self._began_s = 0.0  # time of the present cycle, by the limiter's clock
         self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row
+        self._empty_counts: dict[str, int] = {}  # reads in a row that found nothing since the last request, by row
         self._failure: StoreError | None = None  # of the last cycle
         self._failed_count = 0  # scheduled cycles in a row
         self._has_resigned = False  # because they have failed; until the next cycle
@@ -221,6 +222,8 @@ class SyncCycle:
         if self._has_resigned and not is_ending:
             return False
         was_led, is_led = self._table.term.is_held, self._table.lead(is_alone=is_alone, is_ending=is_ending)
+        if not was_led:
+            self._empty_counts.clear()  # another process may have forgotten the rows
         if self._flusher and not was_led and self._table.clock is not None:
             self._flusher.server_clock.adopt(self._table.clock)
         if self._flusher and is_led and self._table.term.progress is not None:
@@ -342,9 +345,7 @@ class SyncCycle:
                 self._left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s
             return
-        if remote is not None:
-            self._found_rates[replica.name] = reading.found_rate(remote.hits, remote.passed_s)
-        gap_s = self._read_gap_s(replica, now_s)
+        gap_s = self._read_gap_s(replica, now_s, remote)
         if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
             wait_s = replica.part.wait_s if replica.part and replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
@@ -354,21 +355,30 @@ class SyncCycle:
             replica.due_s = monotonic_s
         elif replica.is_idle(now_s):
             replica.is_forgotten = True
+            self._empty_counts.pop(replica.name, None)
         else:
             over_s = replica.requested_s + replica.horizon_s - now_s + self._interval_s
             replica.due_s = monotonic_s + min(gap_s, over_s)
         if gap_s <= self._interval_s / 2 and replica.urgent_s is None:
             replica.urgent_s = monotonic_s + gap_s
 
-    def _read_gap_s(self, replica: Replica, now_s: float) -> float:
+    def _read_gap_s(self, replica: Replica, now_s: float, remote: Remote | None) -> float:
         """Return the seconds until a row is read although it has no requests, ``inf`` if it is not."""
-        return min(
+        name = replica.name
+        quiet_s = 0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s
+        if remote is not None:
+            self._found_rates[name] = reading.found_rate(remote.hits, remote.passed_s)
+        if quiet_s <= 0.0 or (remote is not None and remote.hits):
+            self._empty_counts.pop(name, None)
+        elif remote is not None:
+            self._empty_counts[name] = self._empty_counts.get(name, 0) + 1
+        gap_s = min(
             (
                 reading.read_gap_s(
                     tier,
                     content,
-                    quiet_s=0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s,
-                    found_rate=self._found_rates.get(replica.name, 0.0),
+                    quiet_s=quiet_s,
+                    found_rate=self._found_rates.get(name, 0.0),
                     writer_count=replica.writer_count,
                     instance_count=replica.expected_writer_count,
                     interval_s=self._interval_s,
@@ -378,6 +388,7 @@ class SyncCycle:
             ),
             default=inf,
         )
+        return max(gap_s, reading.back_off_s(self._empty_counts.get(name, 0), remote.passed_s if remote else 0.0))
 
     def in_flight(self, key: Key) -> Hits:
         """Return the hits of a key that were counted here and that no document is known to hold."""
@@ -442,6 +453,7 @@ class SyncCycle:
                     for replica in replicas:
                         if excess > 0 and replica.is_clean and replica.used_ratio(self._clock()) < full_ratio:
                             replica.is_forgotten = True
+                            self._empty_counts.pop(replica.name, None)
                             excess -= 1
 
     def leave_to_parent(self) -> None:

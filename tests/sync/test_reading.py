@@ -92,6 +92,11 @@ def test_rate_that_was_found_brings_the_next_read_forward() -> None:
     assert pytest.approx(0.032) == gap_s(a_filling(6), found=100.0)
 
 
+@pytest.mark.parametrize(("empty_count", "expected_s"), [(0, 0.0), (1, 6.0), (2, 6.0), (3, inf)])
+def test_reads_that_find_nothing_back_off_and_end(empty_count: int, expected_s: float) -> None:
+    assert expected_s == reading.back_off_s(empty_count, 2.0)
+
+
 def test_burst_that_may_have_begun_is_looked_for_once_and_again_while_reads_find_hits() -> None:
     filling = a_filling(current=1, limit=3)
     assert pytest.approx(0.0128) == gap_s(filling, quiet_s=0.0, writers=1)
