@@ -160,7 +160,7 @@ def list_limits(context: CliContext, form: str) -> None:
       limit list
       limit list --format csv
     """
-    print_overrides(form, of_kind(context, OverrideKind.LIMIT))
+    print_overrides(form, of_kind(context, OverrideKind.LIMIT), empty="No override changes a limit.")
 
 
 @click.group()
@@ -224,7 +224,7 @@ def list_trust(context: CliContext, form: str) -> None:
       trust list
       trust list --json
     """
-    print_overrides(form, of_kind(context, OverrideKind.TRUSTED))
+    print_overrides(form, of_kind(context, OverrideKind.TRUSTED), empty="No override trusts a client.")
 
 
 @click.group(invoke_without_command=True)
@@ -251,7 +251,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
         click.echo(context.mode_text if context.mode is None else mode_text(context.policies))
         if not context.invalid:
             click.echo(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
-        print_overrides("table", overrides)
+        print_overrides("table", overrides, empty="No override changes the mode.")
 
 
 @mode.command("set")
@@ -406,5 +406,5 @@ def of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:
     return [override for override in context.overrides if override.target.kind is kind]
 
 
-def print_overrides(form: str, overrides: Iterable[Override]) -> None:
-    print_records(form, list(map(override_data, overrides)), OVERRIDE_COLUMNS, empty=NO_OVERRIDES)
+def print_overrides(form: str, overrides: Iterable[Override], *, empty: str = NO_OVERRIDES) -> None:
+    print_records(form, list(map(override_data, overrides)), OVERRIDE_COLUMNS, empty=empty)

@@ -75,12 +75,17 @@ def test_trust_is_added_listed_and_removed_and_the_configuration_trusts_on(termi
     ]
     terminal.ok("trust", "remove", "batch", *WHY)
     assert [] == terminal.data("trust", "list")
+    assert ["No override trusts a client."] == terminal.ok("trust", "list").splitlines()
     result = terminal.run("trust", "remove", "mobile-1", *WHY)
     assert 1 == result.exit_code
     assert ["Still trusted by the configuration: mobile-*", "No such override."] == result.stderr.splitlines()
 
 
 def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal, overrides: OverrideStore) -> None:
+    terminal.ok("trust", "add", "batch", *WHY)
+    assert "No override changes the mode." == terminal.ok("mode").splitlines()[-1], "another override does not count"
+    assert ["No override changes a limit."] == terminal.ok("limit", "list").splitlines()
+    terminal.ok("trust", "remove", "batch", *WHY)
     assert "enforce" == terminal.ok("mode").splitlines()[0]
     terminal.ok("mode", "set", "dry-run", *WHY)
     terminal.ok("mode", "set", "off", "--client", "app", *WHY)
