@@ -29,7 +29,7 @@ Params = Mapping[str, str]
 
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
 MEANWHILE = (
-    "Limits are still enforced, from memory: each process counts its own requests, and sends them when MongoDB answers "
+    "Limits are still enforced, from memory: each host counts its own requests, and sends them when MongoDB answers "
     "again. Until then this page shows what it read before, as of the time beside it, and cannot change overrides."
 )
 

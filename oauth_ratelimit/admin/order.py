@@ -48,7 +48,7 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         lead += f", {'the worst ' if count > 1 else ''}since {worst.since}"
     details = [
         f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
-        f"{would:,} more would be, in a dry run." if denied_count and would else "",
+        f"{counted(would, 'more client')} would be, in a dry run." if denied_count and would else "",
         f"{guard}." if guessed and kind != "near" else "",
         f"The worst: {worst.lead}" if count > 1 else worst.lead,
     ]

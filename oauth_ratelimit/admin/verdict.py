@@ -180,6 +180,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     more = (spared_text, _changes_text(case, begun_s))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
+        action = action.replace("Raise, Trust or Dry run", "Raise or Trust")  # it is one
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     kind: Kind = "denied" if run.is_real else "dry-run"
     begun = _begun(case, run)
@@ -258,12 +259,13 @@ def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
 def _recovered(case: Case, run: Run) -> Verdict:
     later = _total(minute for minute in case.minutes if minute.minute_s > run.last_s).offered
     until, change = utc_time(run.last_s), case.change_after(run)
+    denied = "denied" if run.is_real else "over a limit"
     if change:
-        lead = f"Not denied since the change at {utc_time(change.at_s)}: {change.text}."
+        lead = f"Not {denied} since the change at {utc_time(change.at_s)}: {change.text}."
     elif later:
-        lead = f"Not denied any more: {counted(later, 'request')} since {until}, none over a limit."
+        lead = f"Not {denied} any more: {counted(later, 'request')} since {until}, none over a limit."
     else:
-        lead = f"Last denied at {until}; no request in a full minute since then: it may be waiting."
+        lead = f"Last {denied} at {until}; no request in a full minute since then: it may be waiting."
     details = (_past_text(case, run), "" if change else _changes_text(case, run.first_s))
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
@@ -349,8 +351,8 @@ def _share_text(case: Case, run: Run) -> str:
         return ""
     is_full = minutes[0].minute_s == full_s
     requests = counted(now.offered, "attempt" if run.is_guard else "request")
-    found = f"all {requests}" if over == now.offered else f"{over:,} of {requests}"
-    would = "were denied" if run.is_real else "would have been denied"
+    found = f"all {requests}" if over == now.offered > 1 else f"{over:,} of {requests}"
+    would = f"{'was' if over == 1 else 'were'} denied" if run.is_real else "would have been denied"
     reused = f", {now.reused:,} got their token again" if now.reused else ""
     trend = f", {f'{over_before:,}' if over_before else 'none'} in the minute before" if is_full else ""
     last = f"; the last at {utc_time(run.last_s)}" if case.now_s - run.last_s > QUIET_S else ""

@@ -41,7 +41,9 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(still: No
     later = page.part("verdict", fresh=True)
 
     assert re.search(r"2 of 3 clients are denied now, the worst since \S+ UTC: partner\.", later)
-    assert re.search(r"Since \S+ UTC 210 of all 10,110 requests were denied\. 1 more would be, in a dry run\.", later)
+    assert re.search(
+        r"Since \S+ UTC 210 of all 10,110 requests were denied\. 1 more client would be, in a dry run\.", later
+    )
     assert re.search(r"The worst: Denied since .* Since \S+ UTC all 30 requests were denied", later)
     assert "UTC all 900 requests would have been denied" in page.part("client", id="dry")
 
@@ -135,7 +137,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     """Since the last answer, in an idle process, too."""
     monkeypatch.setattr("oauth_ratelimit.admin.cache.RETRY_AFTER_S", 0.0)
     first = cut_off_page.get("part/state").text
-    assert "enforce" in first and "Limits are still enforced, from memory" in first
+    assert "enforce" in first and "Limits are still enforced, from memory: each host counts its own requests" in first
     assert "Error" not in first
 
     since = re.search(r'unreachable since <time datetime="([^"]+)"', first)

@@ -77,6 +77,8 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(kinds={}), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
         (storm(of_minutes(denied=38)), "all 38 requests were denied", "38 of "),
+        (storm(of_minutes(denied=1)), "1 of 1 request was denied", "all 1"),
+        (storm(of_minutes(would_deny=9), usual=None), "raise or Trust on its page", "Dry run on"),
         (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
         (storm(others_active=0), "No other client sends requests.", "Nobody else"),
         (storm(others_over=150), "on our side. Look at limits and instances first; to deny", "the client's load"),
@@ -280,6 +282,7 @@ def test_client_that_is_admitted_again_has_recovered() -> None:
     )
     assert f"Denied from {utc_time(BEGUN_S)} to {until} by total-hour (6000/hour)" in found.details[0]
     assert "it may be waiting" in text_of(storm(past)), "it has sent nothing since then"
+    assert "Last over a limit at" in text_of(storm([minute(5, would_deny=9)])), "a dry run has denied nothing"
 
 
 WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
