@@ -8,8 +8,9 @@ tokens, and a flood of failures takes no memory from the keys of tokens.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -19,13 +20,13 @@ from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.failed_auth import (
     ANYONE,
     FAILURE_SCOPES,
+    KIND_OF,
     NAMING_SCOPES,
-    FailureKey,
     failure_policies,
     is_within,
 )
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.counters.counter import Held
@@ -49,7 +50,7 @@ RETRY_S = 1.0  # seconds after which an attempt that may not wait is to be repea
 class Lockout(NamedTuple):
     """An attempt after too many failures. Of several keys it has the one that denies longest."""
 
-    key: FailureKey
+    key: Key
     decision: Decision
     is_busy: bool = False  # True if only guesses that are being checked stand in the way
 
@@ -61,7 +62,7 @@ class Guess:
     It counts against ``keys`` unless it turns out to be right: none after too many failures, in a dry run.
     """
 
-    keys: Sequence[FailureKey] = ()
+    keys: Sequence[Key] = ()
     held: Held = ()
     reported: Lockout | None = None  # that a dry run would deny it with
     begun_s: float = inf  # start of the check; it is counted before
@@ -88,23 +89,22 @@ class Guard:
         statistics: StatisticsRecorder | None = None,
         place: HostPlace | None = None,
     ) -> None:
-        self._store = store
-        self._place = place and place.beside("-guard")  # the cycles of either would drop the other's rows
-        self._clock = clock
+        place = place and place.beside("-guard")  # the cycles of either would drop the other's rows
+        self._limiter_of = partial(
+            Limiter, store=store, clock=clock, denial_events=events, place=place, keeps_held=True
+        )
         self._metrics = metrics
         self._statistics = statistics
-        self._events = events
         self.limiter: Limiter | None = None
         self._guesses: set[Guess] = set()  # that are being counted or checked
         self._settled = Waiters()  # guards the guesses; free while one is counted, which may wait for the file's lock
-        self._settled_count = 0  # tells whether room was made while a guess was counted
         self.reconfigure(settings)
 
     def is_watching(self, remote_addr: str) -> bool:
         """Return whether failures from an address are counted."""
         return self.is_on and not is_within(remote_addr, self._settings.guard.trusted_addresses)
 
-    def reserve(self, keys: Sequence[FailureKey], *, is_exempt: bool = False, waits: bool = True) -> Guess | Lockout:
+    def reserve(self, keys: Sequence[Key], *, is_exempt: bool = False, waits: bool = True) -> Guess | Lockout:
         """Return a guess that may be checked, or the lockout that denies it.
 
         If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right,
@@ -137,10 +137,12 @@ class Guard:
                 settle = self.limiter.confirm if is_wrong else self.limiter.release
                 settle(guess.held)
         finally:
-            self._remove(guess)
+            with self._settled:
+                self._guesses.discard(guess)
+                self._settled.notify_all()
         if is_wrong and self.is_on and self._metrics is not None:
             for key in guess.keys:
-                self._metrics.record_failure(key.kind.value)
+                self._metrics.record_failure(KIND_OF[key.scope or ""].value)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits and modes; counts stay."""
@@ -155,18 +157,10 @@ class Guard:
             max_keys=settings.guard.max_keys,
             host=OFF,
         )
-        self._ordered = _enforced(own.policies, NAMING_SCOPES)
         if self.limiter is not None:
             self.limiter.reconfigure(own)
         elif mode is not Mode.OFF:
-            self.limiter = Limiter(
-                own,
-                self._store,
-                clock=self._clock,
-                denial_events=self._events,
-                place=self._place,
-                keeps_held=True,
-            )
+            self.limiter = self._limiter_of(own)
         self.mode = Mode.DRY_RUN if mode is Mode.ENFORCE and policies.ceiling is Mode.DRY_RUN else mode
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
@@ -192,13 +186,11 @@ class Guard:
     def _wait_for_room(self, guess: Guess, *, is_exempt: bool, wait_s: float) -> Lockout | None:
         """Hold a guess as soon as those that are being checked leave room for it, or return what denies it."""
         begun_s = time.monotonic()
-        deadline_s = begun_s + wait_s
         has_waited = has_place = False
         while True:
-            left_s = deadline_s - time.monotonic()
+            left_s = begun_s + wait_s - time.monotonic()
             with self._settled:
                 self._settled.note_thread()
-                settled_count = self._settled_count
                 lockout = self._earlier(guess.keys, has_waited=has_waited) if left_s > 0 else None
                 if lockout is None:
                     self._guesses.add(guess)
@@ -208,42 +200,34 @@ class Guard:
             with self._settled:
                 has_place = has_place or self._settled.has_place_for(lockout.key)
                 patience_s = left_s if has_place else begun_s + BRIEF_WAIT_S - time.monotonic()
-                if patience_s > 0 and settled_count == self._settled_count:
+                if patience_s > 0:
                     self._settled.wait_for_key(lockout.key, min(left_s, patience_s, POLL_S))
             if patience_s <= 0:
                 return self._denial(guess.keys) or lockout
             has_waited = True
 
-    def _earlier(self, keys: Sequence[FailureKey], *, has_waited: bool) -> Lockout | None:
+    def _earlier(self, keys: Sequence[Key], *, has_waited: bool) -> Lockout | None:
         """Return a lockout if a password of the same user is being checked, or is to be before this one.
 
         They wait for each other, so that other hosts know of a wrong one before the next is checked.
         """
         for key in keys:
             is_next = has_waited or not self._settled.waiting[key]
-            if key.scope in self._ordered and (not is_next or any(key in guess.keys for guess in self._guesses)):
-                return _busy(key, self._ordered[key.scope])
+            if key.scope in NAMING_SCOPES and (not is_next or any(key in guess.keys for guess in self._guesses)):
+                return self._busy(key)
         return None
 
     def _count(self, guess: Guess, *, is_exempt: bool) -> Lockout | None:
         """Count a guess from now on, or remove it and return what stands in its way."""
-        lockout = None
         try:
             lockout = self._hold(guess, is_exempt=is_exempt)
             if lockout is None:
                 guess.begun_s = time.monotonic()
+            return lockout
         finally:
             if guess.begun_s == inf:
-                self._remove(guess, notifies=lockout is None or not lockout.is_busy)
-        return lockout
-
-    def _remove(self, guess: Guess, *, notifies: bool = True) -> None:
-        """Let others go on. One that is to try again does not notify them, or they would wake each other for ever."""
-        with self._settled:
-            self._guesses.discard(guess)
-            if notifies:
-                self._settled_count += 1
-                self._settled.notify_all()
+                with self._settled:
+                    self._guesses.discard(guess)
 
     def _hold(self, guess: Guess, *, is_exempt: bool) -> Lockout | None:
         """Hold a guess in the limiter, or return what stands in its way."""
@@ -251,7 +235,7 @@ class Guard:
             guess.keys = ()
             return None
         keys = guess.keys
-        decision, guess.held = self.limiter.hold_guess([key.counted for key in keys])
+        decision, guess.held = self.limiter.hold_guess(keys)
         denial = decision.denial
         if denial is None:
             return None
@@ -260,67 +244,44 @@ class Guard:
             guess.reported = reported and reported._replace(decision=reported.decision.as_dry_run())
             guess.keys = keys if guess.held else ()
             return None
-        lockout = self._denial(keys)
-        if lockout is None:
-            crowded = self._look(keys)
-            return _busy(crowded.key if crowded else keys[0], denial.policy)
-        return lockout
+        crowded = self._look(keys)
+        return self._denial(keys) or self._busy(crowded.key if crowded else keys[0])
 
-    def _denial(self, keys: Sequence[FailureKey]) -> Lockout | None:
+    def _denial(self, keys: Sequence[Key]) -> Lockout | None:
         """Return a lockout that wrong guesses alone enforce."""
         lockout = self._look(keys, ignores_held=True)
         return None if lockout is None or lockout.decision.allowed else lockout
 
-    def _look(self, keys: Sequence[FailureKey], *, ignores_held: bool = False) -> Lockout | None:
+    def _look(self, keys: Sequence[Key], *, ignores_held: bool = False) -> Lockout | None:
         """Return a lockout if an attempt comes after too many failures; those being checked are taken for some."""
         if self.limiter is None:
             return None
-        found = [Lockout(key, self.limiter.peek_known(key.counted, ignores_held=ignores_held)) for key in keys]
+        found = [Lockout(key, self.limiter.peek_known(key, ignores_held=ignores_held)) for key in keys]
         return max(
             [lockout for lockout in found if lockout.decision.would_deny],
             key=lambda lockout: (not lockout.decision.allowed, lockout.decision.retry_after_s),
             default=None,
         )
 
+    def _busy(self, key: Key) -> Lockout | None:
+        """Return the denial of an attempt that would have to wait, None if no limit of its key is enforced."""
+        if self.limiter is None:
+            return None
+        rules = self.limiter.settings.policies.matching(key.client_id, endpoint=key.scope or "")
+        for policy in (tier.policy for tier in tiers_of(rules.limits.user, rules.mode) if tier.is_enforced):
+            denial = LimitDenial(policy, Mode.ENFORCE, True, remaining=0, retry_after_s=RETRY_S, reset_after_s=RETRY_S)
+            return Lockout(key, Decision(Mode.ENFORCE, denial=denial), is_busy=True)
+        return None
+
     def _report(self, lockout: Lockout) -> None:
+        (client_id, name, scope), decision = lockout.key, lockout.decision
         if self.limiter is not None:
+            now_s = self.limiter.now_s()
             self.limiter.denial_events.report(
-                lockout.key.client_id,
-                lockout.key.name,
-                scope=lockout.key.scope,
-                grant_type=None,
-                decision=lockout.decision,
-                is_canary=False,
-                now_s=self.limiter.now_s(),
+                client_id, name, scope=scope, grant_type=None, decision=decision, is_canary=False, now_s=now_s
             )
             if self._statistics is not None:
-                client_id = OTHER_CLIENTS if lockout.key.client_id == ANYONE else lockout.key.client_id
-                self._statistics.count_guard_denial(
-                    lockout.decision, client_id, kind=lockout.key.kind.value, now_s=self.limiter.now_s()
-                )
+                known_id = OTHER_CLIENTS if client_id == ANYONE else client_id
+                self._statistics.count_guard_denial(decision, known_id, kind=KIND_OF[scope or ""].value, now_s=now_s)
         if self._metrics is not None:
-            self._metrics.record_alarm(lockout.decision)
-
-
-def _busy(key: FailureKey, policy: Policy) -> Lockout:
-    """Return the denial of an attempt that would have to wait for others."""
-    denial = LimitDenial(
-        policy=policy,
-        mode=Mode.ENFORCE,
-        is_enforced=True,
-        remaining=0,
-        retry_after_s=RETRY_S,
-        reset_after_s=RETRY_S,
-    )
-    return Lockout(key, Decision(Mode.ENFORCE, denial=denial), is_busy=True)
-
-
-def _enforced(policies: PolicySet, scopes: Iterable[str]) -> dict[str, Policy]:
-    """Return an enforced policy of each scope that has one."""
-    found: dict[str, Policy] = {}
-    for scope in scopes:
-        rules = policies.matching(ANYONE, endpoint=scope)
-        for tier in tiers_of(rules.limits.user, rules.mode):
-            if tier.is_enforced:
-                found[scope] = tier.policy
-    return found
+            self._metrics.record_alarm(decision)

@@ -118,58 +118,36 @@ class FailureKind(enum.StrEnum):
         self.wide_scope = f"{self.scope}{_WIDE_ENDING}"
 
 
-class FailureKey(NamedTuple):
-    """Key of the counter of a failure: its client is ``ANYONE`` for an address alone, its name for a client alone.
-
-    Else the name is the address, or ``<address> <username>``.
-    """
-
-    scope: str
-    client_id: str
-    name: str
-
-    @classmethod
-    def at(cls, kind: FailureKind, client_id: str, network: str, username: str | None = None) -> "FailureKey":
-        """Return the key of failures from a network, see ``networks_of``."""
-        scope = kind.wide_scope if _WIDE_ENDING in network else kind.scope
-        return cls(scope, client_id, network if username is None else f"{network} {username}")
-
-    @property
-    def counted(self) -> Key:
-        """Key of the limiter that counts it."""
-        return Key(self.client_id, self.name, self.scope)
-
-    @property
-    def kind(self) -> FailureKind:
-        return _KINDS[self.scope]
-
-
 _WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.CLIENT_ADDRESS, FailureKind.ADDRESS)
-_KINDS = {kind.scope: kind for kind in FailureKind} | {kind.wide_scope: kind for kind in _WIDE}
-FAILURE_SCOPES = frozenset(_KINDS)
+KIND_OF = {kind.scope: kind for kind in FailureKind} | {kind.wide_scope: kind for kind in _WIDE}
+"""Kinds by the scope of their keys."""
+FAILURE_SCOPES = frozenset(KIND_OF)
 NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope, FailureKind.USER.wide_scope]
 """Scopes of keys that contain a username."""
 
 
-def secret_keys(client_id: str | None, networks: Sequence[str]) -> list[FailureKey]:
-    """Return the keys of a wrong secret for a client, by its ``folded`` id, or for any client, from ``networks_of``."""
-    if client_id is None:
-        return [FailureKey.at(FailureKind.CLIENT_ADDRESS, ANYONE, network) for network in networks]
-    return [FailureKey.at(FailureKind.CLIENT, client_id, network) for network in networks]
+def failure_key(kind: FailureKind, client_id: str, network: str, username: str | None = None) -> Key:
+    """Return the key of failures from a network, see ``networks_of``. Its name is ``<network> <username>``."""
+    scope = kind.wide_scope if _WIDE_ENDING in network else kind.scope
+    return Key(client_id, network if username is None else f"{network} {username}", scope)
 
 
-def password_keys(
-    client_id: str, usernames: Sequence[str], networks: Sequence[str], *, is_public: bool
-) -> list[FailureKey]:
+def secret_keys(client_id: str | None, networks: Sequence[str]) -> list[Key]:
+    """Return the keys of a wrong secret of a client, by its ``folded`` id; None if nobody knows whose secret it is."""
+    clients = [] if client_id is None else [failure_key(FailureKind.CLIENT, client_id, network) for network in networks]
+    return [*clients, *(failure_key(FailureKind.CLIENT_ADDRESS, ANYONE, network) for network in networks)]
+
+
+def password_keys(client_id: str, username: str | None, networks: Sequence[str], *, is_public: bool) -> list[Key]:
     """Return the keys of a wrong password through an authenticated client, which has no secret if it is public.
 
-    The users are pseudonyms of what ``folded`` returns.
+    The user is the pseudonym of what ``folded`` returns, None if nobody knows whose password it is.
     """
+    kind, places = (FailureKind.USER, networks) if is_public else (FailureKind.PASSED_ON, networks[:1])
+    users = [] if username is None else [failure_key(kind, client_id, network, username) for network in places]
     if is_public:
-        users = [FailureKey.at(FailureKind.USER, client_id, where, name) for where in networks for name in usernames]
-        return [*users, *(FailureKey.at(FailureKind.ADDRESS, ANYONE, network) for network in networks)]
-    passed_on = [FailureKey.at(FailureKind.PASSED_ON, client_id, networks[0], name) for name in usernames]
-    return [*passed_on, FailureKey.at(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]
+        return [*users, *(failure_key(FailureKind.ADDRESS, ANYONE, network) for network in networks)]
+    return [*users, failure_key(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]
 
 
 @lru_cache(maxsize=10_000)

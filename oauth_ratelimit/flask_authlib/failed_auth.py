@@ -10,8 +10,8 @@ What the application checks by itself, such as in an ``authenticate_client`` of 
 at whom, so it counts against the address, or against the client that passes passwords on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -21,14 +21,20 @@ from typing import Any
 from authlib.oauth2 import OAuth2Error
 from authlib.oauth2.rfc6749.authenticate_client import authenticate_none  # type: ignore[attr-defined]  # the stubs lack it
 from authlib.oauth2.rfc6749.errors import UnsupportedResponseTypeError
-from flask import request
+from flask import Response, abort, request
 
-from oauth_ratelimit.core.failed_auth import FailureKey, folded, networks_of, password_keys, secret_keys
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.failed_auth import folded, networks_of, password_keys, secret_keys
+from oauth_ratelimit.core.key import Key, logged_name, storable_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import PASSWORD
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
-from oauth_ratelimit.flask_authlib.request_state import NO_SECRET, RequestState, current_state, limited_request
+from oauth_ratelimit.flask_authlib.request_state import (
+    NO_SECRET,
+    RequestState,
+    current_state,
+    is_cross_site,
+    limited_request,
+)
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.unseen import PASSWORDS, hides_passwords, hides_secrets, name_of, type_of
 from oauth_ratelimit.guard import Guard, Guess
@@ -43,6 +49,26 @@ AUTHORIZE = ";authorize"  # at the authorization endpoint, where other sites sen
 CROSS_SITE = ";cross-site"  # by a script of another site
 UNKNOWN = ";unknown"  # names of clients without a secret that do not exist
 
+MAX_PATH_LENGTH = 200  # in the log
+REFUSAL = '{"error": "access_denied", "error_description": "Web pages of other sites cannot send this request."}'
+REFUSED = "a web page of another site, such as one with a hidden form, could lock its visitor out"
+
+
+def refuse_cross_site(app_limiter: AppLimiter) -> None:
+    """Answer 403 to a request with credentials that another site sends by a form, a link or an image.
+
+    A script that may read the answer shows the mode ``cors``. The server may expect it, so its failures count apart. In
+    a dry run of the guard nothing is refused.
+    """
+    mode = Mode.OFF
+    with app_limiter.fail_open("guard_failed"):
+        guard = app_limiter.guard() if is_cross_site() and request.headers.get("Sec-Fetch-Mode") != "cors" else None
+        if guard is not None:
+            mode, path = guard.mode, logged_name(request.path[:MAX_PATH_LENGTH])
+            app_limiter.log.warning("cross_site_refused", mode=mode.value, path=path, hint=REFUSED)
+    if mode is Mode.ENFORCE:
+        abort(Response(REFUSAL, 403, {"Cache-Control": "no-store"}, content_type="application/json"))
+
 
 class Check:
     """Guesses of one check by Authlib: those that have not turned out right are wrong. Without a guard there are none.
@@ -50,12 +76,20 @@ class Check:
     With ``may_fail`` those are released that end with a 5xx, because the check asks a database or another server.
     """
 
-    def __init__(self, app_limiter: AppLimiter, *, is_authorize: bool = False, may_fail: bool = True) -> None:
+    def __init__(
+        self,
+        app_limiter: AppLimiter,
+        *,
+        is_authorize: bool = False,
+        may_fail: bool = True,
+        sees_clients: bool = True,
+    ) -> None:
         self._app_limiter = app_limiter
         self._may_fail = may_fail
+        self._sees_clients = sees_clients
         self._guard: Guard | None = None
         self._networks: tuple[str, ...] = ()
-        self._guesses: list[tuple[str | None, Guess]] = []  # with the client that Authlib has looked up, None for none
+        self._guesses: list[tuple[str | None, Guess]] = []  # with the client that was looked up, None without one
         self.checks_nothing = False  # True while clients are looked up that show no secret
         self.is_seen = False  # True once a client was looked up whose secret is checked
         with app_limiter.fail_open("guard_failed"):
@@ -74,33 +108,29 @@ class Check:
                 name = counted = str(client.get_client_id() if client else client_id)
                 with suppress(Exception):  # a function of the application that fails leaves nobody unguarded
                     counted = self._app_limiter.checked_client_id_of(client) if client else name
-                self._reserve(name, secret_keys(folded(counted), self._networks) + secret_keys(None, self._networks))
+                self.reserve(name, secret_keys(folded(counted), self._networks))
             elif not client:
-                self._reserve(client_id, secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
+                self.reserve(client_id, secret_keys(None, [f"{network}{UNKNOWN}" for network in self._networks]))
 
-    def reserve_secret(self) -> None:
+    def reserve_unseen(self) -> None:
         """Raise if a secret that the application checks by itself comes after too many failures."""
         with self._app_limiter.fail_open("guard_failed"):
-            self._reserve(None, secret_keys(None, self._networks))
+            self.reserve(None, secret_keys(None, self._networks))
 
     def reserve_password(self, state: RequestState, username: object) -> None:
         """Raise if a user's password comes after too many failures. The client is authenticated, if any is."""
-        if not self._networks:
-            return
+        name = None
+        with suppress(Exception):  # a request that breaks the guard gains no guess by it
+            if username and isinstance(username, str | int):  # else it may hold the password, too
+                name = self._app_limiter.limiter.pseudonym_of(folded(f"{username}"))
         with self._app_limiter.fail_open("guard_failed"):
-            try:
-                is_name = bool(username) and isinstance(username, str | int)  # else it may hold the password, too
-                names = [str(self._app_limiter.limiter.pseudonym_of(folded(f"{username}")))] if is_name else []
-            except Exception:  # noqa: BLE001  # a request that breaks the guard gains no guess by it
-                names = []
             client_id, method = state.authenticated
-            is_public = method == NO_SECRET
-            stored_id = storable_name(client_id, MAX_CLIENT_ID_LENGTH)
-            keys = password_keys(stored_id, names, self._networks, is_public=is_public)
+            stored_id, is_public = storable_name(client_id, MAX_CLIENT_ID_LENGTH), method == NO_SECRET
+            keys = password_keys(stored_id, name, self._networks, is_public=is_public) if self._networks else []
             is_trusted = self._app_limiter.settings.policies.trusts(client_id)
-            self._reserve(None, keys, is_exempt=not is_public and is_trusted)
+            self.reserve(None, keys, is_exempt=not is_public and is_trusted)
 
-    def _reserve(self, name: str | None, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> None:
+    def reserve(self, name: str | None, keys: Sequence[Key], *, is_exempt: bool = False) -> None:
         if self._guard is None:
             return
         # A second guess of the same request would wait for the first one.
@@ -110,8 +140,7 @@ class Check:
             return
         answer = replace(self._app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
         state = current_state()
-        grant_type = None if state is None else getattr(state.grant, "GRANT_TYPE", None)
-        raise RateLimited(found.decision, answer, grant_type=grant_type)
+        raise RateLimited(found.decision, answer, grant_type=None if state is None else type_of(state.grant))
 
     def release(self, right: str | None = None) -> None:
         """Release the guesses at a client that turned out right, None for all, and what the application has checked.
@@ -132,25 +161,20 @@ class Check:
                 if self._guard is not None:
                     self._guard.settle(guess, **options)
 
-    @contextmanager
-    def running(self, *, sees_clients: bool = True) -> Iterator[None]:
-        """Settle the guesses at the end. What the application makes of an exception is known with the response."""
-        outer = _current.set(self if sees_clients else None)
-        try:
-            yield
+    def __enter__(self) -> "Check":
+        self._outer = _current.set(self if self._sees_clients else None)
+        return self
+
+    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
+        """Settle the guesses. What the application makes of an exception of its own is known with the response."""
+        _current.reset(self._outer)
+        found = limited_request()
+        if error is None or isinstance(error, OAuth2Error):
+            self.settle(is_failed=error is not None and error.status_code >= 500)
+        elif self._may_fail and found is not None and found[1].is_seen:
+            found[1].hits += (self,)
+        else:
             self.settle()
-        except OAuth2Error as error:
-            self.settle(is_failed=error.status_code >= 500)
-            raise
-        except BaseException:
-            found = limited_request()
-            if self._may_fail and found is not None and found[1].is_seen:
-                found[1].hits += (self,)
-            else:
-                self.settle()
-            raise
-        finally:
-            _current.reset(outer)
 
 
 _current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
@@ -172,10 +196,9 @@ def authenticate_guarded(
         kept = getattr(server, "_client_auth", None)
         if kept is None or getattr(kept, "_methods", {}).get(NO_SECRET) is authenticate_none:  # Authlib's, not yet ours
             server.register_client_auth_method(NO_SECRET, _authenticate_none)
-    check = Check(app_limiter, is_authorize=is_authorize, may_fail=False)
-    with check.running():
+    with Check(app_limiter, is_authorize=is_authorize, may_fail=False) as check:
         if is_hidden:
-            check.reserve_secret()
+            check.reserve_unseen()
         client = authenticate()
         with app_limiter.fail_open("guard_failed"):
             check.release(str(client.get_client_id()))
@@ -256,8 +279,7 @@ def _check_user(state: RequestState, authenticate: Callable[..., Any], *args: An
     state.is_user_seen = True
     if state.unseen is not None:
         state.unseen.release()
-    check = Check(state.app_limiter)
-    with check.running(sees_clients=False):
+    with Check(state.app_limiter, sees_clients=False) as check:
         check.reserve_password(state, named.get("username", args[0] if args else None))
         user = authenticate(*args, **named)
         if user:
@@ -267,8 +289,7 @@ def _check_user(state: RequestState, authenticate: Callable[..., Any], *args: An
 
 def _check_assertion(state: RequestState, verify: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Return the claims of an assertion. One that is only expired, or meant for another server, is no guess."""
-    check = Check(state.app_limiter)
-    with check.running():
+    with Check(state.app_limiter) as check:
         try:
             claims = verify(*args, **named)
         except Exception as error:
@@ -287,8 +308,7 @@ def get_grant_guarded(app_limiter: AppLimiter, oauth_request: Any, get_grant: Ca
         is_object = not {"request", "request_uri"}.isdisjoint(payload.data)
     if not is_object:
         return get_grant()
-    check = Check(app_limiter, is_authorize=True)
-    with check.running():
+    with Check(app_limiter, is_authorize=True) as check:
         try:
             grant = get_grant()
         except Exception as error:
@@ -301,24 +321,17 @@ def get_grant_guarded(app_limiter: AppLimiter, oauth_request: Any, get_grant: Ca
 
 def _watched_networks(app_limiter: AppLimiter, *, is_authorize: bool) -> tuple[str, ...]:
     """Return what the failures of this request count by; nothing if its address is none, trusted or a proxy's."""
-    guard, networks = app_limiter.guard(), networks_of(request.remote_addr)
-    if guard is None:
+    guard, address = app_limiter.guard(), request.remote_addr or ""
+    networks = () if guard is None else networks_of(address)
+    if guard is not None and not networks:
+        app_limiter.log.error("guard_without_address", remote_addr=repr(address)[:100])
+    # A client in the same network may forge the header, and 100.64.0.0/10 is neither global nor private.
+    is_forwarded = "HTTP_X_FORWARDED_FOR" in request.environ and PROXY_FIX not in request.environ
+    if networks and is_forwarded and not ip_network(networks[0]).is_global:
+        hint = "wrap the application in werkzeug's ProxyFix"  # else one attacker would lock out everybody behind it
+        app_limiter.log.error("guard_sees_a_proxy", address=networks[0], hint=hint)
         return ()
-    if not networks:
-        app_limiter.log.error("guard_without_address", remote_addr=repr(request.remote_addr or "")[:100])
-        return ()
-    if _seems_proxied(networks[0]):  # one attacker would lock out everybody behind the proxy
-        app_limiter.log.error(
-            "guard_sees_a_proxy", address=networks[0], hint="wrap the application in werkzeug's ProxyFix"
-        )
-        return ()
-    if not guard.is_watching(request.remote_addr or ""):
+    if guard is None or not guard.is_watching(address):
         return ()
     apart = AUTHORIZE if is_authorize else CROSS_SITE if is_cross_site() else ""
     return tuple(f"{network}{apart}" for network in networks)
-
-
-def _seems_proxied(network: str) -> bool:
-    """Return True if an address seems to be a proxy's. A client in the same network may forge the header."""
-    is_forwarded = "HTTP_X_FORWARDED_FOR" in request.environ and PROXY_FIX not in request.environ
-    return is_forwarded and not ip_network(network).is_global  # 100.64.0.0/10 is neither global nor private

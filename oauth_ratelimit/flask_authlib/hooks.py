@@ -14,7 +14,6 @@ from flask import after_this_request
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.cross_site import refuse_cross_site
 from oauth_ratelimit.flask_authlib.endpoints import Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
@@ -23,6 +22,7 @@ from oauth_ratelimit.flask_authlib.failed_auth import (
     look_up,
     note_client,
     note_token,
+    refuse_cross_site,
 )
 from oauth_ratelimit.flask_authlib.request_state import (
     NO_SECRET,

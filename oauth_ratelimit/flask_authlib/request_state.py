@@ -14,7 +14,6 @@ from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, HeldHit, LimitAnswer
-from oauth_ratelimit.flask_authlib.cross_site import is_cross_site
 from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
 from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
 
@@ -164,6 +163,14 @@ def limited_request() -> tuple[AppLimiter, ResponseState] | None:
     if app_limiter is None:
         return None
     return app_limiter, environ.get(RESPONSE_KEY) or environ.setdefault(RESPONSE_KEY, ResponseState())
+
+
+def is_cross_site() -> bool:
+    """Return True if a browser says that a page of another site has caused the current request.
+
+    Only browsers send this header of fetch metadata, over HTTPS and to the machine itself, and pages cannot change it.
+    """
+    return request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
 def current_state() -> RequestState | None:

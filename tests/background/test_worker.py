@@ -24,7 +24,7 @@ from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.worker import RollupTask, Worker
-from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
+from oauth_ratelimit.core.failed_auth import ANYONE, FailureKind, failure_key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
@@ -280,7 +280,7 @@ def test_guard_denies_guesses_while_a_slow_mongodb_does_not_tell_the_overrides(
     monkeypatch.setattr(OverrideCache, "refresh", lambda _: False)  # as if MongoDB was slow
     monkeypatch.setattr(worker._override_cache, "_late_from_s", 0.0)
     worker.start()
-    keys = [FailureKey.at(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
+    keys = [failure_key(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
     found = [guess(worker.guard, keys) for _ in range(3)]
     worker.stop()
     assert [True, True, False] == found
@@ -296,7 +296,7 @@ def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreacha
     guard = {"mode": "enforce", "limits": {"address": [{"limit": 1000, "window": 60}]}}
     worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": guard}])
     worker.after_cycle(None)
-    keys = [FailureKey.at(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
+    keys = [failure_key(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
     with capture_logs() as logs:
         for _ in range(100):
             guess(worker.guard, keys)
@@ -323,7 +323,7 @@ def test_failed_authentication_is_shared_before_the_next_full_cycle(
     worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
     worker.start()
     wait_until(lambda: worker.guard.is_on, "the guard is on")
-    keys = [FailureKey.at(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
+    keys = [failure_key(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
     guess(worker.guard, keys)
 
     wait_until(lambda: 1 == mongo_database[FAILURES].count_documents({}), "the failure is shared")

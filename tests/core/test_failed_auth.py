@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.failed_auth import (
+    KIND_OF,
     MAX_CLAIM_LENGTH,
-    FailureKey,
     FailureKind,
     FailureLimits,
     failure_policies,
@@ -16,7 +16,7 @@ from oauth_ratelimit.core.failed_auth import (
     password_keys,
     secret_keys,
 )
-from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
+from oauth_ratelimit.core.key import MAX_NAME_LENGTH, Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from tests.support.limiters import a_policy
 
@@ -124,22 +124,17 @@ def test_cost_of_a_long_name_is_bounded() -> None:
 
 def test_guess_counts_by_client_name_and_network() -> None:
     wide = ("2001:db8::/64", "2001:db8::/48")
-    assert [
-        FailureKey("failures:client", "a", "2001:db8::/64"),
-        FailureKey("failures:client/48", "a", "2001:db8::/48"),
-    ] == secret_keys("a", wide)
-    assert [
-        FailureKey("failures:user", "a", "192.0.2.7 x y"),
-        FailureKey("failures:address", "*", "192.0.2.7"),
-    ] == password_keys("a", ("x y",), ("192.0.2.7",), is_public=True)
-    passed_on = password_keys("a", ("x", "y"), wide, is_public=False)
-    assert [
-        FailureKey("failures:passed_on", "a", "2001:db8::/64 x"),
-        FailureKey("failures:passed_on", "a", "2001:db8::/64 y"),
-        FailureKey("failures:passed_on_total", "a", "*"),
-    ] == passed_on
-    assert ["x", "y", ""] == [key.name.partition(" ")[2] for key in passed_on]
-    assert {FailureKind.CLIENT} == {key.kind for key in secret_keys("a", wide)}
+    any_client = [Key("*", wide[0], "failures:client_address"), Key("*", wide[1], "failures:client_address/48")]
+    own = [Key("a", wide[0], "failures:client"), Key("a", wide[1], "failures:client/48")]
+    assert (own + any_client, any_client) == (secret_keys("a", wide), secret_keys(None, wide))
+
+    address, total = Key("*", "192.0.2.7", "failures:address"), Key("a", "*", "failures:passed_on_total")
+    public = Key("a", "192.0.2.7 x y", "failures:user")
+    passed_on = Key("a", "2001:db8::/64 x", "failures:passed_on")
+    assert [public, address] == password_keys("a", "x y", ("192.0.2.7",), is_public=True)
+    assert [address] == password_keys("a", None, ("192.0.2.7",), is_public=True)
+    assert [passed_on, total] == password_keys("a", "x", wide, is_public=False)
+    assert {FailureKind.CLIENT} == {KIND_OF[key.scope or ""] for key in own}
 
 
 def test_each_kind_of_failure_has_limits_and_a_scope_of_its_own() -> None:

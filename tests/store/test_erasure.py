@@ -15,7 +15,7 @@ from pymongo.collection import Collection
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
-from oauth_ratelimit.core.failed_auth import FailureKey, FailureKind
+from oauth_ratelimit.core.failed_auth import FailureKind, failure_key
 from oauth_ratelimit.core.key import Key, PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
@@ -285,7 +285,7 @@ class Instances:
     def count(self, *usernames: str) -> None:
         for worker, username in product(self.workers, usernames):
             worker.limiter.check("app", username, cost=3)
-            keys = [FailureKey.at(FailureKind.USER, "app", "192.0.2.7", username)]
+            keys = [failure_key(FailureKind.USER, "app", "192.0.2.7", username)]
             guess = worker.guard.reserve(keys)
             assert isinstance(guess, Guess)
             worker.guard.settle(guess, is_wrong=True)

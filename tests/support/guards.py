@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.failed_auth import FailureKey, password_keys, secret_keys
+from oauth_ratelimit.core.failed_auth import password_keys, secret_keys
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.guard import Guard, Lockout
 from oauth_ratelimit.store.factory import open_stores
@@ -13,17 +14,17 @@ from testbed.clock import Clock
 from tests.support.guarded import USER_LIMIT, guard
 
 HOME, ELSEWHERE = "192.0.2.7", "192.0.2.8"
-Keys = Sequence[FailureKey]
+Keys = Sequence[Key]
 
 
 def password(name: str = "alice", *networks: str, client_id: str = "mobile-app") -> Keys:
     """Return the keys of a password through a client without a secret."""
-    return password_keys(client_id, (name,), networks or (HOME,), is_public=True)
+    return password_keys(client_id, name, networks or (HOME,), is_public=True)
 
 
 def passed_on(name: str = "alice", network: str = HOME, *, client_id: str = "web-shop") -> Keys:
     """Return the keys of a password that a client with a secret passes on."""
-    return password_keys(client_id, (name,), (network,), is_public=False)
+    return password_keys(client_id, name, (network,), is_public=False)
 
 
 def secret(client_id: str = "web-shop", network: str = HOME) -> Keys:
