@@ -123,12 +123,16 @@ def test_reuse_has_a_tile_a_column_and_a_sentence(still: None, page: Page, mongo
     assert "client_credentials the client 466 81 0 385 0" in page.part("day", id="app")
 
 
-def test_state_names_what_mongodb_refuses_to_an_instance(page: Page, mongo_uri: str) -> None:
-    now_s = time.time()
-    beat = Heartbeat("node-2", now_s, now_s, "0.1.0", "enforce", 1.0, refused="find on ratelimit_overrides")
-    with closing(Connection(mongo_uri)) as connection:
-        HeartbeatStore(connection).put(beat)
-    assert "⚠ MongoDB refuses find on ratelimit_overrides" in page.part("state")
+def test_state_names_instances_that_reject_their_file_and_what_mongodb_refuses(
+    page: Page, connection: Connection
+) -> None:
+    now_s, store = time.time(), HeartbeatStore(connection)
+    beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_digest="c0ffee", refused="find on there")
+    for each in (beat, beat._replace(instance="node-2:8:bb", mode="off", config_rejected_at_s=now_s - 5)):
+        store.put(each)
+    assert "⚠ configuration file rejected by 1 instance since" in page.part("state")
+    assert "⚠ MongoDB refuses find on there" in page.part("state")
+    assert re.search(r"worker 7 on node-1 .* c0ffee .* worker 8 on node-2 .* off invalid", page.part("instances"))
 
 
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(

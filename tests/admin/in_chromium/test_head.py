@@ -1,14 +1,11 @@
 """Parts of every page: the choice of a zone, the line of state, and problems."""
 
-import time
 from collections.abc import Callable
 
 import pytest
 from flask import Response, redirect, request
 
 from oauth_ratelimit.admin.security import Authorize
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import wait_until
 from testbed.mongod import free_port
 from tests.admin.browser import Browser
@@ -138,21 +135,3 @@ def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
             browser.run("return fetch(document.body.dataset.root + 'part/verdict').then((answer) => answer.text())")
         assert 0 == browser.run("return window.said"), "a screen reader announces it once"
         browser.open("about:blank")  # so that no request is under way when the server goes
-
-
-def test_file_that_an_instance_rejects_shows_on_every_page(
-    browser: Browser, open_page: Callable[..., Page], mongo_uri: str, connection: Connection
-) -> None:
-    now_s = time.time()
-    valid = Heartbeat("node-1:7:aa", now_s, now_s - 60, "1.0", "enforce", 1.0, config_digest="c0ffee")
-    store = HeartbeatStore(connection)
-    store.put(valid)
-    store.put(valid._replace(instance="node-2:8:bb", mode="off", config_digest="bad", config_rejected_at_s=now_s - 5))
-    with serving(open_page(store={"uri": mongo_uri}).app) as url:
-        for page in PAGES:
-            browser.open(f"{url}/ratelimit/{page}")
-            browser.wait_for("configuration file rejected by 1 instance since", "#state")
-        valid_row, rejecting = map(browser.cells("#instances").get, ("worker 7 on node-1", "worker 8 on node-2"))
-        browser.open("about:blank")
-
-    assert ("c0ffee", "invalid", "off") == (valid_row["file"], rejecting["file"], rejecting["mode"])
