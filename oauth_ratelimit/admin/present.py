@@ -241,13 +241,12 @@ def overrides(context: OperatorContext) -> Record:
 
 def instances(cache: ReadCache, params: Params) -> Record:
     now_s, status = read_status(cache)
-    policies = status.policies
     return {
         "now_s": now_s,
         "status": status,
         "beats": status.data()["instances"],
-        "limits": limits_by_kind(policies),
-        "trusted": (*policies.trusted, *policies.trusted_ids),
+        "limits": limits_by_kind(status.policies),
+        "trusted": (*status.policies.trusted, *status.policies.trusted_ids),
         "interval_s": cache.app_limiter.settings.sync.interval_s,
         "marks": [mark for mark in reversed(read_marks(cache)) if mark.text][:MAX_MARKS],
     }
