@@ -3,9 +3,9 @@
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from statistics import fmean, pvariance
+from typing import Any, NamedTuple
 
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientMinute
@@ -53,15 +53,15 @@ class Traffic:
 
     def add_minute(self, minute: ClientMinute) -> None:
         """Add a recorded minute with its tallies, users, registers and lifetimes. They come in the order of time."""
-        total, is_full = minute.tally(), len(self._clients) >= MAX_SUBJECTS
-        if minute.client_id == OTHER_CLIENTS or (is_full and minute.client_id not in self._clients):
+        total, name, is_full = minute.tally(), minute.client_id, len(self._clients) >= MAX_SUBJECTS
+        if name == OTHER_CLIENTS or (is_full and name not in self._clients):
             self.left_out_count += total.offered - total.trusted
-        elif total.is_mostly_trusted or self._is_trusted(minute.client_id):
+        elif total.is_mostly_trusted or self._is_trusted(name):
             self.trusted_count += total.offered
         elif total.offered:
             self.request_count += total.offered - total.trusted
             self.starts.add(minute.minute_s // self.bin_s * self.bin_s)
-            self._clients[minute.client_id].add(minute)
+            self._clients[name].add(minute)
             self.reuse.add(minute)
             for kind in LimitKind:
                 for subject, count in requests_of(minute, kind):
@@ -74,22 +74,16 @@ class Traffic:
             return
         loads.setdefault(subject, Counter())[minute.minute_s // self.bin_s * self.bin_s] += count
         if kind in OF_USERS:
-            lifetime_s = self._clients[minute.client_id].lifetime_s
-            self._users.setdefault(subject, NeedCounter(LimitKind.USER)).add(minute.minute_s, count, lifetime_s)
+            counter = self._users.setdefault(subject, NeedCounter(LimitKind.USER))
+            counter.add(minute.minute_s, count, self._clients[minute.client_id].lifetime_s)
 
     def profiles(self, kind: LimitKind) -> list["Profile"]:
         found = []
         for subject, load in self._loads[kind].items():
-            if kind is LimitKind.USER_TOTAL:
-                found.append(Profile(subject, load, self._users[subject].result(), traffic=self, needed_in_window=0))
-                continue
-            client = self._clients[subject.client_id]
-            need = of_client = client.of(kind)
-            if kind is LimitKind.USER:
-                need = self._users[subject].result()
-            profile = Profile(subject, load, need, traffic=self, needed_in_window=client.most_in(self.window_s, kind))
-            profile.is_wasteful |= of_client.is_wasteful
-            found.append(profile)
+            user, client = self._users.get(subject), self._clients.get(subject.client_id)  # none of all clients
+            needs = [*([user.result()] if user else []), *([client.of(kind)] if client else [])]
+            needed = client.most_in(self.window_s, kind) if client else 0
+            found.append(Profile(subject, load, needs, traffic=self, needed_in_window=needed))
         return found
 
     @property
@@ -106,24 +100,23 @@ class Profile:
     """One client or user: its peaks by day, and the requests that it did not need."""
 
     def __init__(
-        self, subject: Subject, load: Mapping[int, int], need: Need, *, traffic: Traffic, needed_in_window: int
+        self, subject: Subject, load: Mapping[int, int], needs: list[Need], *, traffic: Traffic, needed_in_window: int
     ) -> None:
         self.subject = subject
-        self.is_wasteful = need.is_wasteful  # or its client is
+        self.is_wasteful = any(need.is_wasteful for need in needs)  # or its client is
         self.needed_in_window = needed_in_window  # tokens, at most
         self.offered = sum(load.values())
         # Requests that came while an earlier token of the same client or user was valid
-        self.needless = round(self.offered - need.least)
+        self.needless = round(self.offered - needs[0].least)
         self._load, self._window_s = load, traffic.window_s
-        peaks: Counter[int] = Counter()  # most requests in a window by the day of its end
+        peaks: dict[int, int] = {}  # most requests in a window by the day of its end
         # A window that begins within a bin holds all of it.
         for start_s, inside in rolling_sums(load, traffic.window_s + traffic.bin_s):
-            peaks[start_s // DAY_S] = max(inside, peaks[start_s // DAY_S])
-        values = list(peaks.values())
-        mean = sum(values) / len(values)
+            peaks[start_s // DAY_S] = max(inside, peaks.get(start_s // DAY_S, 0))
+        mean = fmean(peaks.values())
         # Few days say little about their variance, but that of independent requests is known: the mean.
-        deviation = math.sqrt(max(mean, sum((value - mean) ** 2 for value in values) / len(values)))
-        self.peak = max(values)
+        deviation = math.sqrt(max(mean, pvariance(peaks.values(), mean)))
+        self.peak = max(peaks.values())
         # The limit that it stays below on other days, too.
         self.safe_limit = max(self.peak, math.ceil(mean + DEVIATIONS * deviation))
 
@@ -175,8 +168,7 @@ class Suggestion:
         self.stopped_ratio = min(1.0, stopped / needless) if needless else None
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """All proposed limits: those for all clients first, then those of single clients."""
 
     traffic: Traffic
@@ -197,23 +189,19 @@ class Proposal:
 
 def suggest(traffic: Traffic) -> Proposal:
     """Propose limits from recorded requests, of a week or more if possible."""
-    suggestions: list[Suggestion] = []
-    wasteful_clients: set[str] = set()
-    for kind in (LimitKind.CLIENT, LimitKind.USER):
-        profiles = traffic.profiles(kind)
-        wasteful_clients.update(profile.subject.client_id for profile in profiles if profile.is_wasteful)
-        suggestions += _limits(kind, profiles, traffic)
-    totals = traffic.profiles(LimitKind.CLIENT_TOTAL)
-    if calm := [each for each in totals if each.subject.client_id not in wasteful_clients]:
-        ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
-        suggestions.append(Suggestion(LimitKind.CLIENT_TOTAL, None, ceiling, totals, traffic))
-    of_users = traffic.profiles(LimitKind.USER)
-    if len(of_users) > len({each.subject.username for each in of_users}):  # some have several clients
-        calm_names = {each.subject.username for each in of_users if not each.is_wasteful}
-        all_users = traffic.profiles(LimitKind.USER_TOTAL)
-        if calm := [each for each in all_users if each.subject.username in calm_names and not each.is_wasteful]:
+    of_clients, of_users, totals, of_all_clients = (traffic.profiles(kind) for kind in LimitKind)
+    wasteful_clients = {each.subject.client_id for each in (*of_clients, *of_users) if each.is_wasteful}
+    calm_names = {each.subject.username for each in of_users if not each.is_wasteful}
+    has_several = len(of_users) > len({each.subject.username for each in of_users})  # some users have several clients
+    calm_users = [each for each in of_all_clients if each.subject.username in calm_names and not each.is_wasteful]
+    suggestions = [*_limits(LimitKind.CLIENT, of_clients, traffic), *_limits(LimitKind.USER, of_users, traffic)]
+    for kind, profiles, calm in (
+        (LimitKind.CLIENT_TOTAL, totals, [each for each in totals if each.subject.client_id not in wasteful_clients]),
+        (LimitKind.USER_TOTAL, of_all_clients, calm_users if has_several else []),
+    ):
+        if calm:
             ceiling = rounded_up(GOOD_DEAL * max(each.safe_limit for each in calm))
-            suggestions.append(Suggestion(LimitKind.USER_TOTAL, None, ceiling, all_users, traffic))
+            suggestions.append(Suggestion(kind, None, ceiling, profiles, traffic))
     return Proposal(traffic, suggestions)
 
 
