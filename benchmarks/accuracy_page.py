@@ -26,7 +26,7 @@ from benchmarks.results import load
 from benchmarks.shapes import SHAPES
 from benchmarks.sharing import WAYS
 from benchmarks.traces import traces
-from oauth_ratelimit.traffic.rows import Recording
+from oauth_ratelimit.traffic.formats import Recording
 from testbed.comparison.chart import BusiestSegment, chart_data, draw
 from testbed.comparison.run import EXACT_LOG, FIXED_WINDOW, Contender, FleetPlan, Rate, Replay, in_batches
 

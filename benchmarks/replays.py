@@ -11,7 +11,7 @@ from itertools import islice
 from benchmarks.results import Result
 from benchmarks.traces import SHIPPED, Trace, traces
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.traffic.rows import Recording
+from oauth_ratelimit.traffic.formats import Recording
 from testbed.comparison.accuracy import ContenderCounts
 from testbed.comparison.algorithms import COMMON
 from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay, in_batches

@@ -4,8 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from oauth_ratelimit.traffic.formats import SECOND_US
-from oauth_ratelimit.traffic.rows import Recording
+from oauth_ratelimit.traffic.formats import SECOND_US, Recording
 from testbed.trace import SHIPPED as NASA
 
 LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz

@@ -32,7 +32,7 @@ from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations import format as text_format
-from oauth_ratelimit.operations.serialize import Record, json_safe
+from oauth_ratelimit.operations.format import Record, json_safe
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)

@@ -28,11 +28,9 @@ from oauth_ratelimit.operations.changes import (
     limits_of,
     unaffected_by_mode,
 )
-from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import duration, number, short
-from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.operations.format import Record, duration, number, short
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.traffic.preview import impact_of
 

@@ -10,11 +10,9 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import full_grant_type
 from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientSum, Source
 from oauth_ratelimit.counters.usage import UsageReader
-from oauth_ratelimit.operations.client_hints import similar_client_ids
-from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import policy_text
-from oauth_ratelimit.operations.serialize import Record, denial_data
+from oauth_ratelimit.operations.format import Record, denial_data, policy_text
 from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.traffic.report import find, letter_to, observations, period_text
 

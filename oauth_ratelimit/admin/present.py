@@ -22,8 +22,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import guesses_under
-from oauth_ratelimit.operations.format import counted, instance_text
-from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.operations.format import Record, counted, instance_text
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent

@@ -13,8 +13,7 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, short
-from oauth_ratelimit.operations.serialize import Record, json_safe
+from oauth_ratelimit.operations.format import Record, counted, json_safe, short
 
 
 class Span(NamedTuple):

@@ -11,8 +11,7 @@ from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.explain import denials_command, explain_command
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, trust
-from oauth_ratelimit.cli.replay import replay_command
-from oauth_ratelimit.cli.statistics import report, suggest_command, what_if
+from oauth_ratelimit.cli.statistics import replay_command, report, suggest_command, what_if
 from oauth_ratelimit.cli.status import rollout_command, show, status_command
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable

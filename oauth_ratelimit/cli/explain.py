@@ -26,10 +26,11 @@ from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.client_hints import unknown_client_hint
+from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
+    denial_data,
     duration,
     instance_text,
     limit_text,
@@ -38,7 +39,6 @@ from oauth_ratelimit.operations.format import (
     short,
     utc_time,
 )
-from oauth_ratelimit.operations.serialize import denial_data
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 

@@ -19,10 +19,8 @@ from typing import ClassVar
 import click
 
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.operations.client_hints import unknown_client_hint
-from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import number, short
-from oauth_ratelimit.operations.serialize import Record, json_safe
+from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
+from oauth_ratelimit.operations.format import Record, json_safe, number, short
 
 GAP = "  "
 NO_VALUE = "–"

@@ -19,13 +19,21 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.operations.serialize import Record
+from oauth_ratelimit.operations.format import Record, counted, duration, utc_time
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.statistics import PARTS
-from oauth_ratelimit.traffic.formats import SECOND_US, ColumnNames, Format, Row, Selection, UnusableFile
+from oauth_ratelimit.traffic.formats import (
+    SECOND_US,
+    ColumnNames,
+    Format,
+    OrderedRows,
+    Recording,
+    Row,
+    RowReader,
+    Selection,
+    UnusableFile,
+)
 from oauth_ratelimit.traffic.minutes import ADMITTED, minutes_of_rows
-from oauth_ratelimit.traffic.rows import OrderedRows, Recording, RowReader
 
 NO_USERS = (
     "No request has a user, so all count as grants without one: limits.client applies, limits.user does not. If the "

@@ -29,11 +29,10 @@ from oauth_ratelimit.operations.format import (
     mode_text,
     next_text,
     spared_text,
+    usage_data,
     utc_time,
 )
-from oauth_ratelimit.operations.rollout import Rollout, RolloutStep
-from oauth_ratelimit.operations.serialize import usage_data
-from oauth_ratelimit.operations.status import LEFT_OUT, Status, nearest_to_limit, restart_text
+from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, Status, nearest_to_limit, restart_text
 from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5

@@ -15,7 +15,7 @@ from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import canary_text, counted, origin_text
-from oauth_ratelimit.operations.status import LATE_AFTER_S, is_late
+from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.client import OVERRIDES
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
@@ -25,7 +25,6 @@ MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 MAX_NAMED = 5  # sections of the configuration, or instances, in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
-CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
 ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
 NOT_KNOWN = "so whether they obey is not known"
 NO_INSTANCE = f"No instance has reported in the last 10 minutes, {NOT_KNOWN}."

@@ -14,8 +14,7 @@ from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.rules import total_scope, user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, duration
-from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
+from oauth_ratelimit.operations.format import Record, canary_text, duration, origin_data, usage_data
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.denials import of_client
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from oauth_ratelimit.cli.recording import opened
-from oauth_ratelimit.traffic.rows import Recording
+from oauth_ratelimit.traffic.formats import Recording
 from tests.cli.conftest import Terminal, run_command
 
 LIMITED = ("--limit", "3/minute")  # needs no configuration

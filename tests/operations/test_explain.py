@@ -8,7 +8,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.operations.client_hints import similar_client_ids, unknown_client_hint
+from oauth_ratelimit.operations.context import similar_client_ids, unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation
 from testbed.clock import Clock
 from tests.operations.conftest import LIMITS, ContextOf, alone

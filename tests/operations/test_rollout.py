@@ -8,7 +8,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.rollout import Rollout
+from oauth_ratelimit.operations.status import Rollout
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 from tests.operations.conftest import ContextOf, alone
 

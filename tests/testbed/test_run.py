@@ -5,8 +5,7 @@ import random
 import pytest
 
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.traffic.formats import Row
-from oauth_ratelimit.traffic.rows import Recording
+from oauth_ratelimit.traffic.formats import Recording, Row
 from testbed.comparison.accuracy import ContenderCounts
 from testbed.comparison.algorithms import COMMON
 from testbed.comparison.run import EXACT_LOG, Contender, FleetPlan, Rate, Replay, in_batches

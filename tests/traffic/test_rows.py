@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.traffic.formats import ColumnNames, Format, Row, Selection, UnusableFile
-from oauth_ratelimit.traffic.rows import MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, RowReader
+from oauth_ratelimit.traffic.formats import (
+    MAX_LINE_LENGTH,
+    MAX_PROBLEMS,
+    ColumnNames,
+    Format,
+    OrderedRows,
+    Recording,
+    Row,
+    RowReader,
+    Selection,
+    UnusableFile,
+)
 
 SECOND = 1_000_000
 LOG_US = 807249607 * SECOND  # 01/Aug/1995:00:00:07 -0400
@@ -244,7 +254,7 @@ def test_rows_of_a_second_are_spread_over_it_however_many_are_held(held_count: i
 
 
 def test_rows_of_one_second_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oauth_ratelimit.traffic.rows.MAX_SPREAD", 5)
+    monkeypatch.setattr("oauth_ratelimit.traffic.formats.MAX_SPREAD", 5)
     _, found = ordered([Row(SECOND, "a") for _ in range(100)])
     assert (100, [1.1, 1.3, 1.5, 1.7, 1.9]) == (len(found), [row.at_us / SECOND for row in found[:5]])
     assert {2 * SECOND - 1} == {row.at_us for row in found[5:]}
