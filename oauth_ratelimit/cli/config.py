@@ -7,7 +7,7 @@ import click
 from flask import Flask
 
 from oauth_ratelimit.cli.context import CliContext, reason_text, script_of
-from oauth_ratelimit.cli.options import json_option
+from oauth_ratelimit.cli.options import examples, json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.loader import permission_warning
@@ -28,6 +28,7 @@ NOT_COMPARED = (
 
 
 @click.command("check-config")
+@examples("check-config ratelimit.yaml --running", "check-config --schema > ratelimit.schema.json")
 @click.argument("file", required=False, type=click.Path())
 @click.option("--schema", "is_schema", is_flag=True, help="Print the JSON Schema of the file, for editors.")
 @click.option("--running", "is_compared", is_flag=True, help="Also list what running instances need a restart for.")
@@ -41,11 +42,6 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
     endpoints that it does not have are warnings, and its OAUTH_RATELIMIT_MONGO_URI and OAUTH_RATELIMIT_MODE come before
     store.uri and mode. --running looks for instances in the database of --config, the application, else FILE.
     Exits with 1 if the file is not valid.
-
-    \b
-    Examples:
-      check-config ratelimit.yaml --running
-      check-config --schema > ratelimit.schema.json
     """
     if (file is None) != is_schema:
         raise click.UsageError("name either a FILE or --schema")

@@ -9,6 +9,7 @@ import click
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import (
     confirm,
+    examples,
     format_option,
     json_option,
     name_argument,
@@ -57,6 +58,7 @@ NOT_ERASED = (
 
 
 @click.command("init-db")
+@examples("init-db", "init-db --check")
 @click.option("--check", "is_check", is_flag=True, help="Change nothing; exit with 1 if something is pending or wrong.")
 @format_option()
 @pass_context
@@ -68,11 +70,6 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
 
     For a new release, and for instances that may not create indexes: run it with --mongo-uri and a user that may.
     Instances then need to read and write only. Any number of processes may run it at once, and again.
-
-    \b
-    Examples:
-      init-db
-      init-db --check
     """
     context.allows_invalid_config = True
     migrations = context.stores.migrations
@@ -95,6 +92,7 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
 
 
 @click.command()
+@examples('reset partner-app --reason "ticket 4711"', "reset partner-app alice --yes")
 @name_argument("client", is_required=True)
 @name_argument("user")
 @operator_option
@@ -110,11 +108,6 @@ def reset(
     Those of a CLIENT and all its users, or of one USER. An instance applies it in the next sync cycle in which the
     client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
     overrides --history. Asks first.
-
-    \b
-    Examples:
-      reset partner-app --reason "ticket 4711"
-      reset partner-app alice --yes
     """
     if user is None:  # else the configuration says how names are stored
         context.allows_invalid_config = True
@@ -132,6 +125,7 @@ def reset(
 
 
 @click.command("forget-tokens")
+@examples("forget-tokens partner-app", "forget-tokens --client partner-app --json")
 @name_argument("client", is_required=True)
 @json_option
 @pass_context
@@ -140,11 +134,6 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
 
     Limits with on_limit: reuse give out a token again. Use this after tokens of the client were revoked otherwise than
     by the client itself. It does not ask: the next requests over a limit get a new token, or are denied.
-
-    \b
-    Examples:
-      forget-tokens partner-app
-      forget-tokens --client partner-app --json
     """
     context.allows_invalid_config = True
     if reasons := context.stores.revocations.announce([storable_name(client)]):
@@ -159,6 +148,7 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
 
 
 @click.command()
+@examples("erase --user alice --dry-run", "erase partner-app alice --yes")
 @name_argument("client")
 @name_argument("user")
 @click.option("--dry-run", is_flag=True, help="Only count the records.")
@@ -177,11 +167,6 @@ def erase(
     Removes them again after sync.max_interval and two sync intervals, in which instances send what they have counted,
     up to three times, and says what came back. Instances may still send statistics of the present minute: run it again
     two minutes later. Log files, backups and what was passed on to others stay untouched. Asks first.
-
-    \b
-    Examples:
-      erase --user alice --dry-run
-      erase partner-app alice --yes
     """
     if not (user and user.strip()):
         raise click.UsageError("name a USER: erase --user USER at all clients, or erase CLIENT USER")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import explained, format_option, invalid, json_option, name_argument
+from oauth_ratelimit.cli.options import examples, explained, format_option, invalid, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     Column,
     Name,
@@ -88,6 +88,7 @@ DENIAL_COLUMNS = [
 
 
 @click.command("explain")
+@examples("explain partner-app alice", "explain --id 5f2b8c1d9e3a4b6c")
 @name_argument("client")
 @name_argument("user")
 @click.option("--id", "decision_id", metavar="ID", help="A past denial: the decision_id in its response.")
@@ -112,11 +113,6 @@ def explain_command(
 
     With --id a denial of the last weeks, by the decision_id in its response: client, policy, time, instance. Exits
     with 1 if there is none.
-
-    \b
-    Examples:
-      explain partner-app alice
-      explain --id 5f2b8c1d9e3a4b6c
     """
     if (client is None) == (decision_id is None):
         raise click.UsageError("name either a CLIENT or a denial with --id")
@@ -226,6 +222,7 @@ def _moment(value: str, latest: datetime) -> datetime:
 
 
 @click.command("denials")
+@examples("denials partner-app --from 14:00 --to 14:10", "denials --where guard --from 2026-12-01T00:00Z --format csv")
 @name_argument("client")
 @name_argument("user")
 @click.option("--from", "since", metavar="TIME", help="Begin, in UTC: 14:00.  [default: an hour before]")
@@ -250,11 +247,6 @@ def denials_command(
     one client and user within a minute: "requests" is their number. The guard records guesses by what the request
     claimed: the client, and the address with the name. JSON and CSV have all records and more of each, such as the
     grant type, the instance and the id for explain --id. Dry runs deny nothing, so they are not listed.
-
-    \b
-    Examples:
-      denials partner-app --from 14:00 --to 14:10
-      denials --where guard --from 2026-12-01T00:00Z --format csv
     """
     if user is None:  # else the configuration says how names are stored
         context.allows_invalid_config = True

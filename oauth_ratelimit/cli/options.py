@@ -4,6 +4,7 @@ import getpass
 import re
 import sys
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -113,6 +114,18 @@ operator_option = click.option(
     type=text,
     help="Who makes the change; by default the login name.",
 )
+
+
+def examples(*lines: str) -> Callable[[Function], Function]:
+    """Add examples to the help of a command, to which they come before its other decorators but the first."""
+
+    def add(command: Function) -> Function:
+        command.__doc__ = "\n".join(
+            [cleandoc(command.__doc__ or ""), "", "\b", "Examples:", *(f"  {each}" for each in lines)]
+        )
+        return command
+
+    return add
 
 
 def name_argument(

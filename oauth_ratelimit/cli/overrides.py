@@ -9,6 +9,7 @@ from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import (
     client_id,
     confirm,
+    examples,
     format_option,
     json_option,
     kind_option,
@@ -76,15 +77,10 @@ HISTORY_COLUMNS = [
 
 
 @click.group()
+@examples("limit list", 'limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"')
 @pass_context
 def limit(context: CliContext) -> None:
-    """Change limits at run time.
-
-    \b
-    Examples:
-      limit list
-      limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
-    """
+    """Change limits at run time."""
     context.allows_invalid_config = True
 
 
@@ -92,6 +88,10 @@ client_or_everybody = name_argument("client", client_id, everybody="The defaults
 
 
 @limit.command("set")
+@examples(
+    'limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"',
+    'limit set --everybody --limit 9000/minute --kind client --reason "sale"',
+)
 @client_or_everybody
 @click.option("--limit", "limits", required=True, multiple=True, metavar="LIMIT", help="New limit; several make tiers.")
 @kind_option("The limits to replace. The other kinds stay as they are.", required=True)
@@ -109,11 +109,6 @@ def set_limit(
     LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; "none" lifts
     the limit. They apply at the token endpoint, and where a grant type under grants does not name that kind. Shows what
     they do if clients go on as in the last minutes, and asks.
-
-    \b
-    Examples:
-      limit set partner-app --limit 100/minute --kind user --reason "ticket 4711"
-      limit set --everybody --limit 9000/minute --kind client --reason "sale"
     """
     template = override_of(context, Target(OverrideKind.LIMIT, client, LimitKind(kind)), options)
     policies = context.policies
@@ -127,6 +122,10 @@ def set_limit(
 
 
 @limit.command("unset")
+@examples(
+    'limit unset partner-app --kind user --reason "migration is over"',
+    'limit unset --everybody --reason "sale is over"',
+)
 @client_or_everybody
 @kind_option("Only this kind.  [default: all]")
 @operator_and_reason
@@ -135,11 +134,6 @@ def unset_limit(context: CliContext, /, client: str | None, kind: str | None, **
     """Remove overridden limits of a CLIENT.
 
     The configuration applies again. Exits with 1 if there is no such override.
-
-    \b
-    Examples:
-      limit unset partner-app --kind user --reason "migration is over"
-      limit unset --everybody --reason "sale is over"
     """
     kinds = [
         each for each in LimitKind if kind in (None, each) and (client is None or each is not LimitKind.USER_TOTAL)
@@ -149,50 +143,42 @@ def unset_limit(context: CliContext, /, client: str | None, kind: str | None, **
 
 
 @limit.command("list")
+@examples("limit list", "limit list --format csv")
 @format_option()
 @pass_context
 def list_limits(context: CliContext, form: str) -> None:
-    """List overridden limits.
-
-    \b
-    Examples:
-      limit list
-      limit list --format csv
-    """
+    """List overridden limits."""
     print_overrides(form, of_kind(context, OverrideKind.LIMIT), empty="No override changes a limit.")
 
 
 @click.group()
+@examples("trust list", 'trust add partner-app --for 1d --reason "denied by mistake"')
 @pass_context
 def trust(context: CliContext) -> None:
     """Trust clients at run time.
 
     A trusted client is never denied and never counted.
-
-    \b
-    Examples:
-      trust list
-      trust add partner-app --for 1d --reason "denied by mistake"
     """
     context.allows_invalid_config = True
 
 
 @trust.command("add")
+@examples(
+    'trust add partner-app --for 1d --reason "denied by mistake"',
+    'trust add --client nightly --for 31d --reason "year-end run" --json',
+)
 @name_argument("client", client_id, is_required=True)
 @override_options
 @pass_context
 def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
-    """Trust a CLIENT. Patterns such as 'mobile-*' are for the configuration file.
-
-    \b
-    Examples:
-      trust add partner-app --for 1d --reason "denied by mistake"
-      trust add --client nightly --for 31d --reason "year-end run" --json
-    """
+    """Trust a CLIENT. Patterns such as 'mobile-*' are for the configuration file."""
     apply(context, override_of(context, Target(OverrideKind.TRUSTED, client), options), as_json=as_json)
 
 
 @trust.command("remove")
+@examples(
+    'trust remove partner-app --reason "mended"', 'trust remove --client nightly --reason "year-end run is over" --json'
+)
 @name_argument("client", client_id, is_required=True)
 @operator_and_reason
 @pass_context
@@ -200,11 +186,6 @@ def remove_trust(context: CliContext, /, client: str, **options: Any) -> None:
     """Stop trusting a CLIENT that was trusted at run time.
 
     Exits with 1 if there is no such override. A client that the configuration trusts stays trusted, with a warning.
-
-    \b
-    Examples:
-      trust remove partner-app --reason "mended"
-      trust remove --client nightly --reason "year-end run is over" --json
     """
     patterns = [pattern for pattern in context.settings.policies.trusted if matches_any([pattern], client)]
     if patterns:
@@ -213,31 +194,21 @@ def remove_trust(context: CliContext, /, client: str, **options: Any) -> None:
 
 
 @trust.command("list")
+@examples("trust list", "trust list --json")
 @format_option()
 @pass_context
 def list_trust(context: CliContext, form: str) -> None:
-    """List the clients that are trusted by an override.
-
-    \b
-    Examples:
-      trust list
-      trust list --json
-    """
+    """List the clients that are trusted by an override."""
     print_overrides(form, of_kind(context, OverrideKind.TRUSTED), empty="No override trusts a client.")
 
 
 @click.group(invoke_without_command=True)
+@examples("mode", "mode --json")
 @json_option
 @pass_context
 @click.pass_context
 def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
-    """Show or change the mode at run time.
-
-    \b
-    Examples:
-      mode
-      mode --json
-    """
+    """Show or change the mode at run time."""
     context.allows_invalid_config = True
     if ctx.invoked_subcommand is not None:
         return
@@ -254,6 +225,9 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
 
 
 @mode.command("set")
+@examples(
+    'mode set enforce --canary 5 --reason "canary"', 'mode set dry-run partner-app --for 7d --reason "ticket 4711"'
+)
 @click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
 @name_argument("client", client_id)
 @click.option(
@@ -278,11 +252,6 @@ def set_mode(
 
     enforce shows whom it would have denied in the last hour, and asks. For everybody it needs --canary while a canary
     is active, or if there was no dry run. off and dry-run deny nobody, so they do not ask.
-
-    \b
-    Examples:
-      mode set enforce --canary 5 --reason "canary"
-      mode set dry-run partner-app --for 7d --reason "ticket 4711"
     """
     if canary_percent is not None and (mode != Mode.ENFORCE or client is not None):
         raise click.UsageError("--canary is for enforce, without a CLIENT")
@@ -303,6 +272,7 @@ def set_mode(
 
 
 @mode.command("unset")
+@examples('mode unset --reason "incident 17 is over"', 'mode unset partner-app --reason "ticket 4711"')
 @name_argument("client", client_id)
 @operator_and_reason
 @pass_context
@@ -310,16 +280,12 @@ def unset_mode(context: CliContext, /, client: str | None, **options: Any) -> No
     """Remove an overridden mode.
 
     That of everybody, or of a CLIENT: the configuration applies again. Exits with 1 if there is no such override.
-
-    \b
-    Examples:
-      mode unset --reason "incident 17 is over"
-      mode unset partner-app --reason "ticket 4711"
     """
     remove(context, [Target(OverrideKind.MODE, client)], **options)
 
 
 @click.command("overrides")
+@examples("overrides partner-app", "overrides --history --format csv")
 @name_argument("client")
 @click.option("--history", "is_history", is_flag=True, help="All changes, oldest first.")
 @format_option()
@@ -329,11 +295,6 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, fo
 
     Active overrides of one CLIENT or of all; with --history all changes, including resets of counters: the last
     thousand of each target.
-
-    \b
-    Examples:
-      overrides partner-app
-      overrides --history --format csv
     """
     context.allows_invalid_config = True
     if is_history:

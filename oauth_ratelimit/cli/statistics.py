@@ -11,6 +11,7 @@ import yaml
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import (
     count_option,
+    examples,
     format_option,
     json_option,
     kind_option,
@@ -85,6 +86,7 @@ REPORT_COLUMNS = [
 
 
 @click.command()
+@examples("report --last week", "report partner-app --file access.log --format text > letter.txt")
 @format_option("text")
 @name_argument("client")
 @last_option()
@@ -99,11 +101,6 @@ def report(context: CliContext, /, **options: Any) -> None:
     rank by needless requests, a verdict, and a letter to the owner. "Reuse spares" is the number of requests over a
     limit that got the token that the client had, or would have with on_limit: reuse. From the statistics in MongoDB or
     a --file. Numbers of users are estimates. The text is the letters; CSV is safe to open in a spreadsheet.
-
-    \b
-    Examples:
-      report --last week
-      report partner-app --file access.log --format text > letter.txt
     """
     form = options["form"]
     with source_of(context, options) as source:
@@ -135,6 +132,7 @@ def report(context: CliContext, /, **options: Any) -> None:
 
 
 @click.command("suggest")
+@examples("suggest --last 14d", "suggest tokens.csv --column client=app --token-lifetime 12h")
 @name_argument("file")
 @last_option("14d")
 @click.option(
@@ -159,11 +157,6 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     own: the limit, the requests that it would have denied, those of well-behaved clients among them, and the share of
     the needless requests that it would have stopped. Needless is a request that came while an earlier token of the
     same client or user was valid. Prints YAML to paste, and changes nothing.
-
-    \b
-    Examples:
-      suggest --last 14d
-      suggest tokens.csv --column client=app --token-lifetime 12h
     """
     with source_of(context, options, parts=("by", "users", "registers", "lifetimes")) as source:
         traffic = Traffic(
@@ -200,6 +193,9 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
 
 
 @click.command("what-if")
+@examples(
+    "what-if --limit 2000/minute --last week", "what-if partner-app --limit 600/hour --kind user --file access.log"
+)
 @name_argument("client")
 @click.option(
     "--limit",
@@ -225,11 +221,6 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     From the statistics in MongoDB or a --file, including denied requests, without trusted clients. An approximation,
     because they have the second of a client's requests, and the minute of a user's; replay decides a file by the
     request. "Reuse spares" is how many of the denials on_limit: reuse would have spared, if they are like those so far.
-
-    \b
-    Examples:
-      what-if --limit 2000/minute --last week
-      what-if partner-app --limit 600/hour --kind user --file access.log
     """
     (amount, window_s), kind, form = options["limit"], LimitKind(options["kind"]), options["form"]
     policy = Policy(kind, amount, Window.of(window_s))
@@ -298,6 +289,7 @@ USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Numbe
 
 
 @click.command("replay")
+@examples("replay access.log.gz --path /oauth/token", "replay tokens.csv --column client=app --limit 100/minute")
 @name_argument("file", is_required=True)
 @click.option(
     "--limit",
@@ -317,11 +309,6 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
     the standard input. The limiter itself decides them, under the configuration of the application or of --config
     and without overrides: how many are denied, whose, by which limit, in which minute. Requests count as over a limit
     whether it is enforced or a dry run.
-
-    \b
-    Examples:
-      replay access.log.gz --path /oauth/token
-      replay tokens.csv --column client=app --limit 100/minute
     """
     settings, origin = _settings(context, options)
     with opened(recording_of(options)) as facts, closing(Replayed(settings)) as replayed:

@@ -3,7 +3,7 @@
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context, program
-from oauth_ratelimit.cli.options import count_option, format_option, json_option, name_argument
+from oauth_ratelimit.cli.options import count_option, examples, format_option, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     STATISTICS_LAG,
     Column,
@@ -73,6 +73,7 @@ USAGE_COLUMNS = [
 
 
 @click.command("status")
+@examples("status", "status --json")
 @format_option()
 @pass_context
 def status_command(context: CliContext, form: str) -> None:
@@ -83,11 +84,6 @@ def status_command(context: CliContext, form: str) -> None:
     last one, "lag" the longest time between two sync cycles since the one before. A stopped instance leaves the
     list at once, a killed one is "late" after half a minute and leaves after ten. One that runs with
     OAUTH_RATELIMIT_MODE=off does not use MongoDB and is not listed. JSON has more of each instance.
-
-    \b
-    Examples:
-      status
-      status --json
     """
     context.allows_invalid_config = True
     status = Status(context)
@@ -135,6 +131,7 @@ def status_command(context: CliContext, form: str) -> None:
 
 
 @click.command()
+@examples("show", "show partner-app alice --json")
 @name_argument("client")
 @name_argument("user")
 @count_option
@@ -146,11 +143,6 @@ def show(context: CliContext, client: str | None, user: str | None, count: int, 
     Of all clients and users, of a CLIENT and its users, or of one USER. Across all instances; hits that are not
     synchronised yet are missing: up to 10 s (sync.max_interval) of those far from their limits. Without a CLIENT only
     those with recent requests.
-
-    \b
-    Examples:
-      show
-      show partner-app alice --json
     """
     documents, now_s = context.stores.documents, context.now_s
     found = documents.every(now_s) if client is None else documents.of_client(storable_name(client))
@@ -165,6 +157,7 @@ def show(context: CliContext, client: str | None, user: str | None, count: int, 
 
 
 @click.command("rollout")
+@examples("rollout", "rollout --json")
 @json_option
 @pass_context
 def rollout_command(context: CliContext, as_json: bool) -> None:
@@ -173,11 +166,6 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     The steps are dry run, canary, enforce. Shows what the last day says about going on: the requests over a limit and
     their clients, whether counters are shared, and whether the instances are healthy; then one command for the next
     step, which shows whom it hits before it asks, and one for going back. Changes nothing.
-
-    \b
-    Examples:
-      rollout
-      rollout --json
     """
     rollout = Rollout(context)
     data = rollout.data()
