@@ -235,28 +235,28 @@ class RecordingFacts:
     @property
     def notes(self) -> list[str]:
         """Sentences about what is left out, and about what the file does not hold."""
-        source, parser, late_count = self.source, self.source.parser, self.rows.late_count
+        source, late_count = self.source, self.rows.late_count
         found = (
             (source.bad_count, f"{counted(source.bad_count, 'line')} not understood and not counted"),
             (late_count, f"{counted(late_count, 'row')} too late to be sorted"),
             (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
             (not source.row_count, f"{self.recording.path}: no requests"),
-            (parser.address_count, ADDRESSES.format(requests=counted(parser.address_count, "request"))),
-            (parser.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(parser.paths))),
+            (source.address_count, ADDRESSES.format(requests=counted(source.address_count, "request"))),
+            (source.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.paths))),
             (source.row_count and not source.user_count, NO_USERS),
         )
         return [text for is_so, text in found if is_so]
 
     def data(self) -> Record:
-        source, parser, rows = self.source, self.source.parser, self.rows
+        source, rows = self.source, self.rows
         return {
             "file": self.recording.path,
-            "format": parser.form and parser.form.value,
+            "format": source.form and source.form.value,
             "requests": source.row_count,
             "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
             "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
             "is_spread": bool(rows.is_spread),
-            "paths": dict(parser.paths.most_common(MAX_NAMED)) if source.row_count else {},
+            "paths": dict(source.paths.most_common(MAX_NAMED)) if source.row_count else {},
             "left_out_lines": source.left_out.total(),
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
@@ -266,7 +266,7 @@ class RecordingFacts:
         }
 
     def table(self) -> list[tuple[str, Value]]:
-        data, paths, first_us, last_us = self.data(), self.source.parser.paths, self.rows.first_us, self.rows.last_us
+        data, paths, first_us, last_us = self.data(), self.source.paths, self.rows.first_us, self.rows.last_us
         facts: list[tuple[str, Value]] = [
             ("file", f"{self.recording.path}, {data['format']}"),
             ("requests", data["requests"]),

@@ -41,6 +41,13 @@ COUNTED_STATUSES = ("200", "429")  # requests with another answer failed before 
 OTHER_METHODS = ("OPTIONS", "HEAD")
 MAX_PATHS = 100  # that are counted by name
 
+STANDARD_INPUT = "-"
+MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
+MAX_PROBLEMS = 5  # that are reported; others are only counted
+GZIP_MAGIC = b"\x1f\x8b"
+HELD_COUNT = 1000  # rows; one that is late by more is not sorted
+MAX_SPREAD = 100_000  # rows of a second, about 20 MB
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -95,15 +102,57 @@ class UnusableFile(Exception):
     """A file that is no text, or has no column for the time or the client. The text says what was found."""
 
 
-class Parser:
-    """Parser of the lines of one file: of each its values by name, then the row that they make."""
+class Recording(NamedTuple):
+    """A file of recorded traffic."""
 
-    def __init__(self, form: Format | None, selection: Selection) -> None:
-        self.form = form  # None until the first line is read, unless it was given
+    path: str  # ``-`` is the standard input, which can be read only once
+    form: Format | None = None  # None detects it
+    selection: Selection = Selection()
+
+    @property
+    def byte_count(self) -> int | None:
+        path = Path(self.path)
+        return path.stat().st_size if self.path != STANDARD_INPUT and path.is_file() else None
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple["RowReader", "OrderedRows"]]:
+        """Yield the source and its sorted rows. Their attributes are filled while the rows are read."""
+        with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
+            source = RowReader(stream, self)
+            yield source, OrderedRows(source.rows())
+
+
+@contextmanager
+def _standard_input() -> Iterator[BufferedReader]:
+    raw: Any = sys.stdin.buffer  # of any class that can be read
+    stream = BufferedReader(raw)
+    yield stream
+    stream.detach()
+
+
+class Problem(NamedTuple):
+    """A malformed line, counted from 1, and the reason for people."""
+
+    line_number: int
+    reason: str
+
+
+class RowReader:
+    """Rows of a file, gzipped or not, which is read once from its start."""
+
+    def __init__(self, stream: BufferedReader, recording: Recording) -> None:
+        self.stream = stream
+        self.form = recording.form  # None until the first line is read, unless it was given
+        self.row_count = self.user_count = 0
         self.address_count = 0  # rows without a client, whose address is taken for it
-        self._paths: Counter[str] = Counter()  # of rows, up to a number of paths
-        self._other_paths: Counter[str] = Counter()  # of requests that are left out for it
-        self._selection = selection
+        self.paths: Counter[str] = (
+            Counter()
+        )  # of rows, up to a number of paths; of requests left out until there is one
+        self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
+        self.bad_count = 0  # malformed lines
+        self.problems: list[Problem] = []  # the first malformed lines
+        self.is_cut_short = False  # True if the file could not be decompressed to its end
+        self._selection = recording.selection
         self._columns: list[str] = []  # of CSV, after its first line
         self._readers: dict[Format, Callable[[str], Mapping[str, object] | None]] = {
             Format.CSV: self._csv_values,
@@ -111,12 +160,49 @@ class Parser:
             Format.ACCESS_LOG: _log_values,
         }
 
-    @property
-    def paths(self) -> Counter[str]:
-        """The paths of requests; of those that are left out if there are no others."""
-        return self._paths or self._other_paths
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in the order of the file.
 
-    def parse(self, line: str) -> Row | str:
+        Raises ``UnusableFile`` if it is no text, or has no column for the time or the client.
+        """
+        for number, line in enumerate(self._lines(), start=1):
+            if not line.strip():
+                self.left_out["blank"] += 1
+                continue
+            try:
+                if len(line) >= MAX_LINE_LENGTH:
+                    raise ValueError(f"longer than {MAX_LINE_LENGTH} bytes")
+                # A byte that is not UTF-8, as in Latin-1, is written as ``\\xe4``, so that names stay apart.
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8", "backslashreplace")
+                if number == 1 and "\0" in text:
+                    raise UnusableFile("no text; expected UTF-8, packed with gzip or not")
+                row = self._parse(text)
+            except ValueError as exc:
+                self.bad_count += 1
+                if len(self.problems) < MAX_PROBLEMS:
+                    self.problems.append(Problem(number, str(exc)))
+                continue
+            if isinstance(row, str):
+                self.left_out[row] += 1
+            else:
+                self.row_count += 1
+                self.user_count += row.user is not None
+                yield row
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines, of one that is too long its beginning."""
+        is_packed = self.stream.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        stream = gzip.GzipFile(fileobj=self.stream) if is_packed else self.stream
+        try:
+            while line := stream.readline(MAX_LINE_LENGTH):
+                rest = line
+                while len(rest) == MAX_LINE_LENGTH and not rest.endswith(b"\n"):
+                    rest = stream.readline(MAX_LINE_LENGTH)
+                yield line.rstrip(b"\r\n")
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            self.is_cut_short = True
+
+    def _parse(self, line: str) -> Row | str:
         """Return the row of a line, or the reason to leave the line out, such as that it is a header.
 
         Raises ``ValueError`` with the reason for a malformed line, ``UnusableFile`` for another file than expected.
@@ -124,21 +210,21 @@ class Parser:
         if self.form is None:
             is_log = ACCESS_LOG.match(line) is not None
             self.form = Format.JSON_LINES if line.startswith("{") else Format.ACCESS_LOG if is_log else Format.CSV
-        found, selection = self._readers[self.form](line), self._selection
+        found, (names, wanted, pattern) = self._readers[self.form](line), self._selection
         if found is None:
             return "header"
         method, path = _requested(found)
-        if path is None and selection.path is not None:
+        if path is None and wanted is not None:
             raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
-        if path is not None and not self._is_selected(path):
-            _count(self._other_paths, path)
+        if path is not None and not (matches_any([wanted], path) if wanted else TOKEN_PATH.fullmatch(path)):
+            if not self.row_count:
+                self._count(path)
             return "at another path"
         if method in OTHER_METHODS:
             return f"of method {method}"
         status = str(found.get("status"))
         if re.fullmatch("[1-9][0-9]{2}", status) and status not in COUNTED_STATUSES:
             return f"answered with {status}"
-        names, pattern = selection.names, selection.client_pattern
         time, client = _member(found, names.time), _member(found, names.client)
         user, grant = _optional_name(_member(found, names.user)), _optional_name(_member(found, names.grant))
         if pattern is not None:
@@ -153,15 +239,20 @@ class Parser:
             raise ValueError(names.missing(list(found)) or "the time or the client is null")
         row = Row(parse_time_us(time), _name(client), user, grant)
         if path is not None:
-            _count(self._paths, path)
+            if not self.row_count:
+                self.paths.clear()
+            self._count(path)
         return row
 
-    def _is_selected(self, path: str) -> bool:
-        wanted = self._selection.path
-        return TOKEN_PATH.fullmatch(path) is not None if wanted is None else matches_any([wanted], path)
+    def _count(self, path: str) -> None:
+        if path in self.paths or len(self.paths) < MAX_PATHS:
+            self.paths[path] += 1
 
     def _csv_values(self, line: str) -> dict[str, object] | None:
-        fields = _fields(line)
+        try:
+            fields = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
+        except csv.Error as exc:
+            raise ValueError(f"not CSV: {exc}") from None
         if self._columns:
             return dict(zip(self._columns, fields, strict=False))
         if len(fields) < 2:
@@ -170,24 +261,9 @@ class Parser:
             self._columns = list(CSV_COLUMNS)
             return self._csv_values(line)
         self._columns = [name.strip() for name in fields]
-        problem = self._selection.names.missing(self._columns)
-        if problem is not None:
+        if problem := self._selection.names.missing(self._columns):
             raise UnusableFile(problem)
         return None
-
-
-def _count(paths: Counter[str], path: str) -> None:
-    if path in paths or len(paths) < MAX_PATHS:
-        paths[path] += 1
-
-
-def _fields(line: str) -> list[str]:
-    if '"' not in line:
-        return line.split(",")
-    try:
-        return next(csv.reader([line], strict=True))
-    except csv.Error as exc:
-        raise ValueError(f"not CSV: {exc}") from None
 
 
 def _is_time(value: str) -> bool:
@@ -271,105 +347,8 @@ def _moment_us(text: str) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-STANDARD_INPUT = "-"
-MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
-MAX_PROBLEMS = 5  # that are reported; others are only counted
-GZIP_MAGIC = b"\x1f\x8b"
-HELD_COUNT = 1000  # rows; one that is late by more is not sorted
-MAX_SPREAD = 100_000  # rows of a second, about 20 MB
-
 Numbered = tuple[int, int, Row]
 """A row with its time and its place in the file, by which it is sorted."""
-
-
-class Recording(NamedTuple):
-    """A file of recorded traffic."""
-
-    path: str  # ``-`` is the standard input, which can be read only once
-    form: Format | None = None  # None detects it
-    selection: Selection = Selection()
-
-    @property
-    def byte_count(self) -> int | None:
-        path = Path(self.path)
-        return path.stat().st_size if self.path != STANDARD_INPUT and path.is_file() else None
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple["RowReader", "OrderedRows"]]:
-        """Yield the source and its sorted rows. Their attributes are filled while the rows are read."""
-        with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
-            source = RowReader(stream, self)
-            yield source, OrderedRows(source.rows())
-
-
-@contextmanager
-def _standard_input() -> Iterator[BufferedReader]:
-    raw: Any = sys.stdin.buffer  # of any class that can be read
-    stream = BufferedReader(raw)
-    yield stream
-    stream.detach()
-
-
-class Problem(NamedTuple):
-    """A malformed line, counted from 1, and the reason for people."""
-
-    line_number: int
-    reason: str
-
-
-class RowReader:
-    """Rows of a file, gzipped or not, which is read once from its start."""
-
-    def __init__(self, stream: BufferedReader, recording: Recording) -> None:
-        self.stream = stream
-        self.parser = Parser(recording.form, recording.selection)
-        self.row_count = self.user_count = 0
-        self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
-        self.bad_count = 0  # malformed lines
-        self.problems: list[Problem] = []  # the first malformed lines
-        self.is_cut_short = False  # True if the file could not be decompressed to its end
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows in the order of the file.
-
-        Raises ``UnusableFile`` if it is no text, or has no column for the time or the client.
-        """
-        for number, line in enumerate(self._lines(), start=1):
-            if not line.strip():
-                self.left_out["blank"] += 1
-                continue
-            try:
-                if len(line) >= MAX_LINE_LENGTH:
-                    raise ValueError(f"longer than {MAX_LINE_LENGTH} bytes")
-                # A byte that is not UTF-8, as in Latin-1, is written as ``\\xe4``, so that names stay apart.
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8", "backslashreplace")
-                if number == 1 and "\0" in text:
-                    raise UnusableFile("no text; expected UTF-8, packed with gzip or not")
-                row = self.parser.parse(text)
-            except ValueError as exc:
-                self.bad_count += 1
-                if len(self.problems) < MAX_PROBLEMS:
-                    self.problems.append(Problem(number, str(exc)))
-                continue
-            if isinstance(row, str):
-                self.left_out[row] += 1
-            else:
-                self.row_count += 1
-                self.user_count += row.user is not None
-                yield row
-
-    def _lines(self) -> Iterator[bytes]:
-        """Yield the lines, of one that is too long its beginning."""
-        is_packed = self.stream.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-        stream = gzip.GzipFile(fileobj=self.stream) if is_packed else self.stream
-        try:
-            while line := stream.readline(MAX_LINE_LENGTH):
-                rest = line
-                while len(rest) == MAX_LINE_LENGTH and not rest.endswith(b"\n"):
-                    rest = stream.readline(MAX_LINE_LENGTH)
-                yield line.rstrip(b"\r\n")
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            self.is_cut_short = True
 
 
 class OrderedRows:

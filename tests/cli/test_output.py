@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.cli import command, database, explain, overrides, replay, statistics, status
+from oauth_ratelimit.cli import command, database, explain, overrides, statistics, status
 from oauth_ratelimit.cli.context import CliContext
 from oauth_ratelimit.cli.output import Column, print_table
 from tests.cli.conftest import WHY, Terminal
@@ -21,7 +21,7 @@ UNKNOWN = "No counters, statistics or configuration for"
 
 TABLES = {
     f"{module.__name__.split('.')[-1]} {name}": columns
-    for module in (database, explain, overrides, replay, statistics, status)
+    for module in (database, explain, overrides, statistics, status)
     for name, columns in vars(module).items()
     if name.endswith("COLUMNS")
 }

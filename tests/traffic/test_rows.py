@@ -94,7 +94,7 @@ def test_file_of_each_form_is_detected_and_read(
     form: Format, content: str | bytes, selection: dict[str, Any], expected: list[Row]
 ) -> None:
     source, rows = read(content, **selection)
-    assert (form, expected) == (source.parser.form, rows)
+    assert (form, expected) == (source.form, rows)
     assert (len(rows), 0, False) == (source.row_count, source.bad_count, source.is_cut_short)
 
 
@@ -180,7 +180,7 @@ def test_only_tokens_and_denials_of_the_token_endpoint_count(
 def test_number_of_paths_that_are_named_is_bounded() -> None:
     source, _ = read("\n".join(LOG_LINE.format(f"POST /{number}", 200) for number in range(1000)))
 
-    assert (1000, 100) == (source.left_out.total(), len(source.parser.paths))
+    assert (1000, 100) == (source.left_out.total(), len(source.paths))
 
 
 def test_malformed_lines_are_counted_and_the_first_reported() -> None:
@@ -217,7 +217,7 @@ def test_any_file_is_read_or_refused(data: bytes) -> None:
     with suppress(UnusableFile):
         source, rows = read(data)
         assert len(rows) == source.row_count
-        assert data.strip() or source.parser.form is None
+        assert data.strip() or source.form is None
 
 
 def ordered(rows: Sequence[Row], *, held_count: int = 4) -> tuple[OrderedRows, list[Row]]:
