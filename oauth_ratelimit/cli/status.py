@@ -45,7 +45,7 @@ REJECTED = (
     "\nRejected by {instance} since {since}: its configuration file. If it started with that file, its limits are off; "
     "else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
 )
-RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({reason}), which use the former one and try again."
+RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({what}), which use the former one and try again."
 REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."
 DIFFERENT_FILES = "\nThe configuration files differ: {files}."
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
@@ -111,18 +111,17 @@ def status_command(context: CliContext, form: str) -> None:
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:
         click.secho(f"\nAttention: {LEFT_OUT}.", fg="red")
-    for beat in status.rejecting[:MAX_REJECTING]:
+    rejecting = [beat for beat in status.heartbeats if beat.config_rejected_at_s is not None]
+    for beat in rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
         click.secho(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since), fg="red")
-    for reason, count in status.reconnecting.items():
-        click.secho(RECONNECTING.format(instances=counted(count, "instance"), reason=visible(reason)), fg="yellow")
-    for what, count in status.refused.items():
-        click.secho(REFUSED.format(instances=counted(count, "instance"), what=visible(what)), fg="red")
+    for name, text, colour in (("connection_problem", RECONNECTING, "yellow"), ("refused", REFUSED, "red")):
+        for what, count in status.counted_by(name):
+            click.secho(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)
     restart = None if context.invalid else restart_text(context.settings, status.heartbeats)
     if restart:
         click.secho(f"\nThe file asks for changes: {visible(restart)}.", fg="yellow")
-    if len(status.files) > 1:
-        found = status.files.items()
+    if len(found := status.counted_by("config_digest")) > 1:
         files = [f"{visible(digest) or 'unreadable'} on {counted(count, 'instance')}" for digest, count in found]
         click.secho(DIFFERENT_FILES.format(files=", ".join(files)), fg="yellow")
     others = sum(beat.mode != mode for beat in status.heartbeats)

@@ -3,7 +3,7 @@
 import enum
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -11,7 +11,7 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.diff import changes_between, fixed_values
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
-from oauth_ratelimit.core.policy import OnLimit, PolicySet
+from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
@@ -81,26 +81,10 @@ class Status:
         self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s) if self.facts else []
         self.is_complete = not context.is_shared or context.stores.heartbeats.is_complete
 
-    @property
-    def rejecting(self) -> list[Heartbeat]:
-        """Instances whose configuration file is not valid."""
-        return [beat for beat in self.heartbeats if beat.config_rejected_at_s is not None]
-
-    @property
-    def reconnecting(self) -> Counter[str]:
-        """Number of instances that do not use the new ``store.uri`` yet, by the reason."""
-        return Counter(beat.connection_problem for beat in self.heartbeats if beat.connection_problem is not None)
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Number of instances to which MongoDB refuses something, by what it is."""
-        return Counter(beat.refused for beat in self.heartbeats if beat.refused is not None)
-
-    @property
-    def files(self) -> Counter[str]:
-        """Number of instances by the digest of their configuration file, the most common one first."""
-        digests = Counter(beat.config_digest for beat in self.heartbeats if beat.config_digest is not None)
-        return Counter(dict(digests.most_common()))
+    def counted_by(self, name: str) -> list[tuple[str, int]]:
+        """Return the values of a field of heartbeats, such as a problem, with the number of instances, most first."""
+        values = (getattr(beat, name) for beat in self.heartbeats)
+        return Counter(value for value in values if value is not None).most_common()
 
     @property
     def hosts_text(self) -> str:
@@ -111,10 +95,6 @@ class Status:
         noun = "instance" if sizes == [1] else "instances"
         hosts = [f"{counted(len(sizes), 'host')} with {largest} {noun}"] if sizes else []
         return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count or not sizes else [])])
-
-    @property
-    def late_count(self) -> int:
-        return sum(is_late(beat, self.facts.clock_s) for beat in self.heartbeats) if self.facts else 0
 
     def data(self) -> Record:
         canary, facts = self.policies.canary, self.facts
@@ -153,86 +133,84 @@ class RolloutStep(enum.StrEnum):
     ENFORCE = "enforce"
 
 
+DENYING = (RolloutStep.CANARY, RolloutStep.ENFORCE)
+IN_FILE = "# in the configuration file:"
+
+
 class Rollout:
     """State of a rollout: its step, the last day, the instances, and the problems that are reasons to wait."""
 
     def __init__(self, context: OperatorContext) -> None:
-        self._policies = policies = context.policies
-        self.step = step_of(policies)
-        self.canary_percent = None if policies.canary is None or policies.canary.instances else policies.canary.percent
+        self.policies, self.status = context.policies, Status(context)
+        self.step, self.file_step = step_of(self.policies), step_of(self.status.file_policies)
         self.is_shared = context.is_shared
-        self.status = Status(context)
         self.total = Tally()  # requests of the last day
         self.over: Counter[str] = Counter()  # those over a limit by client, denied or not
-        self.first_s: int | None = None  # first recorded minute
-        self.problems: list[str] = []
-        if self.is_shared:
-            for minute in context.minutes(context.now_s - DAY_S, parts=("by",)):
-                tally = minute.tally()
-                self.first_s = self.first_s or minute.minute_s
-                self.total += tally
-                if tally.over and minute.client_id != OTHER_CLIENTS:
-                    self.over[minute.client_id] += tally.over
-            self._judge_instances()
-            self._judge_day(context.now_s)
-        else:
-            self.problems.append(NOT_SHARED)
+        first_s: int | None = None  # first recorded minute
+        for minute in context.minutes(context.now_s - DAY_S, parts=("by",)) if self.is_shared else ():
+            tally = minute.tally()
+            first_s = first_s or minute.minute_s
+            self.total += tally
+            if tally.over and minute.client_id != OTHER_CLIENTS:
+                self.over[minute.client_id] += tally.over
+        day = self._problems_of_day(None if first_s is None else context.now_s - first_s)
+        self.problems = [*self._problems_of_instances(), *day] if self.is_shared else [NOT_SHARED]
+        self.next_commands, self.back_commands = self._commands()
 
     @property
-    def next_commands(self) -> list[str]:
-        """Commands for the next step; a line that begins with ``#`` is a change of the configuration file."""
-        if self._is_held_back:
-            return ['mode unset --reason "the incident is over"']
+    def canary_percent(self) -> float | None:
+        canary = self.policies.canary
+        return None if canary is None or canary.instances else canary.percent
+
+    def _commands(self) -> tuple[list[str], list[str]]:
+        """Return the commands for the next step, and those for going back, after which nobody is denied.
+
+        A line that begins with ``#`` is a change of the configuration file.
+        """
+        is_override = self.status.mode_origin.override is not None
+        if is_override and self.step not in DENYING and self.file_step in DENYING:  # as in an emergency
+            return ['mode unset --reason "the incident is over"'], []
         if self.step is RolloutStep.OFF:
-            return [self._set_mode(Mode.DRY_RUN, "first step")]
+            return [self._set_mode(Mode.DRY_RUN, "first step")], []
+        if self.step is RolloutStep.DRY_RUN:
+            back = self._set_mode(Mode.OFF, "decide and count nothing")
+        else:
+            back = self._set_mode(Mode.DRY_RUN, "too many complaints")
         if self.step is not RolloutStep.ENFORCE:
             present = (self.canary_percent or 0) if self.step is RolloutStep.CANARY else 0
             percent = next(each for each in CANARY_PERCENTS if each > present)
             reason = "for all clients" if percent == MAX_PERCENT else "canary"
-            return [*self._reuse(), self._set_mode(Mode.ENFORCE, reason, percent=percent)]
-        if self.status.mode_origin.override is None:
-            return []
-        if step_of(self.status.file_policies) is RolloutStep.ENFORCE:
-            return ['mode unset --reason "the configuration enforces"']
-        return [self._in_file(Mode.ENFORCE, MAX_PERCENT)]
-
-    @property
-    def back_commands(self) -> list[str]:
-        """Commands for going back, none from the first step. From one that denies, nobody is denied any more."""
-        if self._is_held_back:
-            return []
-        if self.step is RolloutStep.DRY_RUN:
-            return [self._set_mode(Mode.OFF, "decide and count nothing")]
-        return [] if self.step is RolloutStep.OFF else [self._set_mode(Mode.DRY_RUN, "too many complaints")]
-
-    @property
-    def _is_held_back(self) -> bool:
-        """True if an override keeps a configuration that enforces from denying, as in an emergency."""
-        denying = (RolloutStep.CANARY, RolloutStep.ENFORCE)
-        is_override = self.status.mode_origin.override is not None
-        return is_override and self.step not in denying and step_of(self.status.file_policies) in denying
+            return [*self._reuse(), self._set_mode(Mode.ENFORCE, reason, percent=percent)], [back]
+        in_file = self._in_file(Mode.ENFORCE, MAX_PERCENT)
+        if self.file_step is RolloutStep.ENFORCE:
+            in_file = 'mode unset --reason "the configuration enforces"'
+        return [in_file] if is_override else [], [back]
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""
-        if self.is_shared and self.status.file_policies.mode is not Mode.OFF:
+        if self.is_shared and self.file_step is not RolloutStep.OFF:
             return f'mode set {mode.value}{f" --canary {percent}" if percent else ""} --reason "{reason}"'
         return self._in_file(mode, percent)
-
-    def _reuse(self) -> list[str]:
-        """Return the change that spares denials, if there are such and none of the clients has it."""
-        limits = [policy for name in self.over for policy in self._policies.limits_at(name)[1].client]
-        if not self.total.would_reuse or any(policy.on_limit is OnLimit.REUSE for policy in limits):
-            return []
-        change = "# in the configuration file: on_limit: reuse in limits of kind client"
-        return [f"{change} (spares {spared_text(self.total.would_reuse, self.total.over)} of the denials)"]
 
     def _in_file(self, mode: Mode, percent: float | None) -> str:
         canary = f", canary: {{percent: {percent}}}" if percent else ""
         if percent == MAX_PERCENT:
             canary = ", without canary" if self.status.file_policies.canary else ""
-        return f"# in the configuration file: mode: {mode.value}{canary}"
+        return f"{IN_FILE} mode: {mode.value}{canary}"
+
+    def _reuse(self) -> list[str]:
+        """Return the change that spares denials, if there are such and none of the clients has it."""
+        spared, has_reuse = self.total.would_reuse, any(map(self.policies.may_reuse, self.over))
+        share = f"spares {spared_text(spared, self.total.over)} of the denials"
+        return [f"{IN_FILE} on_limit: reuse in limits of kind client ({share})"] if spared and not has_reuse else []
 
     def data(self) -> Record:
+        day = {
+            **{name: getattr(self.total, name) for name in ("denied", "would_deny", "reused", "would_reuse")},
+            "requests": self.total.offered,
+            "client_count": len(self.over),
+            "clients": [{"client_id": name, "over": count} for name, count in self.over.most_common(MAX_NAMED)],
+        }
         return {
             "step": self.step.value,
             "canary_percent": self.canary_percent,
@@ -242,43 +220,33 @@ class Rollout:
             "problems": self.problems,
             "is_shared": self.is_shared,
             "instance_count": len(self.status.heartbeats),
-            "last_day": self._day_data() if self.is_shared else None,
+            "last_day": day if self.is_shared else None,
             "next": self.next_commands,
             "back": self.back_commands,
         }
 
-    def _day_data(self) -> Record:
-        return {
-            **{name: getattr(self.total, name) for name in ("denied", "would_deny", "reused", "would_reuse")},
-            "requests": self.total.offered,
-            "client_count": len(self.over),
-            "clients": [{"client_id": name, "over": count} for name, count in self.over.most_common(MAX_NAMED)],
-        }
-
-    def _judge_instances(self) -> None:
-        status = self.status
-        if not status.heartbeats:
-            self.problems.append("No instance seen in the last 10 minutes.")
-        lagging = sum(is_lagging(beat.lag_s, beat.interval_s) for beat in status.heartbeats)
-        other = sum(beat.mode != status.policies.mode for beat in status.heartbeats)
+    def _problems_of_instances(self) -> Iterator[str]:
+        beats, now_s = self.status.heartbeats, self.status.facts.clock_s if self.status.facts else 0.0
+        if not beats:
+            yield "No instance seen in the last 10 minutes."
         for count, problem in (
-            (status.late_count, "late with the heartbeat"),
-            (lagging, "behind with the synchronisation"),
-            (other, f"not in mode {status.policies.mode.value}"),
+            (sum(is_late(beat, now_s) for beat in beats), "late with the heartbeat"),
+            (sum(is_lagging(beat.lag_s, beat.interval_s) for beat in beats), "behind with the synchronisation"),
+            (sum(beat.mode != self.policies.mode for beat in beats), f"not in mode {self.policies.mode.value}"),
         ):
             if count:
-                self.problems.append(f"{counted(count, 'instance')} {problem}: see flask oauth-ratelimit status.")
+                yield f"{counted(count, 'instance')} {problem}: see flask oauth-ratelimit status."
 
-    def _judge_day(self, now_s: float) -> None:
+    def _problems_of_day(self, recorded_s: float | None) -> Iterator[str]:
         if self.step is RolloutStep.OFF:
             return
-        if self.first_s is None:
-            self.problems.append("No statistics of the last day.")
-        elif now_s - self.first_s < ENOUGH_S:
-            self.problems.append("Less than a day of statistics: wait for the peaks that you know of.")
+        if recorded_s is None:
+            yield "No statistics of the last day."
+        elif recorded_s < ENOUGH_S:
+            yield "Less than a day of statistics: wait for the peaks that you know of."
         if self.total.over_share > MAX_OVER_RATIO:
             share = percent_text(self.total.over_share)
-            self.problems.append(f"{share} of the requests are over a limit. Are these clients the ones you mean?")
+            yield f"{share} of the requests are over a limit. Are these clients the ones you mean?"
 
 
 def step_of(policies: PolicySet) -> RolloutStep:
