@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
@@ -97,13 +98,7 @@ DENIAL_COLUMNS = [
 @json_option
 @pass_context
 def explain_command(
-    context: CliContext,
-    client: str | None,
-    user: str | None,
-    decision_id: str | None,
-    grant: str | None,
-    endpoint: str,
-    as_json: bool,
+    context: CliContext, /, client: str | None, user: str | None, endpoint: str, as_json: bool, **options: Any
 ) -> None:
     """Explain a decision, or a denial by its id.
 
@@ -114,10 +109,11 @@ def explain_command(
     With --id a denial of the last weeks, by the decision_id in its response: client, policy, time, instance. Exits
     with 1 if there is none.
     """
+    decision_id, grant = options["decision_id"], options["grant"]
     if (client is None) == (decision_id is None):
         raise click.UsageError("name either a CLIENT or a denial with --id")
     if client is None:
-        _explain_denial(context, str(decision_id), as_json=as_json)
+        _explain_denial(context, decision_id, as_json=as_json)
         return
     grant_type = full_grant_type(grant) if grant else None
     if endpoint not in (endpoints := [TOKEN_ENDPOINT, *context.policies.endpoints]):
@@ -130,8 +126,7 @@ def explain_command(
         print_json({**explanation.data(), "hint": hint})
     else:
         _print_explanation(explanation)
-        print_hint(hint)
-        for each in _hints(context, client, user):
+        for each in (hint, *_hints(context, client, user)):
             print_hint(each)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:
@@ -232,14 +227,7 @@ def _moment(value: str, latest: datetime) -> datetime:
 @format_option()
 @pass_context
 def denials_command(
-    context: CliContext,
-    client: str | None,
-    user: str | None,
-    since: str | None,
-    until: str | None,
-    where: str | None,
-    count: int | None,
-    form: str,
+    context: CliContext, /, client: str | None, user: str | None, count: int | None, form: str, **options: Any
 ) -> None:
     """List who was denied, and when.
 
@@ -250,14 +238,12 @@ def denials_command(
     """
     if user is None:  # else the configuration says how names are stored
         context.allows_invalid_config = True
-    since_s, until_s = period(since, until, now_s=context.now_s)
+    since_s, until_s = period(options["since"], options["until"], now_s=context.now_s)
     conditions = [] if client is None else [of_client(client)]
     if user is not None:
         conditions.append(of_user(context.pseudonyms.all_of(user), context.pseudonyms.all_of(folded(user))))
-    at_most = MAX_READ if form == "table" else count or 0
-    found = context.stores.denials.between(
-        since_s, until_s, *conditions, where=Where(where) if where else None, at_most=at_most
-    )
+    where, at_most = options["where"] and Where(options["where"]), MAX_READ if form == "table" else count or 0
+    found = context.stores.denials.between(since_s, until_s, *conditions, where=where, at_most=at_most)
     shown = found[: (count or SHOWN) if form == "table" else None]
     if form == "table":
         sums = {
