@@ -137,20 +137,19 @@ def judge_subjects(found: Loads, policy: Policy, *, since_s: float = 0.0) -> lis
 
 def _copied(lines: Sequence[Line]) -> list[Line]:
     """Return the lines with windows of their own, shared as before."""
-    copies = {id(window): OpenWindow(window.tier, window.hits) for line in lines for window in line.windows}
-    return [Line([copies[id(window)] for window in line.windows], line.minutes) for line in lines]
+    copies = {window: OpenWindow(window.tier, window.hits) for line in lines for window in line.windows}
+    return [Line([copies[window] for window in line.windows], line.minutes) for line in lines]
 
 
 def _full_minutes(lines: Sequence[Line]) -> set[int]:
     """Return the minutes in which a window may be full, and those before them whose hits may be in it."""
     found: set[int] = set()
-    windows = {id(window): window for line in lines for window in line.windows}
-    for key, window in windows.items():
+    for window in {window for line in lines for window in line.windows}:
         load = Counter[int]()
         for start_s, hits in window.hits.items():
             load[start_s // MINUTE_S * MINUTE_S] += hits
         for line in lines:
-            if any(id(each) == key for each in line.windows):
+            if window in line.windows:
                 load.update({at_s: minute.offered for at_s, minute in line.minutes.items()})
         span_s, from_s = window.tier.horizon_s + MINUTE_S, math.inf
         for at_s, inside in reversed(list(rolling_sums(load, span_s))):
