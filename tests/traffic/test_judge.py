@@ -208,6 +208,13 @@ def test_limits_in_a_dry_run_and_those_that_count_denials_are_as_in_a_limiter(mo
     assert found.at_least <= count <= found.at_most
 
 
+def test_burst_over_a_dry_run_fills_the_enforced_limit_to_its_amount() -> None:
+    limits = [{"limit": 20, "window": 60, "mode": "dry-run"}, {"limit": 60, "window": 300}]
+    found = judged([BEGIN_S + number / 400 for number in range(400)], limits)
+
+    assert {"client-300s": 340} == found.by_policy
+
+
 def test_hits_that_are_there_before_count() -> None:
     """The windows that are given are not changed."""
     (window,) = windows_of("client", [{"limit": 60, "window": 600}])
