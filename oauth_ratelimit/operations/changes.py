@@ -14,7 +14,7 @@ from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Targ
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, counted, origin_text
+from oauth_ratelimit.operations.format import canary_text, counted, instance_text, origin_text
 from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.client import OVERRIDES
@@ -166,7 +166,8 @@ def _cannot_read(beat: Heartbeat, collection: str) -> bool:
 
 
 def _instances(names: Sequence[str]) -> str:
-    return f"{counted(len(names), 'instance')} ({', '.join(names_text(names, at_most=MAX_NAMED))})"
+    named = ", ".join(names_text(list(map(instance_text, names)), at_most=MAX_NAMED))
+    return f"{counted(len(names), 'instance')} ({named})"
 
 
 def _not_enforced(policies: PolicySet) -> Iterator[str]:

@@ -368,10 +368,18 @@ def test_counts_of_a_user_through_all_clients_are_shown_and_reset_under_a_star(t
 @pytest.mark.parametrize(
     ("late_s", "refused", "expected"),
     [
-        ((0,), "find on ratelimit_overrides, update on ratelimits", (3, "without effect on 1 instance (node-0)")),
+        (
+            (0,),
+            "find on ratelimit_overrides, update on ratelimits",
+            (3, "without effect on 1 instance (worker 17 on node-0)"),
+        ),
         ((0,), "update on ratelimit_overrides", (0, "")),
-        ((0, 60), None, (0, "For 30 s nothing was heard from 1 instance (node-1), so whether they obey is not known.")),
-        ((60,), None, (3, "stored, but for 30 s nothing was heard from 1 instance (node-0)")),
+        (
+            (0, 60),
+            None,
+            (0, "For 30 s nothing was heard from 1 instance (worker 17 on node-1), so whether they obey is not known."),
+        ),
+        ((60,), None, (3, "stored, but for 30 s nothing was heard from 1 instance (worker 17 on node-0)")),
         ((), None, (0, "No instance has reported in the last 10 minutes, so whether they obey is not known.")),
     ],
 )
@@ -384,7 +392,7 @@ def test_change_that_instances_cannot_read_fails_and_names_them(
 ) -> None:
     for number, seconds in enumerate(late_s):
         at_s = time.time() - seconds
-        beat = Heartbeat(f"node-{number}", at_s, at_s, "0.1.0", "enforce", 1.0, refused=refused)
+        beat = Heartbeat(f"node-{number}:17:0a", at_s, at_s, "0.1.0", "enforce", 1.0, refused=refused)
         HeartbeatStore(connection).put(beat)
 
     for words in (("mode", "set", "off"), ("mode", "unset")):

@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,18 +167,19 @@ class Service:
         """Send the requests of some minutes and return the denials per minute."""
         return sum(self.minute().tally().denied for _ in range(minutes)) / minutes
 
-    def past(self) -> Iterator[ClientMinute]:
-        """Send the requests before the change and yield what was recorded."""
-        for _ in range(PAST_MINUTES):
-            yield self.minute()
+    def load(self, minute_count: int = PAST_MINUTES) -> ClientLoad:
+        """Send the requests before the change and return what is recorded of them."""
+        minutes = [self.minute() for _ in range(minute_count)]
         self.now_s += 21  # instances have written the last minute
+        recent = recent_minutes(minutes, "app", self.now_s)
+        documents, policies = self.store.latest(100), self.settings.policies
+        return ClientLoad("app", recent, documents, policies=policies, now_s=self.now_s)
 
-
-def raised(service: Service, scenario: Scenario) -> PolicySet:
-    """Return the policies after the change of a scenario."""
-    template = Override(Target(OverrideKind.LIMIT, "app", LimitKind.USER), "ann", "a test", 0.0)
-    policies = service.settings.policies
-    return apply_overrides(policies, amount_overrides(policies, "app", scenario.raised, template))
+    def raised(self) -> PolicySet:
+        """Return the policies after the change."""
+        template = Override(Target(OverrideKind.LIMIT, "app", LimitKind.USER), "ann", "a test", 0.0)
+        policies = self.settings.policies
+        return apply_overrides(policies, amount_overrides(policies, "app", self.scenario.raised, template))
 
 
 @pytest.mark.parametrize(
@@ -196,15 +197,7 @@ def test_total_that_a_client_needs_is_that_of_its_busiest_counter(grants: dict[s
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_preview_is_within_three_points_of_what_limiters_then_deny(scenario: Scenario) -> None:
     service = Service(scenario)
-    minutes = list(service.past())
-    load = ClientLoad(
-        "app",
-        recent_minutes(minutes, "app", service.now_s),
-        service.store.latest(100),
-        policies=service.settings.policies,
-        now_s=service.now_s,
-    )
-    after = raised(service, scenario)
+    load, after = service.load(), service.raised()
     assert after != service.settings.policies
     outlook, text = load.outlook(after), " ".join(client_impact(load, after).lines)
     service.apply(after)
@@ -254,30 +247,25 @@ def test_verdict_says_what_bursts_may_do_and_what_a_dry_run_would_deny() -> None
 def test_outlook_begins_with_the_present_counters() -> None:
     """A limit that is full now denies in the first minute, not after its amount once more."""
     service = Service(Scenario({"client": ["100/hour"]}, {}, steady(10), ""))
-    minutes, policies = list(service.past()), service.settings.policies
-    load = ClientLoad("app", minutes, service.store.latest(9), policies=policies, now_s=service.now_s)
+    load = service.load()
 
-    assert load.outlook(policies).judged.first_s["client"] < service.now_s + 120
+    assert load.outlook(load.policies).judged.first_s["client"] < service.now_s + 120
 
 
 def test_users_without_a_name_have_a_limit_each() -> None:
     """Forty users with one request a minute are within it, though only twenty of them are recorded."""
     limits = {"user": ["2/minute"]}
     service = Service(Scenario(limits, {}, lambda rng, _: [(rng.uniform(0, 60), f"u{n}") for n in range(40)], ""))
-    minutes = [service.minute() for _ in range(3)]
-    policies = service.settings.policies
-    outlook = ClientLoad("app", minutes, {}, policies=policies, now_s=service.now_s).outlook(policies)
+    load = service.load()
 
-    assert 0 == outlook.denied
+    assert 0 == load.outlook(load.policies).denied
 
 
 def test_limit_through_all_clients_is_named_and_not_proposed_for_one_client() -> None:
     """It is one for everybody, so no client can have another amount."""
     limits = {"user": ["20/minute"], "user_total": ["10/minute"]}
     service = Service(Scenario(limits, {LimitKind.USER: {"user": 60}}, steady(60, users=1), ""))
-    minutes, policies = list(service.past()), service.settings.policies
-    load = ClientLoad("app", minutes, service.store.latest(9), policies=policies, now_s=service.now_s)
-    impact = client_impact(load, raised(service, service.scenario))
+    impact = client_impact(service.load(), service.raised())
 
     assert "This does not help: user_total still denies" in impact.lines[1]
     assert LimitKind.USER_TOTAL not in impact.proposal
@@ -288,10 +276,8 @@ def test_preview_of_the_largest_client_takes_seconds() -> None:
     """It has twenty users, four limits with windows of up to a day, and is over all of them."""
     limits = {"user": ["20/minute", "9000/day"], "client_total": ["300/minute", "200000/day"]}
     service = Service(Scenario(limits, {LimitKind.USER: {"user-60s": 25}}, steady(500, users=20), ""))
-    minutes = [service.minute() for _ in range(10)]
-    load = ClientLoad("app", minutes, {}, policies=service.settings.policies, now_s=service.now_s)
-    begin_s = time.process_time()
-    impact = client_impact(load, raised(service, service.scenario))
+    load, after, begin_s = service.load(), service.raised(), time.process_time()
+    impact = client_impact(load, after)
 
     assert time.process_time() - begin_s < 5
     assert "client_total-60s" in impact.lines[1]
