@@ -249,12 +249,7 @@ def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
     """Return limits after each section has replaced the kinds that it names. The last section wins."""
     for own in sections:
         if own is not None:
-            base = Limits(
-                client=base.client if own.client is None else own.client,
-                user=base.user if own.user is None else own.user,
-                client_total=base.client_total if own.client_total is None else own.client_total,
-                user_total=base.user_total,
-            )
+            base = Limits(*(former if new is None else new for former, new in zip(base, own, strict=True)))
     return base
 
 

@@ -74,7 +74,7 @@ class Stores:
         that it can read overrides, and read and write counters. Raises ``StoreUnavailable`` or ``StoreRejected`` if it
         cannot: then the former one is used as before.
         """
-        other = Connection(settings.uri or "", namespace=settings.namespace, timeout_s=settings.timeout_s)
+        other = _connection(settings)
         try:
             MongoStore(other, collection=self._collection).prove(after=self.counters)
             OverrideStore(other).revision()
@@ -94,20 +94,18 @@ class Stores:
 
 def open_stores(settings: StoreSettings) -> Stores | None:
     """Return the stores of a configuration, None without ``store.uri``. Does not connect yet."""
-    connection = _connection(settings)
-    return None if connection is None else Stores(connection, collection=settings.collection)
+    return Stores(_connection(settings), collection=settings.collection) if settings.uri else None
 
 
 def open_counters(settings: StoreSettings) -> CounterStore | None:
     """Return counters with a connection of their own, None without ``store.uri``. Does not connect yet."""
-    own = _connection(settings)
-    return None if own is None else MongoStore(own, collection=settings.collection, closes_connection=True)
-
-
-def _connection(settings: StoreSettings) -> Connection | None:
     if settings.uri is None:
         return None
-    return Connection(settings.uri, namespace=settings.namespace, timeout_s=settings.timeout_s)
+    return MongoStore(_connection(settings), collection=settings.collection, closes_connection=True)
+
+
+def _connection(settings: StoreSettings) -> Connection:
+    return Connection(settings.uri or "", namespace=settings.namespace, timeout_s=settings.timeout_s)
 
 
 class Reconnector:
