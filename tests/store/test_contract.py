@@ -4,13 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
-from testbed.memory_store import MemoryStore
+from oauth_ratelimit.store.base import Change, CounterStore, Snapshot
 from tests.support.stores import Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
@@ -153,46 +150,3 @@ def test_two_threads_with_a_store_each_lose_no_hit(shared: Shared) -> None:
 
     snapshot = shared.store.read([KEY])[KEY]
     assert (40, {SIX_SECONDS: {600: 40}}, {"here", "there"}) == (snapshot.version, snapshot.hits, set(snapshot.writers))
-
-
-CHANGES = st.tuples(
-    st.sampled_from((KEY, OTHER, THIRD)),
-    st.sampled_from((None, 0, 0, 0, -1, 1)),  # how far off the version is that the change names; None: no document
-    st.dictionaries(
-        st.sampled_from((SIX_SECONDS, MINUTE, Series(6, count_denied=True))),
-        st.dictionaries(st.sampled_from((0, 6, 600)), st.integers(1, 9), min_size=1),
-        min_size=1,
-    ),
-    st.lists(st.tuples(st.sampled_from((SIX_SECONDS, MINUTE)), st.sampled_from((0, 6, 12))), max_size=2, unique=True),
-    st.sampled_from(("here", "there")),
-)
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(st.tuples(CHANGES, st.sampled_from((*[False] * 9, True))), min_size=10, max_size=30))
-def test_store_behaves_like_the_store_in_memory(shared: Shared, steps: list[Any]) -> None:
-    keys = [KEY, OTHER, THIRD]
-    plain = MemoryStore()
-    for key in keys:
-        shared.remove(key)
-    for number, ((key, offset, hits, stale, writer), is_removal) in enumerate(steps):
-        if is_removal:
-            plain.remove(key)
-            shared.remove(key)
-            continue
-        found = plain.read([key]).get(key)
-        is_first = offset is None or (offset == 0 and found is None)
-        version = None if is_first else (found.version if found else 0) + offset
-        next_version = 100 * (number + 1) if version is None else version + 1
-        gone = [(series, start_s) for series, start_s in stale if start_s not in hits.get(series, {})]
-        change = a_change(
-            key, version=version, next_version=next_version, hits=hits, write_number=number, expired_frames=gone
-        )
-        assert _plainly(plain.compare_and_set(writer, [change])) == _plainly(
-            shared.store.compare_and_set(writer, [change])
-        )
-    assert plain.read(keys) == shared.store.read(keys)
-
-
-def _plainly(result: WriteResult) -> tuple[list[int], dict[int, str]]:
-    return sorted(result.lost), dict(result.rejected)

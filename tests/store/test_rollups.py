@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
-from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.decision import DecidedRequest
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import (
     DAY_S,
     HOUR_S,
@@ -27,7 +23,6 @@ from oauth_ratelimit.core.statistics import (
     Tally,
 )
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.rollups import CHANGED, FIVE_S, ROLLUP, RollupStore
@@ -198,39 +193,6 @@ def test_step_with_a_late_minute_is_not_derived_before_it_is_over(connection: Co
     fleet.clock.advance(FIVE_S)
     fleet.derive()
     fleet.check(900)
-
-
-def test_step_of_a_version_that_derived_it_too_early_is_derived_again(connection: Connection) -> None:
-    """That version did not note what it wrote, and five minutes of that age are not looked for."""
-    fleet = Fleet(connection)
-    at_s = int(fleet.clock()) - 10 * HOUR_S
-    fleet.write(at_s, client_id="shop", allowed=5)
-    fleet.collection.delete_many({f"_id.{CHANGED}": {"$exists": True}})
-    for step_s in (FIVE_S, HOUR_S):
-        fleet.collection.insert_one({"_id": {"step": step_s, "start": at_s // step_s * step_s}, "clients": []})
-    fleet.derive()
-    fleet.check(DAY_S)
-
-
-def test_minute_of_a_process_that_was_stopped_is_in_its_rollups(connection: Connection) -> None:
-    """It had read its clock before."""
-    fleet, clock = Fleet(connection), Clock(1_950_000_000.0)
-
-    class Stopped:
-        def put(self, *args: Any, **options: Any) -> list[int]:
-            fleet.clock.advance(HOUR_S)
-            fleet.derive()
-            return fleet.statistics.put(*args, **options)
-
-    fleet.clock.now_s = clock()
-    fleet.write(clock(), client_id="shop", allowed=2)
-    recorder = StatisticsRecorder(Stopped(), settings=lambda: StatisticsSettings(keep_s=KEEP_S), clock=clock)
-    decision = Limiter(load_config({}), clock=clock).check("shop")
-    recorder.count([DecidedRequest(decision, "shop", None, "client_credentials", TOKEN_ENDPOINT, clock(), 3e-6)])
-    recorder.run()
-
-    assert (True, 0) == (fleet.derive() > 0, fleet.derive())
-    fleet.check(6 * HOUR_S)
 
 
 def test_no_total_falls_while_a_late_minute_waits_to_be_derived(connection: Connection) -> None:
