@@ -14,7 +14,7 @@ from oauth_ratelimit.config.settings import ReuseSettings
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
-from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+from oauth_ratelimit.store.mongo.heartbeats import RevocationNotices
 from oauth_ratelimit.token_cache import KeptToken, TokenCache
 from testbed.clock import Clock
 from testbed.oauth_server.database import BATCH_JOBS

@@ -16,10 +16,9 @@ from oauth_ratelimit.store.mongo.client import FAILURES, Connection
 from oauth_ratelimit.store.mongo.counters import CounterDocuments, MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
-from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore, RevocationNotices
 from oauth_ratelimit.store.mongo.indexes import Migrations
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 

@@ -23,8 +23,8 @@ from oauth_ratelimit.core.overrides import apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.erasure import PARTS, Erasure, Person
+from oauth_ratelimit.store.mongo.heartbeats import RevocationNotices
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.revocations import RevocationNotices
 from oauth_ratelimit.token_cache import KeptToken, TokenCache
 from testbed.clock import Clock
 from tests.cli.conftest import WHY, Terminal, terminal

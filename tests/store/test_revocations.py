@@ -8,9 +8,9 @@ import pytest
 from bson import ObjectId
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
-from oauth_ratelimit.store.mongo import revocations
+from oauth_ratelimit.store.mongo import heartbeats
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, server_time
-from oauth_ratelimit.store.mongo.revocations import RevocationNotices
+from oauth_ratelimit.store.mongo.heartbeats import RevocationNotices
 
 HELD_S = {OTHER_CLIENTS: 5.0, "a": 5.0, "b": 5.0}
 
@@ -39,7 +39,7 @@ def test_each_instance_reads_a_notice_once(here: RevocationNotices, there: Revoc
 def test_notices_of_any_number_of_others_concern_nobody(
     here: RevocationNotices, there: RevocationNotices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revocations, "BATCH_SIZE", 7)
+    monkeypatch.setattr(heartbeats, "BATCH_SIZE", 7)
     names = [f"client-{number}" for number in range(20)]
     here.announce([*names, "a"])
     assert {"a"} == there.read(HELD_S)
