@@ -78,8 +78,10 @@ def definition(section: Section) -> dict[str, Any]:
 
 def description_of(section: Section, key: ConfigKey) -> str:
     """Return what a key means, by default what the section means that it holds."""
-    own = DESCRIPTIONS.get(section.title, {}).get(key.name)
-    return own or next(below.doc for below in key.kind.sections)
+    texts: dict[str, str] = DESCRIPTIONS.get(section.title, {})
+    if key.name not in texts and not key.kind.sections:
+        raise SystemExit(f"docs/keys.yaml lacks a text for {key.name} under {section.title}")
+    return texts.get(key.name) or key.kind.sections[0].doc
 
 
 def schema_of(section: Section, key: ConfigKey) -> dict[str, Any]:
