@@ -8,7 +8,7 @@ A token request goes through::
     limiter           checks a request against them                        decision
     counters/         the table that counts, in memory                     counters
     sync/             background cycle: flush hits, pull totals            flush
-    store/            compare-and-set in MongoDB, or in memory             MongoDB
+    store/            compare-and-set in MongoDB                            MongoDB
 
 CONTRIBUTING.md has the map of all folders.
 
