@@ -42,11 +42,6 @@ class Limiter:
         place: The file that it counts in together with other processes; None goes by ``settings.host``, where ``auto``
             means none.
         keeps_held: Tell held requests from others without a store, too, as ``hold_guess`` needs it.
-
-    Attributes:
-        settings: The settings that apply now.
-        denial_events: Logs denials.
-        place: The file that it counts in together with other processes, None if it counts for itself.
     """
 
     def __init__(
@@ -151,8 +146,7 @@ class Limiter:
             TypeError: An id is not text.
             ValueError: The cost is not a whole number from 1 to 2^53.
         """
-        if cost != 1 or type(cost) is not int:
-            check_cost(cost)
+        check_cost(cost)
         return self._decide(client_id, username, endpoint, grant_type, cost=cost)[0]
 
     def hold(
@@ -166,10 +160,8 @@ class Limiter:
     ) -> tuple[Decision, Held]:
         """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
 
-        One that a page of another site has sent the user's browser for counts in a limit as large as the user's, not in
-        the user's.
-
         Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
+        With ``is_cross_site`` it counts in a limit as large as the user's, not in the user's.
         """
         return self._decide(client_id, username, endpoint, grant_type, holds=True, is_cross_site=is_cross_site)
 
@@ -304,8 +296,8 @@ class Limiter:
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        next_s = self.next_urgent_s if self._table.term.is_held else math.inf
-        self._table.wait(None if next_s == math.inf else max(0.0, next_s - self._monotonic()))
+        left_s = self.next_urgent_s - self._monotonic()
+        self._table.wait(max(0.0, left_s) if self._table.term.is_held and left_s < math.inf else None)
 
     def wake(self) -> None:
         """End the waiting of another thread."""

@@ -1,7 +1,8 @@
-"""Settings that a Flask application names in ``app.config``, and their reload."""
+"""Settings that a Flask application names in ``app.config``, their reload, and the processes that count together."""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,12 +11,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from flask import Flask
+from flask import Flask, has_request_context, request
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.loader import ConfigFile
+from oauth_ratelimit.config.settings import AUTO
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.counters.host_place import HostPlace, place_of
 from oauth_ratelimit.process.log import get_logger
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
@@ -115,3 +118,35 @@ def overrides_of(config: Mapping[str, Any]) -> dict[str, str | None]:
     """Return what replaces values of the file: the arguments ``mode`` and ``uri`` of ``load_config``."""
     mode = config.get(MODE_KEY)  # False, if it was a bare off in a YAML file
     return {"mode": Mode.OFF.value if mode is False else mode or None, "uri": config.get(MONGO_URI_KEY) or None}
+
+
+def shared_place(app: Flask, live: LiveSettings, *, is_started: bool) -> HostPlace | None:
+    """Return where this process counts with the other workers of its server, None if it shares with nobody.
+
+    ``is_started`` is True for a process that the application starts before its first request.
+    """
+    settings = live.current
+    parent = _parent() or (os.getppid() if is_started else None)
+    if settings.host != AUTO or parent is None:
+        return None
+    own = app.import_name, "" if live.file is None else live.file.path
+    return place_of(settings.service or own, parent=parent)
+
+
+def _parent() -> int | None:
+    """Return the process that all workers of this one's server descend from, None if it has no others."""
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is not None:
+        first: int = uwsgi.masterpid() or uwsgi.workers()[0]["pid"]  # without a master, which forks the others
+        return first
+    is_one_of_many = has_request_context() and request.environ.get("wsgi.multiprocess")
+    return os.getppid() if is_one_of_many or _is_gunicorn_worker() else None
+
+
+def _is_gunicorn_worker() -> bool:
+    """Return whether gunicorn's arbiter has started this process, by the object that handles its signals.
+
+    A test, or a child that a worker has forked, has the arbiter loaded, too.
+    """
+    worker = getattr(signal.getsignal(signal.SIGABRT), "__self__", None)
+    return "gunicorn.arbiter" in sys.modules and getattr(worker, "ppid", None) == os.getppid()

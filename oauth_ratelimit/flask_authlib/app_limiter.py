@@ -22,7 +22,7 @@ from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held
-from oauth_ratelimit.flask_authlib.host_sharing import shared_place
+from oauth_ratelimit.flask_authlib.app_config import shared_place
 from oauth_ratelimit.flask_authlib.responses import EXPOSED, QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.flask_authlib.token_reuse import Reuser, ReuseRequest, TokenReuse
@@ -80,29 +80,6 @@ class LimitAnswer(NamedTuple):
     record: DecidedRequest | None = None  # for statistics
     quota_headers: QuotaHeaders = ()
     hit: "HeldHit | None" = None  # to be settled once the response is known
-
-
-def client_id_of(client: Any) -> str:
-    """Return what a client of Authlib's calls itself."""
-    return f"{client.get_client_id()}"
-
-
-def username_of(user: Any) -> str:
-    """Return the first of ``username``, ``get_user_id()`` and ``id`` that is neither None nor empty.
-
-    Raises:
-        TypeError: The user has none of them. Counted under the client alone, all such users would share one limit.
-    """
-    for attribute in ("username", "get_user_id", "id"):
-        name = getattr(user, attribute, None)
-        if callable(name):
-            name = name()
-        if name is not None and name != "":
-            return f"{name}"
-    raise TypeError(
-        f"{type(user).__name__} has no username, get_user_id() or id; "
-        "pass OAuthRateLimit(username_of=...) to name a user"
-    )
 
 
 _started: WeakSet["AppLimiter"] = WeakSet()  # those that this process or its parent has started

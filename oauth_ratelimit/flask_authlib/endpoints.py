@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from flask import request
 
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, client_id_of, username_of
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.request_state import (
     TOKEN_STATE,
     keep_state,
@@ -80,6 +80,29 @@ def _endpoint(app_limiter: AppLimiter, authlib_name: str | None) -> str | None:
         paths |= {path.rstrip("/") for path in paths} | {f"{path.rstrip('/')}/" for path in paths}
     found = None if authlib_name is None else find(authlib_name, paths=paths, method=method)
     return find(request.endpoint, paths=paths, method=method) if found is None else found
+
+
+def client_id_of(client: Any) -> str:
+    """Return what a client of Authlib's calls itself."""
+    return f"{client.get_client_id()}"
+
+
+def username_of(user: Any) -> str:
+    """Return the first of ``username``, ``get_user_id()`` and ``id`` that is neither None nor empty.
+
+    Raises:
+        TypeError: The user has none of them. Counted under the client alone, all such users would share one limit.
+    """
+    for attribute in ("username", "get_user_id", "id"):
+        name = getattr(user, attribute, None)
+        if callable(name):
+            name = name()
+        if name is not None and name != "":
+            return f"{name}"
+    raise TypeError(
+        f"{type(user).__name__} has no username, get_user_id() or id; "
+        "pass OAuthRateLimit(username_of=...) to name a user"
+    )
 
 
 def caller_of_token(

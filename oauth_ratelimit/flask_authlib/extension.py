@@ -13,10 +13,17 @@ from flask import Flask, Response, abort, current_app
 from werkzeug.local import LocalProxy
 
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
-from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, client_id_of, username_of, weak_call
-from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token, limit_caller, limit_token_owner
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, weak_call
+from oauth_ratelimit.flask_authlib.endpoints import (
+    Caller,
+    caller_of_token,
+    client_id_of,
+    limit_caller,
+    limit_token_owner,
+    username_of,
+)
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach, has_grant
-from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
+from oauth_ratelimit.flask_authlib.request_state import with_quota_headers
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.start_report import StartReport
 from oauth_ratelimit.observe.observer import Callbacks, Hook

@@ -35,7 +35,7 @@ from oauth_ratelimit.flask_authlib.request_state import (
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod, MethodCall, MethodHook
-from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall
+from oauth_ratelimit.flask_authlib.token_reuse import ReuseRequest
 from oauth_ratelimit.flask_authlib.unseen import AUTHENTICATE, SECRETS, hidden_check, methods_of
 
 REVOCATION = "revocation"
@@ -99,7 +99,7 @@ def _generate_token(call: MethodCall) -> Any:
         note_token(state)
         asked = None
         with state.app_limiter.fail_open("check_failed"):
-            asked = _token_of(call)
+            asked = _token_of(call, state)
         if asked is not None:
             state.limit(*asked, is_last=False)
         if state.reuse is not None:
@@ -223,16 +223,16 @@ def has_grant(servers: Iterable[Any], grant_type: str) -> bool:
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant in grants)
 
 
-def _token_of(call: MethodCall) -> tuple[Any, Any, str, GenerateCall | None] | None:
-    """Return client, user, grant type and call of a token that is to be generated; None if the call shows not all."""
+def _token_of(call: MethodCall, state: RequestState) -> tuple[Any, Any, str, ReuseRequest | None] | None:
+    """Return client, user, grant type and how to reuse a token that is to be generated; None if not all is shown."""
     client, grant_type = call.argument("client"), call.argument("grant_type")
     if not (call.shows("user") and isinstance(grant_type, str) and callable(getattr(client, "get_client_id", None))):
         return None
-    generate = None
-    if grant_type == CLIENT_CREDENTIALS:
+    request = None
+    if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
         others = {name: value for name, value in call.named_arguments().items() if name not in ASKED}
-        generate = GenerateCall(call.server, (), others)
-    return client, call.argument("user"), grant_type, generate
+        request = ReuseRequest(call.server, others, state.grant, state.response.is_seen)
+    return client, call.argument("user"), grant_type, request
 
 
 def _hook_look_up(server: Any) -> None:

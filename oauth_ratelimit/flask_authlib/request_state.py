@@ -4,18 +4,21 @@ Each ``create_token_response`` has a state of its own, and so has each endpoint:
 Hooks find the state of a token in a context variable, which is reset whatever happens.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flask import Flask, current_app, request
 
 from oauth_ratelimit.core.decision import DecidedRequest
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter, HeldHit, LimitAnswer
-from oauth_ratelimit.flask_authlib.responses import QuotaHeaders, RateLimited
-from oauth_ratelimit.flask_authlib.token_reuse import GenerateCall, ReuseRequest, TokenReuse
+from oauth_ratelimit.flask_authlib.responses import Headers, QuotaHeaders, RateLimited, with_headers
+from oauth_ratelimit.flask_authlib.token_reuse import ReuseRequest, TokenReuse
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 NO_SECRET = "none"  # authentication method of a public client
 RESPONSE_KEY = "oauth_ratelimit.response"  # in the WSGI environment, because two requests may share flask.g
@@ -80,7 +83,13 @@ class RequestState:
         self.grant = grant  # of a token request, or chosen by the application at the authorization endpoint
 
     def limit(
-        self, client: Any, user: Any, grant_type: str | None, call: GenerateCall | None = None, *, is_last: bool = True
+        self,
+        client: Any,
+        user: Any,
+        grant_type: str | None,
+        reuse_request: ReuseRequest | None = None,
+        *,
+        is_last: bool = True,
     ) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied.
 
@@ -99,9 +108,6 @@ class RequestState:
                 if is_last:
                     self.app_limiter.log_uncounted(source, exc)
             else:
-                reuse_request = None
-                if call is not None and self.grant is not None and not self.is_authorize:
-                    reuse_request = ReuseRequest(call, self.grant, self.response.is_seen)
                 self.follow(
                     self.app_limiter.check(
                         client_id,
@@ -198,3 +204,40 @@ def new_state(*, is_authorize: bool = False, grant: Any = None) -> RequestState 
 def keep_state(state: RequestState, endpoint: str | None) -> None:
     """Keep a state until the end of its HTTP request. An application inside another one has states of its own."""
     state.response.states = {**state.response.states, (state.app_limiter, endpoint): state}
+
+
+def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
+    """Return a WSGI application (PEP 3333) that adds quota headers to responses, and settles what is held until then.
+
+    Response objects check and copy each header, which would nearly double the cost of a limited request.
+    """
+
+    def respond(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        outer = environ.get(RESPONSE_KEY)
+        state = environ[RESPONSE_KEY] = ResponseState()  # an application inside another has its own
+        state.is_awaited = True
+
+        def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
+            state.settle(is_failed=status.startswith("5"))
+            for reuse in state.reuses:
+                reuse.finish(status)
+            ours = state.wait_headers if status.startswith("429") else state.quota_headers
+            headers = with_headers(headers, ours) if ours else headers
+            if exc_info is None:  # not every middleware accepts the third argument
+                return start_response(status, headers)
+            return start_response(status, headers, exc_info)
+
+        is_failed = True
+        try:
+            response = wsgi_app(environ, start)
+            is_failed = False
+            return response
+        finally:
+            state.is_awaited = False
+            state.settle(is_failed=is_failed)  # if no response has started; one that starts later counts
+            if state.reuses or state.states:
+                state.close()
+            if outer is not None:
+                environ[RESPONSE_KEY] = outer
+
+    return respond

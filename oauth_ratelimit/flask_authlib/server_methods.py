@@ -156,26 +156,15 @@ class MethodCall:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """Return an argument by its name, or the default if the call leaves it out."""
-        position = self._position(name)
-        return self.kwargs.get(name, default) if position is None else self.args[position]
-
-    def replace(self, name: str, value: Any) -> "MethodCall":
-        """Return the call with another value of an argument that it has."""
-        args, kwargs, position = self.args, self.kwargs, self._position(name)
-        if position is None:
-            kwargs = {**kwargs, name: value}
-        else:
-            args = (*args[:position], value, *args[position + 1 :])
-        return MethodCall(self._hook, self.server, self.method, args, kwargs)
+        names = self._hook.names_of(self.method).by_position[: len(self.args)]
+        return (
+            self.args[names.index(name)]
+            if name not in self.kwargs and name in names
+            else self.kwargs.get(name, default)
+        )
 
     def named_arguments(self) -> dict[str, Any]:
         """Return all arguments by name, or by position if they have no name."""
         names = self._hook.names_of(self.method).by_position
         names += tuple(map(str, range(len(names), len(self.args))))
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
-
-    def _position(self, name: str) -> int | None:
-        if name in self.kwargs or not self.args:
-            return None
-        names = self._hook.names_of(self.method).by_position
-        return names.index(name) if name in names[: len(self.args)] else None

@@ -66,18 +66,11 @@ _is_free = lru_cache(maxsize=1000)(FREE.fullmatch)
 _named: set[str] = set()  # attributes of clients that were named in the log
 
 
-class GenerateCall(NamedTuple):
-    """A call of ``generate_token``."""
-
-    server: Any
-    options: tuple[Any, ...]  # arguments after the user
-    named_options: Mapping[str, Any]
-
-
 class ReuseRequest(NamedTuple):
     """Request for a token that may be given out again."""
 
-    call: GenerateCall
+    server: Any
+    options: Mapping[str, Any]  # arguments of ``generate_token`` besides grant type, client and user
     grant: Any
     is_seen: bool  # True if the middleware sees the response that goes to the client
 
@@ -205,11 +198,10 @@ class Reuser(NamedTuple):
         keeps = _keeps(decision.tiers) and (not is_over or decision.allowed)
         if not (is_over or keeps or cache.follows(client_id)):
             return None  # most requests
-        call = asked.call
         client_id = storable_name(client_id)
         reuses = decision.action == "reuse"
         try:
-            allowed = client.get_allowed_scope(call.options[0] if call.options else call.named_options.get("scope"))
+            allowed = client.get_allowed_scope(asked.options.get("scope"))
             scope = None if allowed is None else sorted(allowed.split())
             digest = None if scope is None else self._digest(client, asked, scope)
             if scope is None or digest is None:
@@ -265,9 +257,8 @@ class Reuser(NamedTuple):
         http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
         if _size_of(http_request) > MAX_COMPARED:
             return None
-        call, oauth_request = asked.call, asked.grant.request
-        environ, method = http_request.environ, str(getattr(oauth_request, "auth_method", ""))
-        options = (*call.options, *call.named_options.values())
+        environ, oauth_request = http_request.environ, asked.grant.request
+        method = str(getattr(oauth_request, "auth_method", ""))
         extra = "" if self.key_of is None else self.key_of(client)
         form, credential = http_request.form, CREDENTIALS.get(method)
         claims = _claims_of(form.get(ASSERTION, "")) if credential == ASSERTION else {}
@@ -279,7 +270,7 @@ class Reuser(NamedTuple):
             or http_request.mimetype not in FORMS
             or http_request.files
             or not isinstance(extra, str)
-            or not all(isinstance(value, SIMPLE) for value in options)
+            or not all(isinstance(value, SIMPLE) for value in asked.options.values())
             or getattr(environ.get("gunicorn.socket"), "getpeercert", bool)()  # of a client, to gunicorn itself
             or any(_is_binding(name) and (value not in UNBOUND or "DPOP" in name) for name, value in environ.items())
         ):
@@ -290,7 +281,7 @@ class Reuser(NamedTuple):
                 self._name(f"{type(client).__name__}.{name}")
                 return None
         parts = (
-            _id_of(call.server),
+            _id_of(asked.server),
             (str(client.get_client_id()), type(client).__qualname__),
             sorted(record.items()),
             (method, http_request.mimetype, environ.get("wsgi.url_scheme")),
@@ -298,7 +289,7 @@ class Reuser(NamedTuple):
             sorted((name, value) for name, value in environ.items() if isinstance(value, str) and not _is_free(name)),
             sorted((name, values[1:] if name == credential else values) for name, values in form.lists()),
             sorted((name, value) for name, value in claims.items() if name not in SINGLE_USE),
-            (scope, call.options, sorted(call.named_options.items())),
+            (scope, sorted(asked.options.items())),
             extra,
         )
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), key=_KEY, digest_size=32).digest()

@@ -19,7 +19,7 @@ import structlog
 from flask import Flask, Response, g, has_request_context, request
 from structlog.typing import EventDict, WrappedLogger
 
-from oauth_ratelimit.flask_authlib.middleware import RESPONSE_KEY
+from oauth_ratelimit.flask_authlib.request_state import RESPONSE_KEY
 from oauth_ratelimit.observe import events
 from testbed.deployment import REUSE_HEADER, WOULD_DENY_HEADER
 from testbed.oauth_server.app import add_admin_page, create_app

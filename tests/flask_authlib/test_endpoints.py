@@ -18,8 +18,7 @@ from flask import Flask, Response, jsonify, request
 from structlog.testing import capture_logs
 from werkzeug.local import LocalProxy
 
-from oauth_ratelimit.flask_authlib.app_limiter import username_of
-from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token
+from oauth_ratelimit.flask_authlib.endpoints import Caller, caller_of_token, username_of
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from testbed.clock import Clock
 from testbed.oauth_server.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP

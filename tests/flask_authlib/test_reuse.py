@@ -511,8 +511,9 @@ def test_end_in_an_outage_is_reported_as_no_bug() -> None:
 def test_modes_change_while_it_runs(mongo_uri: str, connection: Connection) -> None:
     """A dry run issues new tokens, and records which of them would have been reused; it keeps none."""
     with reuse_site(reuse_config(store={"uri": mongo_uri}, sync={"interval": "100ms"})) as site:
-        token = site.use_up()
-        assert site.token() == token
+        site.use_up()
+        wait_until(lambda: site.token() == site.token(), "the overrides are known, so that limits are enforced")
+        token = site.token()
         target = Target(OverrideKind.MODE, "a")
         OverrideStore(connection).put(Override(target, "ann", "a test", 0.0, mode=Mode.DRY_RUN))
         wait_until(lambda: site.token() != token, "the dry run")
