@@ -377,13 +377,10 @@ class Limiter:
         return self._clock()
 
     def close(self, deadline: Deadline | None = None) -> None:
-        """Flush once more, remove this instance's marks and release everything, within seven seconds.
+        """Flush once more, remove this instance's marks and release everything: by the deadline, or in seven seconds.
 
         Logs ``hits_undelivered`` with the hits that could not be sent, and ``hits_unconfirmed`` with those that were
         sent without an answer.
-
-        Args:
-            deadline: When to give up; None gives it all the time that a process has to end.
         """
         self.denial_events.end_minute(math.inf)
         self._counter.write_postponed(now_s=self._clock(), is_last=True)
