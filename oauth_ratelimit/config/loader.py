@@ -336,7 +336,6 @@ class ConfigFile:
         descriptors.
         """
         digest, was_valid, stamp = "", self.rejection is None, None
-        self._unread_since_s = math.inf
         try:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
@@ -352,6 +351,8 @@ class ConfigFile:
             self._valid, self.rejection = settings, None
         is_new = settings != self._settings or (self.rejection is None and not was_valid)
         self._settings, self.digest, self._read_stamp = settings, digest, stamp
+        if expected is not None or self.rejection is None:  # else the next poll tries again: it was being written
+            self._unread_since_s = math.inf
         return settings if is_new else None
 
     def _without(self, error: ConfigError, *, is_news: bool) -> Settings:

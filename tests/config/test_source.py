@@ -355,6 +355,19 @@ def test_file_that_changes_all_the_time_is_read_after_two_seconds(path: Path) ->
     assert [1.5, 3.5, 5.5, 7.5, 9.5] == read_at
 
 
+def test_file_that_changes_all_the_time_is_read_again_at_once_if_it_was_half_written(path: Path) -> None:
+    clock = Clock()
+    source = ConfigFile(path, clock=clock)
+    source.load()
+    applied_at = []
+    for number in range(12):
+        write(path, "" if number in (3, 4) else f"{ENFORCE}max_keys: {number + 1}\n")
+        clock.advance(0.5)
+        source.poll()
+        applied_at += [] if source.rejection or source.settings.max_keys != number + 1 else [number / 2]
+    assert [2.5, 4.5] == applied_at
+
+
 def test_mode_of_the_application_replaces_that_of_an_invalid_file(path: Path) -> None:
     path.write_text("guard: {mode: enforce}\nbroken:\n")
     assert not ConfigFile(path, mode="off").load().is_guarded
