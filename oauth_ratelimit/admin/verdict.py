@@ -170,7 +170,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
     now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
     lately = sum((each.tally() for each in case.minutes if each.minute_s + MINUTE_S > run.first_s), NO_REQUESTS)
-    spared = lately.would_reuse / max(1, lately.denied + lately.would_deny)
+    over = lately.denied + lately.would_deny
+    spared = lately.would_reuse / over if over else 0.0
     spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
     action = f"Ask its owner to keep the token. {spared_text}" if spared >= MOST else TRY
     lead = "Denied since" if run.is_real else "Would be denied (dry run) since"

@@ -119,6 +119,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "times the limit",
         ),
         (storm(of_minutes(denied=9, grant="guard:password")), "it need not be this client", "the client's load"),
+        (storm([minute(1, denied=9, grant="guard:user"), minute(0, allowed=1, would_reuse=5)]), "Guesses", "Reuse"),
         (
             storm(of_minutes(denied=9, grant="guard:user"), guesses=["alice from 192.0.2.7"]),
             "Guesses under batch-jobs are denied (alice from 192.0.2.7). Since",
@@ -285,7 +286,10 @@ def test_client_that_is_admitted_again_has_recovered() -> None:
     assert "Last over a limit at" in text_of(storm([minute(5, would_deny=9)])), "a dry run has denied nothing"
 
 
-WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
+def total(
+    name: str, token: Tally = NO_REQUESTS, elsewhere: Tally = NO_REQUESTS, guard: Tally = NO_REQUESTS
+) -> ClientTotal:
+    return ClientTotal(name, token, elsewhere, guard)
 
 
 def present(
@@ -296,50 +300,38 @@ def present(
     return Present(requests, NO_REQUESTS, True, 0, active, denied, over, totals, set(guessed))
 
 
+WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
+GUESSED = WORST._replace(subject="Guesses under app are denied (192.0.2.7).")
+REUSED = present(3, 0, 0, requests=Tally(81, reused=385))
+
+
 @pytest.mark.parametrize(
-    ("counts", "worst", "kind", "text"),
+    ("minute", "worst", "kind", "text"),
     [
-        ((0, 0, 0), None, "idle", "No requests are recorded in the last minute."),
-        ((9, 0, 0), None, "ok", "Nobody is denied among 9 clients with requests in the last minute."),
-        ((9, 0, 0), HELPED, "ok", "with requests in the last minute. Last denied, until X:"),
-        ((9, 0, 2), DRY_RUN, "dry-run", "Nobody is denied. 2 of 9 clients would be, in a dry run, the worst since X:"),
-        ((9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),
-        ((9, 9, 9), WORST, "denied", "All 9 clients are denied now, the worst since X:"),
-        ((9, 1, 1), Verdict("changed", "Changed.", "Wait."), "changed", "Changed. Over a limit until now:"),
+        (present(0, 0, 0), None, "idle", "No requests are recorded in the last minute."),
+        (present(9, 0, 0), None, "ok", "Nobody is denied among 9 clients with requests in the last minute."),
+        (present(9, 0, 0), HELPED, "ok", "in the last minute. Last denied, until X, all 9 clients, the last one:"),
+        (present(9, 0, 2), DRY_RUN, "dry-run", "2 of 9 clients would be, in a dry run, the worst since X:"),
+        (present(9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),
+        (present(9, 9, 9), WORST, "denied", "All 9 clients are denied now, the worst since X:"),
+        (present(9, 1, 1), Verdict("changed", "Changed.", "Wait."), "changed", "Changed. Over a limit until now:"),
+        (present(3, 1, 1, guessed=["app"]), GUESSED, "near", "Guesses under app are denied (192.0.2.7), since X:"),
+        (REUSED, None, "ok", "; 385 requests over a limit got their token again."),
     ],
 )
 def test_verdict_on_all_clients_counts_those_that_are_denied(
-    counts: tuple[int, int, int], worst: Verdict | None, kind: str, text: str
+    minute: Present, worst: Verdict | None, kind: str, text: str
 ) -> None:
-    found = judge_all(present(*counts), worst)
+    """Guesses and reuse make no denied client."""
+    found = judge_all(minute, worst, together="all 9 clients")
     assert (kind, True) == (found.kind, found.lead.endswith(text)), found
 
 
 def test_verdict_on_all_clients_does_not_pass_off_the_worst_one_as_all() -> None:
-    worst = Verdict(
-        "denied", "Denied since X.", "Look.", details=["In the last full minute all 9 were denied."], since="X"
-    )
-    all_of_them = judge_all(present(9, 9, 9, requests=Tally(10, 90)), worst)
-    assert ["In the last full minute 90 of all 100 requests were denied.", "The worst: Denied since X."] == list(
-        filter(None, all_of_them.details)
-    )[:2]
-    recovered = judge_all(present(9, 0, 0), HELPED, together="all 9 clients")
-    assert recovered.lead.endswith("Last denied, until X, all 9 clients, the last one:")
-
-
-def test_guesses_and_reuse_are_no_denied_clients() -> None:
-    guessed = Verdict("denied", "", "Look.", since="X", subject="Guesses under app are denied (192.0.2.7).")
-    assert ("near", "Guesses under app are denied (192.0.2.7), since X:") == judge_all(
-        present(3, 1, 1, guessed=["app"]), guessed
-    )[:2]
-    reused = judge_all(present(3, 0, 0, requests=Tally(81, reused=385)))
-    assert reused.lead.endswith("; 385 requests over a limit got their token again.")
-
-
-def total(
-    name: str, token: Tally = NO_REQUESTS, elsewhere: Tally = NO_REQUESTS, guard: Tally = NO_REQUESTS
-) -> ClientTotal:
-    return ClientTotal(name, token, elsewhere, guard)
+    worst = WORST._replace(lead="Denied since X.", details=["In the last full minute all 9 were denied."])
+    of_all, of_worst, *_ = filter(None, judge_all(present(9, 9, 9, requests=Tally(10, 90)), worst).details)
+    assert "In the last full minute 90 of all 100 requests were denied." == of_all
+    assert "The worst: Denied since X." == of_worst
 
 
 def test_worst_client_is_the_one_to_which_enforcement_does_most() -> None:
