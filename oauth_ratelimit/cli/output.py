@@ -72,6 +72,17 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     click.echo(json.dumps(json_safe(value), indent=indent, allow_nan=False))
 
 
+def print_json_list(head: Record, name: str, records: Iterable[Record]) -> None:
+    """Print a JSON object as ``print_json`` does, whose last member is a list that may be too long for the memory."""
+    click.echo(f'{json.dumps(json_safe(head), indent=2, allow_nan=False)[:-2]},\n  "{name}": [', nl=False)
+    is_first = True
+    for record in records:
+        text = textwrap.indent(json.dumps(json_safe(record), indent=2, allow_nan=False), "    ")
+        click.echo(f"{'' if is_first else ','}\n{text}", nl=False)
+        is_first = False
+    click.echo("]\n}" if is_first else "\n  ]\n}")
+
+
 def print_records(
     form: str, records: Iterable[Record], columns: Sequence[Column], *, whole: object = None, empty: str = "nothing"
 ) -> int:

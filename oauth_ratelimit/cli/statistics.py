@@ -22,7 +22,16 @@ from oauth_ratelimit.cli.options import (
     span_s,
     whole_minutes,
 )
-from oauth_ratelimit.cli.output import Column, Name, Number, print_facts, print_json, print_records, print_table
+from oauth_ratelimit.cli.output import (
+    Column,
+    Name,
+    Number,
+    print_facts,
+    print_json,
+    print_json_list,
+    print_records,
+    print_table,
+)
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options, source_of, source_options
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.policy import LimitKind, Policy
@@ -122,7 +131,7 @@ def report(context: CliContext, /, **options: Any) -> None:
     if form == "table" and data["since"]:
         click.secho(period, bold=True)
     if form == "json":
-        print_json({**data, "clients": list(records)})
+        print_json_list(data, "clients", records)
         return
     count = print_records(form, records, REPORT_COLUMNS, empty=NO_STATISTICS)
     if form == "table":
