@@ -135,6 +135,14 @@ def test_state_names_instances_that_reject_their_file_and_what_mongodb_refuses(
     assert re.search(r"worker 7 on node-1 .* c0ffee .* worker 8 on node-2 .* off invalid", page.part("instances"))
 
 
+def test_state_counts_late_instances_and_different_files(page: Page, connection: Connection) -> None:
+    now_s, store = time.time(), HeartbeatStore(connection)
+    beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_digest="c0ffee")
+    for each in (beat, beat._replace(instance="node-2:8:bb", beat_at_s=now_s - 90, config_digest="decaf")):
+        store.put(each)
+    assert "⚠ instances 2, 1 late ⚠ configuration files 2 different ones" in page.part("state")
+
+
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     cut_off_page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
