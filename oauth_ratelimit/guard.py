@@ -63,7 +63,7 @@ class Guess:
     """
 
     keys: Sequence[Key] = ()
-    held: Held = ()
+    held: Held | None = None
     reported: Lockout | None = None  # that a dry run would deny it with
     begun_s: float = inf  # start of the check; it is counted before
     is_settled: bool = False

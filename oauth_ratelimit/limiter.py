@@ -157,7 +157,7 @@ class Limiter:
         endpoint: str = TOKEN_ENDPOINT,
         grant_type: str | None = None,
         is_cross_site: bool = False,
-    ) -> tuple[Decision, Held]:
+    ) -> tuple[Decision, Held | None]:
         """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
 
         Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
@@ -176,13 +176,13 @@ class Limiter:
         holds: bool = False,
         is_cross_site: bool = False,
         is_counted: bool = True,
-    ) -> tuple[Decision, Held]:
+    ) -> tuple[Decision, Held | None]:
         pseudonym = username if self._names is None else self._names(username)
         if is_cross_site and pseudonym is not None:
             pseudonym = cross_site_name(pseudonym)
         rules = self._rules.find(client_id, endpoint, grant_type)
         if rules.exempt is not None:
-            return rules.exempt, ()
+            return rules.exempt, None
         can_reuse = username is None and grant_type in REUSED_GRANTS and endpoint == TOKEN_ENDPOINT
         rows, now_s = rules.rows_of(pseudonym), self._clock()
         decision, held = self._counter.decide(
@@ -192,18 +192,18 @@ class Limiter:
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held
 
-    def confirm(self, held: Held) -> None:
+    def confirm(self, held: Held | None) -> None:
         """Have a request sent that was held."""
         self._counter.confirm(held, now_s=self._clock())
 
-    def take_back(self, held: Held) -> bool:
+    def take_back(self, held: Held | None) -> bool:
         """Take a request that was held out of the counters, and return whether it was.
 
         At most ``limit`` requests of a window are taken back; any further one is to be confirmed.
         """
         return self._counter.take_back(held, now_s=self._clock())
 
-    def hold_guess(self, keys: Sequence[Key]) -> tuple[Decision, Held]:
+    def hold_guess(self, keys: Sequence[Key]) -> tuple[Decision, Held | None]:
         """Decide about a guess that counts against several keys if it is wrong, and count it in all of them or in none.
 
         Pass what it returns to ``confirm`` if it was wrong, also where only a dry run denies it, else to ``release``.
@@ -212,10 +212,10 @@ class Limiter:
         mode, rows = self.settings.policies.mode, tuple(dict(chain.from_iterable(map(self._rows_of, keys))).items())
         decision = self._counter.peek_known(mode, rows, now_s=self._clock())  # one that is denied adds no rows
         if not decision.allowed:
-            return decision, ()
+            return decision, None
         return self._counter.decide(mode, rows, now_s=self._clock(), holds=True, is_guess=True, begun_s=begun_s)
 
-    def release(self, held: Held) -> None:
+    def release(self, held: Held | None) -> None:
         """Take a guess that was right out of the counters. There is no bound, as ``take_back`` has one."""
         self._counter.release(held, now_s=self._clock())
 

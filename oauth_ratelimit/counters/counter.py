@@ -3,10 +3,13 @@
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
+from itertools import compress
 from typing import Any
 
 from oauth_ratelimit.core.decision import Decision, check_limits
@@ -19,9 +22,8 @@ from oauth_ratelimit.counters.table import (
     CYCLE_WAIT_S,
     DAMAGES,
     MAX_WAITING,
-    READ_HELD,
-    READ_LOCAL,
-    READ_SHARED,
+    READ_ALL,
+    READ_HITS,
     HostLocked,
     HostTable,
     Written,
@@ -38,36 +40,9 @@ POSTPONED = "the request was decided by what the file holds; the next one that g
 DROPPED = f"the request is not counted: {MAX_POSTPONED} others wait for the lock of the file already"
 LOST = "the process ends, and what waits for the lock of the file is not counted"
 
-Starts = dict[int, int]
-"""Frames that a request counts in: the start of one for each series, by its number."""
-
-
-@dataclass(slots=True, eq=False)
-class Opened:
-    """Row of a request, with the limits that count in it. The last fields are read if there is a store."""
-
-    name: str
-    part: Part
-    totals: Totals
-    starts: Starts  # where the request counts in it
-    change: int
-    unsent: Cells
-    held: Cells
-    writer_count: int = 0
-    is_asked: int = 0
-    due_s: float = 0.0
-    urgent_s: float | None = None
-    # Of the first row of a held request
-    spare_s: float | None = None  # for which it may still wait for the file's lock
-    guess_id: int | None = None  # by which the table knows it
-
-
-Held = tuple[Opened, ...]
-"""Request that counts in the totals here, and is not to be sent before its response is known."""
-
 
 class Step(Enum):
-    """Step of a request that is left to take."""
+    """Step of a request."""
 
     SEND = auto()  # count it, and have it sent
     HOLD = auto()  # count it
@@ -77,12 +52,46 @@ class Step(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Postponed:
-    """Step of a request that did not get the file's lock."""
+class Row:
+    """Row of a request, with the limits that count in it."""
 
-    rows: Sequence[Opened]
+    name: str
+    part: Part
+    totals: Totals
+    change: int
+    # All others are packed or unpacked where they are needed. Without a store they stay as they are in a new row.
+    unsent: bytes | None = None
+    held: bytes | None = None
+    taken: bytes | None = None
+    writer_count: int = 0
+    is_asked: int = 0
+    due_s: float = 0.0
+    urgent_s: float | None = None
+    # Where the request counts in it: the start of a frame for each series, by its number
+    starts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Request that counts in the totals here, and is not to be sent before its response is known.
+
+    Or one that waits for the file's lock, to take its step.
+    """
+
+    rows: Sequence[Row]  # that it counts in
     step: Step
     cost: int = 1
+    is_written: bool = False  # it counts in the rows
+    unchanged: Sequence[Row] | None = None  # the rows as it has left them, for one step
+    spare_s: float | None = None  # for which it may still wait for the lock
+    guess_id: int | None = None  # by which the table knows it
+
+    def note_written(self, rows: Sequence[Row]) -> None:
+        """Note that it counts in rows."""
+        for each in rows:
+            each.change += 1
+        self.rows = self.unchanged = rows
+        self.is_written = True
 
 
 class RequestCounter:
@@ -113,14 +122,11 @@ class RequestCounter:
         self._clock = clock
         self._is_shared = is_shared
         self._keeps_held = is_shared or keeps_held
-        self._read = READ_SHARED if self._keeps_held else READ_LOCAL
+        self._read = READ_ALL if self._keeps_held else READ_HITS
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._monotonic = monotonic
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
-        self._is_exhausted = False  # a key found no room
-        self._has_waited = False  # the request has waited for the lock for as long as it may
-        self._lock_effect: str | None = None  # what became of a request that did not get the lock
 
     def decide(
         self,
@@ -134,172 +140,183 @@ class RequestCounter:
         is_guess: bool = False,
         is_counted: bool = True,
         begun_s: float | None = None,
-    ) -> tuple[Decision, Held]:
+    ) -> tuple[Decision, Held | None]:
         """Decide about a request and count it where it counts: in all of its rows, or in none.
 
         With ``holds``, a request within its limits is then to be confirmed or taken back. ``is_guess`` holds one that
         only a dry run denies, too; its new rows ask for no document before it is confirmed. ``begun_s`` is the time of
         ``time.monotonic`` at which it has begun to wait for the lock, now if None.
         """
-        turn_s = self._table.wait_for_turn()
-        with self._table.lock:
-            self._table.begin(turn_s if begun_s is None else begun_s)
-            self._has_waited = False
+        held, has_waited = None, False
+        begun_s = time.monotonic() if begun_s is None else begun_s
+        with self._table.own_lock():
+            self._table.begin(begun_s)
             while True:
-                opened = self._open(rows, now_s, is_guess=is_guess)
-                tiers, contents = self._checked(opened, now_s)
-                decision = check_limits(mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted)
-                is_held = holds and (decision.denial is None or (is_guess and decision.allowed))
-                if self._clock() - now_s > STOPPED_S:
-                    now_s = self._clock()
-                elif self._count(opened, decision.counts, now_s, cost, is_held=is_held, is_counted=is_counted):
-                    break
-            held = tuple([each for each in opened if each.starts]) if is_held else ()
-            if held:
-                held[0].spare_s = self._table.spare_s()
-                if is_guess:
-                    rows_of = [(each.name, list(each.starts.items())) for each in held]
-                    held[0].guess_id = self._table.note_guess(json.dumps(rows_of))
-        if self._is_exhausted or self._lock_effect:
-            self._log_noted()
-        return decision, held
+                try:
+                    opened = self._open(rows, now_s, is_guess=is_guess)
+                    tiers, contents = self._checked(opened, now_s)
+                    decision = check_limits(
+                        mode, tiers, contents, now_s, cost, can_reuse=can_reuse, is_counted=is_counted
+                    )
+                    is_held = holds and (decision.denial is None or (is_guess and decision.allowed))
+                    step = Step.HOLD if is_held else Step.SEND
+                    if self._clock() - now_s > STOPPED_S:
+                        now_s = self._clock()
+                    elif self._count(opened, decision.counts, step, now_s, cost, is_counted=is_counted):
+                        break
+                except DAMAGES as exc:
+                    self._drop_damaged([name for name, _ in rows], exc)
+                except HostLocked:
+                    if has_waited:
+                        held = Held([each for each in opened if each.starts], step, cost)
+                        self._postpone(held)
+                        break
+                    has_waited = True  # decide on what the rows hold after the wait
+            if is_held:
+                held = self._held(held or Held(opened, step, cost, is_written=True), is_guess=is_guess)
+        self._table.call_later()
+        return decision, held if is_held else None
+
+    def _held(self, held: Held, *, is_guess: bool) -> Held | None:
+        """Return a request that is held, None if it counts nowhere."""
+        held.rows = [each for each in held.rows if each.starts]
+        if not held.rows:
+            return None
+        held.spare_s = self._table.spare_s()
+        if held.is_written:
+            held.note_written(held.rows)
+        if is_guess:
+            rows_of = [(each.name, list(each.starts.items())) for each in held.rows]
+            held.guess_id = self._table.note_guess(json.dumps(rows_of))
+        return held
+
+    def _count(
+        self,
+        opened: Sequence[Row],
+        counts: Sequence[bool],
+        step: Step,
+        now_s: float,
+        cost: int,
+        *,
+        is_counted: bool,
+    ) -> bool:
+        """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
+        written, selected = [], iter(counts)
+        for each in opened:
+            for tier in compress(each.part.tiers, selected):
+                each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
+            if is_counted and (each.starts or each.totals.is_moved):
+                written.append(self._counted(each, step, now_s, cost))
+            else:
+                self._ask(each)
+        if written and not self._table.write(written):
+            return False
+        if written and self._table.postponed:
+            self._write_postponed(now_s)
+        return True
 
     def peek_known(self, mode: Mode, rows: Rows, *, now_s: float, ignores_held: bool = False) -> Decision:
         """Decide by the rows that there are, and change nothing; with ``ignores_held`` as if none were held."""
         with self._table.locked():
-            opened = self._open(rows, now_s, adds=False)
-            for each in opened if ignores_held else ():
-                for (number, start_s), count in each.held.items():
-                    each.totals.remove(number, start_s, count)
-            tiers, contents = self._checked(opened, now_s, ignores_held=ignores_held)
-            decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
+            while True:
+                try:
+                    opened = self._open(rows, now_s, adds=False)
+                    for each in opened if ignores_held else ():
+                        for number, start_s, count in Cells(each.held):
+                            each.totals.remove(number, start_s, count)
+                    tiers, contents = self._checked(opened, now_s, ignores_held=ignores_held)
+                    decision = check_limits(mode, tiers, contents, now_s, is_counted=False)
+                    break
+                except DAMAGES as exc:
+                    self._drop_damaged([name for name, _ in rows], exc)
             for each in opened if decision.would_deny else ():
                 self._ask(each)
         return decision
 
-    def confirm(self, held: Held, *, now_s: float) -> None:
+    def confirm(self, held: Held | None, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
-        if not held or not self._keeps_held:
-            return
-        with self._table.locked(held[0].spare_s):
-            postponed = self._find(held)
-            if postponed is not None:
-                postponed.step = Step.SEND
-                return
-            try:
-                # Most rows are as the request has left them.
-                if not self._table.write([self._confirmed(each, now_s) for each in held]):
-                    self._do(Postponed(held, Step.CONFIRM), now_s)
-                self._table.forget_guess(held[0].guess_id)
-            except HostLocked:
-                self._postpone(Postponed(held, Step.CONFIRM))
-        self._log_noted()
+        if held is not None and self._keeps_held:
+            self._settle(held, Step.CONFIRM if held.is_written else Step.SEND, now_s)
 
-    def _confirmed(self, each: Opened, now_s: float) -> Written:
-        held = each.held
-        lost = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
-        held.drop_over(each.part.horizon_by_number, now_s)
-        for number, start_s in lost.items():
-            each.totals.add(number, start_s, 1, each.part.horizon_by_number[number])
-        values: dict[str, Any] = {"held": held.packed()}
-        if self._is_shared:
-            values.update(self._sent(each, now_s))
-        if lost or each.totals.is_moved:
-            each.totals.drop_over(each.part.horizon_by_number, now_s)
-            values["hits"] = each.totals.packed()
-        return each.name, each.change, values
-
-    def take_back(self, held: Held, *, now_s: float) -> bool:
+    def take_back(self, held: Held | None, *, now_s: float) -> bool:
         """Take a request that was held out of the totals again, and return whether it was.
 
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
         errors.
         """
-        if not held:
-            return True
-        with self._table.locked(held[0].spare_s):
-            postponed = self._find(held)
-            try:
-                if postponed is not None:
-                    self._do(postponed, now_s)
-                    self._table.postponed.remove(postponed)
-                self._table.forget_guess(held[0].guess_id)  # or it would be taken back once more, as a lost one
-                return self._take_back(held, now_s, is_bounded=True)
-            except HostLocked:
-                self._postpone(Postponed(held, Step.TAKE_BACK))
-                return True
+        return held is None or self._settle(held, Step.TAKE_BACK, now_s)
 
-    def release(self, held: Held, *, now_s: float) -> None:
+    def release(self, held: Held | None, *, now_s: float) -> None:
         """Take a guess that was right out of the totals again, always, and forget rows that hold nothing else."""
-        if not held:
-            return
-        with self._table.locked(held[0].spare_s):
-            postponed = self._find(held)
-            if postponed is not None:
-                self._table.postponed.remove(postponed)
-                self._table.forget_guess(held[0].guess_id)
-                return
+        if held is not None:
+            self._settle(held, Step.RELEASE, now_s)
+
+    def _settle(self, held: Held, step: Step, now_s: float) -> bool:
+        """Take the last step of a request, or have it taken once the file's lock is free."""
+        begun_s, held.step = time.monotonic(), step
+        with self._table.own_lock():
+            self._table.begin(begun_s, held.spare_s)
             try:
-                self._take_back(held, now_s, is_bounded=False)
-                self._table.forget_guess(held[0].guess_id)
+                is_done = held in self._table.postponed or self._do(held, now_s)
             except HostLocked:
-                self._postpone(Postponed(held, Step.RELEASE))
+                self._postpone(held)
+                is_done = True
+        self._table.call_later()
+        return is_done
+
+    def _do(self, request: Held, now_s: float) -> bool:
+        """Take the step of a request, and return False if it cannot be taken back any more."""
+        if request.guess_id is not None and request.step is not Step.HOLD:
+            self._table.forget_guess(request.guess_id)  # or it would be taken back once more, as a lost one
+        counts = request.step not in (Step.TAKE_BACK, Step.RELEASE)
+        opened, request.unchanged = request.unchanged, None
+        while True:
+            try:
+                if opened is None:
+                    opened = self._reopen(request, now_s, counts=counts)
+                if request.step is Step.TAKE_BACK and any(_has_no_more(each, now_s) for each in opened):
+                    return False
+                if counts:
+                    written = [self._counted(each, request.step, now_s, request.cost) for each in opened]
+                else:
+                    written = [self._uncounted(each, request, now_s) for each in opened]
+                if request.step is Step.RELEASE:
+                    written = [row for row in written if not self._is_deleted(row)]
+                if not written or self._table.write(written):
+                    break
+            except DAMAGES as exc:
+                self._drop_damaged([each.name for each in request.rows], exc)
+            opened = None  # others have changed them
+        if request.step is Step.HOLD:
+            request.note_written(opened)
+        return True
+
+    def _reopen(self, request: Held, now_s: float, *, counts: bool) -> list[Row]:
+        """Return the rows of a request as they are now; with ``counts`` those that were forgotten meanwhile, too."""
+        rows = tuple([(each.name, each.part) for each in request.rows])
+        opened = self._open(rows, now_s if counts else math.inf, adds=counts, is_counted=True)
+        starts = {each.name: each.starts for each in request.rows}
+        for each in opened:
+            each.starts = starts[each.name]
+        return opened
 
     def release_lost(self, part_of: Callable[[str], Part | None], *, now_s: float) -> None:
         """Release the guesses of processes that were killed: nobody got an answer. ``part_of`` finds limits of a row.
 
         At most ``limit`` in a window, further ones count as wrong: nobody is to guess without a limit by causing kills.
         """
-        with suppress(sqlite3.Error, *DAMAGES):  # the next cycle tries again
+        with suppress(sqlite3.Error):  # the next cycle tries again
             for guess_id, found in self._table.lost_guesses():
                 with self._table.transaction():
-                    for name, frames in json.loads(found) if self._table.forget_guess(guess_id) else ():
-                        part = part_of(name)
-                        if part is not None:  # else the limits have changed, as for other series
-                            starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
-                            row = Opened(name, part, Totals(b"", now_s), starts, 0, Cells(None), Cells(None))
-                            self._do(Postponed((row,), Step.TAKE_BACK), now_s)
-
-    def _take_back(self, held: Sequence[Opened], now_s: float, *, is_bounded: bool) -> bool:
-        while True:
-            written = []
-            for each in held:
-                found = self._table.read(READ_HELD, each.name)
-                if found is None:
-                    continue
-                try:
-                    taken = Totals(found[-1] or b"", now_s)
-                    for tier, content in zip(each.part.tiers, taken.contents(each.part.tiers, now_s), strict=True):
-                        if is_bounded and content.estimate > tier.limit - 1:
-                            return False
-                    written.append(self._without(each, found, taken if is_bounded else None, now_s))
-                except DAMAGES as exc:
-                    self._table.drop_damaged(each.name, exc)
-            rest = written if is_bounded else [row for row in written if not self._is_deleted(row)]
-            if not rest or self._table.write(rest):
-                return True
-
-    def _is_deleted(self, row: Written) -> bool:
-        """Delete a row in which nothing counts any more, if nothing else needs it, and return whether it was."""
-        name, change, values = row
-        is_empty = values["held"] is None and not any(unpack(values["hits"]).hits.values())
-        return is_empty and self._table.delete_unused(name, change)
-
-    def _without(self, each: Opened, found: tuple[Any, ...], taken: Totals | None, now_s: float) -> Written:
-        """Return a row after a request was taken back; ``taken`` are those that were, if they are bounded."""
-        hits, change, packed_held, _ = found
-        totals, held = Totals(hits, math.inf), Cells(packed_held)
-        for number, start_s in each.starts.items():
-            is_here = held.remove_hit(number, start_s) or not self._keeps_held
-            if is_here:  # else the row was forgotten meanwhile
-                totals.remove(number, start_s, 1)
-        values = {"hits": totals.packed(), "held": held.packed()}
-        if taken is not None:
-            for number, start_s in each.starts.items():
-                taken.add(number, start_s, 1, each.part.horizon_by_number[number])
-            taken.drop_over(each.part.horizon_by_number, now_s)
-            values["taken"] = taken.packed()
-        return each.name, change, values
+                    rows = []
+                    with suppress(*DAMAGES):
+                        for name, frames in json.loads(found):
+                            part = part_of(name)
+                            if part is not None:  # else the limits have changed, as for other series
+                                starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
+                                rows.append(Row(name, part, Totals(b"", now_s), change=0, starts=starts))
+                    if self._table.forget_guess(guess_id):
+                        self._finish(Held(rows, Step.TAKE_BACK, is_written=True), now_s)
 
     def write_postponed(self, *, now_s: float, is_last: bool = False) -> None:
         """Write what requests could not write, unless the file is locked for too long. The last time waits longer."""
@@ -310,32 +327,50 @@ class RequestCounter:
         if is_last and self._table.postponed:
             self._log.error("requests_uncounted", effect=LOST, count=len(self._table.postponed))
 
+    def _write_postponed(self, now_s: float) -> bool:
+        """Write some of what was postponed, and return False if the file is still locked."""
+        postponed = self._table.postponed
+        for _ in range(min(POSTPONED_STEP, len(postponed))):
+            try:
+                self._finish(postponed[0], now_s)
+            except HostLocked:
+                return False
+            postponed.popleft()
+        return True
+
+    def _finish(self, request: Held, now_s: float) -> None:
+        """Take the step of a request. One that cannot be taken back any more is sent."""
+        if not self._do(request, now_s):
+            request.step = Step.CONFIRM if request.is_written else Step.SEND
+            self._do(request, now_s)
+
+    def _postpone(self, request: Held) -> None:
+        self._table.lock_timeout_count += 1
+        effect = POSTPONED
+        if len(self._table.postponed) < MAX_POSTPONED:
+            self._table.postponed.append(request)
+        else:
+            effect, request.rows = DROPPED, ()  # it counts nowhere, so it is not held, either
+        self._table.later(partial(self._log.warning, "host_lock_timeout", key=effect, effect=effect))
+
     def _open(
         self,
-        rows: Sequence[tuple[str, Part]],
+        rows: Rows,
         now_s: float,
         *,
         adds: bool = True,
         is_counted: bool = False,
         is_guess: bool = False,
-    ) -> list[Opened]:
+    ) -> list[Row]:
         """Return the rows of a request, with ``adds`` after adding those of new keys if there is room."""
         opened = []
         for name, part in rows:
-            row = self._table.read(self._read, name)
-            if row is None and adds:
-                row = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
-                self._is_exhausted = self._is_exhausted or row is None
-            if row is not None:
+            found = self._table.read(self._read, name)
+            if found is None and adds:
+                found = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
+            if found is not None:
                 # Others may have counted in later frames since the time was read.
-                try:
-                    totals = Totals(row[0], max(now_s, self._clock()))
-                    unsent, held = Cells(row[2]), Cells(row[3])
-                    sum([number for number in row[4:] if number is not None])  # nothing but numbers has one
-                except DAMAGES as exc:
-                    self._table.drop_damaged(name, exc)
-                    return self._open(rows, now_s, adds=adds, is_counted=is_counted, is_guess=is_guess)
-                opened.append(Opened(name, part, totals, {}, row[1], unsent, held, *row[4:]))
+                opened.append(Row(name, part, Totals(found[0], max(now_s, self._clock())), *found[1:]))
         return opened
 
     def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
@@ -353,83 +388,81 @@ class RequestCounter:
         try:
             self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
         except HostLocked:  # as it would be
-            return self._table.read(self._read, name) or (b"", 0, None, None, 0, 0, due_s, urgent_s)
-        return self._table.read(self._read, name)
+            return self._table.read(self._read, name) or (b"", 0)
+        found = self._table.read(self._read, name)
+        if found is None:
+            self._table.later(
+                partial(
+                    self._log.error,
+                    "keys_exhausted",
+                    max_keys=self._table.max_keys,
+                    reason="the file system is full" if self._table.is_nearly_full else "max_keys",
+                    effect="requests of new keys are admitted uncounted",
+                )
+            )
+        return found
 
-    def _log_noted(self) -> None:
-        """Log what requests have met, with the lock free."""
-        if self._is_exhausted:
-            self._is_exhausted = False
-            effect = "requests of new keys are admitted uncounted"
-            reason = "the file system is full" if self._table.is_nearly_full else "max_keys"
-            self._log.error("keys_exhausted", max_keys=self._table.max_keys, reason=reason, effect=effect)
-        lock_effect, self._lock_effect = self._lock_effect, None
-        if lock_effect:
-            self._log.warning("host_lock_timeout", key=lock_effect, effect=lock_effect)
+    def _drop_damaged(self, names: Iterable[str], exc: Exception) -> None:
+        """Delete the damaged rows of a request after an exception, which is raised again if there are none."""
+        damaged = [name for name in names if _is_damaged(self._table.read(READ_ALL, name))]
+        for name in damaged:
+            self._table.drop_damaged(name, exc)
+        if not damaged:
+            raise exc
 
-    def _count(
-        self,
-        opened: Sequence[Opened],
-        counts: Sequence[bool],
-        now_s: float,
-        cost: int,
-        *,
-        is_held: bool,
-        is_counted: bool,
-    ) -> bool:
-        """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        changed, written, place = [], [], 0
+    def _checked(
+        self, opened: Sequence[Row], now_s: float, *, ignores_held: bool = False
+    ) -> tuple[tuple[Tier, ...], list[Content]]:
+        """Return the limits of rows and what their windows hold, with what this process could not write yet."""
+        tiers: tuple[Tier, ...] = ()
+        contents: list[Content] = []
         for each in opened:
-            each.starts = {}
-            for tier in each.part.tiers:
-                if counts[place]:
-                    each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
-                place += 1
-            if is_counted and (each.starts or each.totals.is_moved):
-                changed.append(each)
-                written.append(self._written(each, now_s, cost, is_held=is_held))
-            else:
-                self._ask(each)
-        try:
-            if written and not self._table.write(written):
-                return False
-        except HostLocked:
-            if not self._has_waited:
-                self._has_waited = True
-                return False  # decide on what the rows hold after the wait
-            if any(each.starts for each in opened):
-                rows = [each for each in opened if each.starts]
-                self._postpone(Postponed(rows, Step.HOLD if is_held else Step.SEND, cost))
-        else:
-            for each in changed:
-                each.change += 1  # for ``confirm``
-            if written and self._table.postponed:
-                self._write_postponed(now_s)
-        return True
+            tiers += each.part.tiers
+            totals = each.totals
+            if self._table.postponed:
+                totals = self._with_postponed(each, now_s, Step.CONFIRM if ignores_held else Step.HOLD)
+            contents += totals.contents(each.part.tiers, now_s)
+        return tiers, contents
 
-    def _written(self, each: Opened, now_s: float, cost: int = 1, *, is_held: bool = False) -> Written:
-        """Return a row after a request that counts in it."""
-        part, totals = each.part, each.totals
-        for number, start_s in each.starts.items():
-            totals.add(number, start_s, cost, part.horizon_by_number[number])
-        totals.drop_over(part.horizon_by_number, now_s, counted=each.starts)
-        values: dict[str, Any] = {"hits": totals.packed()}
-        if self._keeps_held and (is_held or each.held):
-            for number, start_s in each.starts.items() if is_held else ():
-                each.held.add(number, start_s, cost)
-            each.held.drop_over(part.horizon_by_number, now_s)
-            values["held"] = each.held.packed()
-        if self._is_shared:
-            if each.starts and not is_held:
-                values.update(self._sent(each, now_s, cost))
-        elif totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
-            values["due"] = self._monotonic() + part.horizon_s + self._interval_s
+    def _with_postponed(self, each: Row, now_s: float, other_step: Step) -> Totals:
+        """Return what a row holds after the postponed requests that are to be sent, and those of another step."""
+        totals = Totals(each.totals.packed(), now_s)
+        for postponed in self._table.postponed:
+            for row in postponed.rows if postponed.step in (Step.SEND, other_step) else ():
+                for number, start_s in row.starts.items() if row.name == each.name else ():
+                    totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
+        return totals
+
+    def _counted(self, each: Row, step: Step, now_s: float, cost: int) -> Written:
+        """Return a row after a request was counted in it, or confirmed."""
+        totals, horizons = each.totals, each.part.horizon_by_number
+        values: dict[str, Any] = {}
+        new = each.starts  # where the totals lack it
+        if self._keeps_held and (each.held or step is not Step.SEND):
+            held = Cells(each.held)
+            if step is Step.HOLD:
+                for number, start_s in each.starts.items():
+                    held.add(number, start_s, cost)
+            elif step is Step.CONFIRM:
+                new = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
+            held.drop_over(horizons, now_s)
+            values["held"] = each.held = held.packed()
+        if new or totals.is_moved:
+            for number, start_s in new.items():
+                totals.add(number, start_s, cost, horizons[number])
+            totals.drop_over(horizons, now_s, counted=new)
+            values["hits"] = totals.packed()
+        if not self._is_shared:
+            if totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
+                values["due"] = self._monotonic() + each.part.horizon_s + self._interval_s
+        elif each.starts and step is not Step.HOLD:
+            values.update(self._sent(each, now_s, cost))
         return each.name, each.change, values
 
-    def _sent(self, each: Opened, now_s: float, cost: int = 1) -> dict[str, Any]:
+    def _sent(self, each: Row, now_s: float, cost: int) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
         part, monotonic_s = each.part, self._monotonic()
-        unsent, had_none = each.unsent, not each.unsent
+        unsent = Cells(each.unsent)
         for number, start_s in each.starts.items():
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
@@ -445,88 +478,52 @@ class RequestCounter:
         may_wait = is_read and each.due_s > due_s and self._table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
             due_s += max(0.0, min(part.wait_s, self._max_interval_s) - self._interval_s)
-            self._table.waiting_count += had_none
+            self._table.waiting_count += each.unsent is None
         if due_s < each.due_s:
             values["due"] = due_s
         return values
 
-    def _postpone(self, postponed: Postponed) -> None:
-        self._table.lock_timeout_count += 1
-        if len(self._table.postponed) < MAX_POSTPONED:
-            self._lock_effect = POSTPONED
-            self._table.postponed.append(postponed)
-        else:
-            self._lock_effect = DROPPED
-            for each in postponed.rows:
-                each.starts = {}  # it counts nowhere, so it is not held, either
+    def _uncounted(self, each: Row, request: Held, now_s: float) -> Written:
+        """Return a row after a request was taken back or released."""
+        totals, held, horizons = each.totals, Cells(each.held), each.part.horizon_by_number
+        for number, start_s in each.starts.items() if request.is_written else ():
+            if held.remove_hit(number, start_s) or not self._keeps_held:  # else the row was forgotten meanwhile
+                totals.remove(number, start_s, 1)
+        values = {"hits": totals.packed(), "held": held.packed()}
+        if request.step is Step.TAKE_BACK:
+            taken = Totals(each.taken or b"", now_s)
+            for number, start_s in each.starts.items():
+                taken.add(number, start_s, 1, horizons[number])
+            taken.drop_over(horizons, now_s)
+            values["taken"] = taken.packed()
+        return each.name, each.change, values
 
-    def _find(self, held: Held) -> Postponed | None:
-        """Return the step of a request that is left, None if there is none."""
-        return next((each for each in self._table.postponed if each.rows[0] is held[0]), None)
+    def _is_deleted(self, row: Written) -> bool:
+        """Delete a row in which nothing counts any more, if nothing else needs it, and return whether it was."""
+        name, change, values = row
+        is_empty = values["held"] is None and not any(unpack(values["hits"]).hits.values())
+        return is_empty and self._table.delete_unused(name, change)
 
-    def _write_postponed(self, now_s: float) -> bool:
-        """Write some of what was postponed, and return False if the file is still locked."""
-        postponed = self._table.postponed
-        for _ in range(min(POSTPONED_STEP, len(postponed))):
-            try:
-                self._do(postponed[0], now_s)
-            except HostLocked:
-                return False
-            postponed.popleft()
-        return True
-
-    def _do(self, postponed: Postponed, now_s: float) -> None:
-        """Take a step of a request."""
-        if postponed.step is not Step.HOLD:
-            self._table.forget_guess(postponed.rows[0].guess_id)
-        if postponed.step in (Step.RELEASE, Step.TAKE_BACK):
-            is_bounded = postponed.step is Step.TAKE_BACK
-            if self._take_back(postponed.rows, now_s, is_bounded=is_bounded) or not is_bounded:
-                return
-            postponed.step = Step.CONFIRM
-        while True:
-            written = []
-            rows = tuple([(each.name, each.part) for each in postponed.rows])
-            opened = self._open(rows, now_s, is_counted=True)
-            for each, row in zip(opened, postponed.rows, strict=True):
-                each.starts = row.starts
-                try:
-                    if postponed.step is Step.CONFIRM:
-                        written.append(self._confirmed(each, now_s))
-                    else:
-                        is_held = postponed.step is Step.HOLD
-                        written.append(self._written(each, now_s, postponed.cost, is_held=is_held))
-                except DAMAGES as exc:
-                    self._table.drop_damaged(each.name, exc)
-                    break
-            else:
-                if self._table.write(written):
-                    return
-
-    def _ask(self, each: Opened) -> None:
+    def _ask(self, each: Row) -> None:
         """Have the next cycle look at a document, because of a request that counts nowhere."""
         if self._is_shared and not each.is_asked:
             self._table.ask(each.name, self._monotonic())
 
-    def _checked(
-        self, opened: Sequence[Opened], now_s: float, *, ignores_held: bool = False
-    ) -> tuple[tuple[Tier, ...], list[Content]]:
-        """Return the limits of rows and what their windows hold, with what this process could not write yet."""
-        tiers: tuple[Tier, ...] = ()
-        contents: list[Content] = []
-        for each in opened:
-            tiers += each.part.tiers
-            totals = each.totals
-            if self._table.postponed:
-                totals = self._with_postponed(each, now_s, Step.CONFIRM if ignores_held else Step.HOLD)
-            contents += totals.contents(each.part.tiers, now_s)
-        return tiers, contents
 
-    def _with_postponed(self, each: Opened, now_s: float, other_step: Step) -> Totals:
-        """Return what a row holds after the postponed requests that are to be sent, and those of another step."""
-        totals = Totals(each.totals.packed(), now_s)
-        for postponed in self._table.postponed:
-            for row in postponed.rows if postponed.step in (Step.SEND, other_step) else ():
-                for number, start_s in row.starts.items() if row.name == each.name else ():
-                    totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
-        return totals
+def _has_no_more(each: Row, now_s: float) -> bool:
+    """Return True if no further request of a row can be taken back."""
+    contents = Totals(each.taken or b"", now_s).contents(each.part.tiers, now_s)
+    return any(content.estimate > tier.limit - 1 for tier, content in zip(each.part.tiers, contents, strict=True))
+
+
+def _is_damaged(found: Sequence[Any] | None) -> bool:
+    """Return True if a row that was read cannot be unpacked."""
+    if found is None:
+        return False
+    hits, change, unsent, held, taken, *numbers = found
+    try:
+        Totals(hits, math.inf), Totals(taken or b"", math.inf), Cells(unsent), Cells(held)
+        sum([number for number in (change, *numbers) if number is not None])
+    except DAMAGES:
+        return True
+    return False

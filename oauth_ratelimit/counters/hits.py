@@ -6,7 +6,7 @@ an outage they may be far apart.
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -22,6 +22,7 @@ Frames = dict[int, int]
 """Hits by frame start in seconds since the epoch."""
 
 _HORIZON, _NEWEST, _COUNT, _COUNTS = 1, 2, 3, 4  # places of what belongs to a series, after its number
+_CELL = 3  # numbers of a cell: that of the series, the start of the frame, and the hits
 _NO_HITS = array("q", [0])
 
 
@@ -149,42 +150,64 @@ class Totals:
         return self._numbers.tobytes()
 
 
-class Cells(dict[tuple[int, int], int]):
-    """Hits of single frames: those of a row that are to be sent, or whose response is not known.
+class Cells:
+    """Hits of single frames, as they are packed: those of a row that are to be sent, or whose response is not known.
 
-    Each stands under the number of its series and the start of its frame. Raises ``ValueError`` or ``TypeError`` for
-    what was never packed.
+    Raises ``ValueError`` or ``TypeError`` for what was never packed.
     """
 
+    __slots__ = ("_numbers",)
+
     def __init__(self, packed: bytes | None) -> None:
-        numbers = iter(array("q", packed or b""))
-        super().__init__(
-            [((number, at_s), count) for number, at_s, count in zip(numbers, numbers, numbers, strict=True)]
-        )
+        self._numbers = array("q", packed or b"")
+        if len(self._numbers) % _CELL:
+            raise ValueError("numbers of a cell are missing")
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the number of the series, the start of the frame, and the hits, of each frame."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+    def _find(self, series_number: int, start_s: int) -> int | None:
+        """Return the place of a frame, None if it has no hits. The newest ones are looked at first."""
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] == start_s and numbers[place] == series_number:
+                return place
+        return None
 
     def add(self, series_number: int, start_s: int, count: int) -> None:
         """Add hits to a frame."""
-        self[series_number, start_s] = min(self.get((series_number, start_s), 0) + count, MAX_HITS)
+        place = self._find(series_number, start_s)
+        if place is None:
+            self._numbers.extend((series_number, start_s, count))
+        else:
+            self._numbers[place + 2] = min(self._numbers[place + 2] + count, MAX_HITS)
 
     def remove_hit(self, series_number: int, start_s: int) -> bool:
         """Remove a hit of a frame, and return whether there was one."""
-        count = self.pop((series_number, start_s), 0)
-        if count > 1:
-            self[series_number, start_s] = count - 1
-        return count > 0
+        place = self._find(series_number, start_s)
+        if place is None:
+            return False
+        self._numbers[place + 2] -= 1
+        if self._numbers[place + 2] < 1:
+            del self._numbers[place : place + _CELL]
+        return True
 
     def drop_over(self, horizons: Mapping[int, int], now_s: float) -> None:
         """Drop the frames that no window reaches any more."""
-        for number, start_s in [cell for cell in self if cell[1] <= now_s - horizons.get(cell[0], MAX_HORIZON_S)]:
-            del self[number, start_s]
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] <= now_s - horizons.get(numbers[place], MAX_HORIZON_S):
+                del numbers[place : place + _CELL]
 
     def count_of(self, series_number: int) -> int:
         """Return the hits of a series."""
-        return sum([count for (number, _), count in self.items() if number == series_number])
+        return sum([count for number, _, count in self if number == series_number])
 
     def packed(self) -> bytes | None:
         """Return the packed hits, None if there are none."""
-        return array("q", [number for cell, count in self.items() for number in (*cell, count)]).tobytes() or None
+        return self._numbers.tobytes() or None
 
 
 def unpack(packed: bytes) -> Counted:
@@ -221,7 +244,7 @@ def pack(hits: Hits, horizons: Mapping[Series, int]) -> bytes:
 def unpack_hits(packed: bytes | None) -> dict[Series, Frames]:
     """Return hits that are to be sent; none for None."""
     hits: dict[Series, Frames] = {}
-    for (number, start_s), count in Cells(packed).items():
+    for number, start_s, count in Cells(packed):
         hits.setdefault(series_of(number), {})[start_s] = count
     return hits
 

@@ -90,9 +90,9 @@ DAMAGES = ValueError, TypeError, LookupError, OverflowError, RecursionError
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here
 
 
-READ_LOCAL = "SELECT hits, change, NULL, NULL FROM rows WHERE name = ?"
-READ_SHARED = "SELECT hits, change, unsent, held, writer_count, is_asked, due, urgent FROM rows WHERE name = ?"
-READ_HELD = "SELECT hits, change, held, taken FROM rows WHERE name = ?"
+READ_HITS = "SELECT hits, change FROM rows WHERE name = ?"
+READ_ALL = "SELECT hits, change, unsent, held, taken, writer_count, is_asked, due, urgent FROM rows WHERE name = ?"
+"""Statements that read what requests need of a row, without a store and with one."""
 
 
 Written = tuple[str, int, dict[str, Any]]
@@ -146,6 +146,7 @@ class HostTable:
 
     def _start_closed(self) -> None:
         self.lock = threading.Lock()  # guards the connection, and what is postponed
+        self._later: deque[Callable[[], object]] = deque()  # calls once the lock is free
         self.postponed: deque[Any] = deque()  # what requests could not write, because the file was locked
         self.term, self._bell = Term(), Bell()
         self._is_open = False
@@ -369,32 +370,39 @@ class HostTable:
 
     @contextmanager
     def locked(self, wait_s: float | None = None) -> Iterator[None]:
-        """Hold the lock for a request, which waits for the file's lock as long as this at most."""
-        begun_s = self.wait_for_turn()
-        with self.lock:
+        """Hold the lock for a request, which waits for it and the file's lock as long as this at most."""
+        begun_s = time.monotonic()
+        with self.own_lock():
             self.begin(begun_s, wait_s)
             yield
+        self.call_later()
 
-    def wait_for_turn(self) -> float:
-        """Wait before ``lock`` is taken, and return the time for ``begin``: what ``locked`` does, without its cost.
+    def own_lock(self) -> threading.Lock:
+        """Return the lock, in a forked child a new one: ``locked`` without the cost of a generator begins with it.
 
         Only a lock's own block releases it whatever Ctrl-C interrupts.
         """
         if self._process_id != os.getpid():
             self.leave_to_parent()
-        begun_s = time.monotonic()
-        # Who waits inside ``acquire`` owns the lock before it has the interpreter, so that all others wait, too.
-        while self.lock.locked():
-            time.sleep(0)
-        return begun_s
+        return self.lock
 
     def begin(self, begun_s: float, wait_s: float | None = None) -> None:
-        """Begin a request that has begun to wait at a time. The lock is held."""
+        """Begin a request that has begun to wait at a time of ``time.monotonic``. The lock is held."""
         self._until_s = begun_s + (LOCK_WAIT_S if wait_s is None else wait_s)
         if not self._is_open:
             self._take(None if self._file is None else self._file.open())
         if self._connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
             self._connection.rollback()
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Have something called once the lock is free, such as a log, which may block."""
+        self._later.append(call)
+
+    def call_later(self) -> None:
+        """Call what was to be called once the lock is free."""
+        while self._later:
+            with suppress(IndexError):  # another thread was faster
+                self._later.popleft()()
 
     def _run(self, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:
         """Run a statement of a request. After an error of the file it runs in memory."""

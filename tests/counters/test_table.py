@@ -9,19 +9,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oauth_ratelimit.counters.table import READ_LOCAL, READ_SHARED, HostTable, Written
+from oauth_ratelimit.counters.table import READ_ALL, HostTable, Written
 
 DUE_S = 100.0
 NAMES = ("ann", "bob", "total")
 
 
 class Row(NamedTuple):
-    """Columns of ``READ_SHARED``."""
+    """Columns of ``READ_ALL``."""
 
     hits: bytes
     change: int
     unsent: bytes | None
     held: bytes | None
+    taken: bytes | None
     writer_count: int
     is_asked: int
     due: float
@@ -38,7 +39,7 @@ def a_table(*names: str, max_keys: int = 100) -> HostTable:
 
 def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> dict[str, Row]:
     with table.locked():
-        return {name: Row(*table.read(READ_SHARED, name)) for name in names}
+        return {name: Row(*table.read(READ_ALL, name)) for name in names}
 
 
 def after_hit(name: str, row: Row, **values: object) -> Written:
@@ -137,7 +138,7 @@ def test_cycle_undoes_what_an_interrupted_one_has_left() -> None:
 
 
 def names_of(table: HostTable) -> list[str]:
-    return [name for name in ("ann", "bob", "carl", "dan") if table.read(READ_LOCAL, name)]
+    return [name for name in ("ann", "bob", "carl", "dan") if table.read(READ_ALL, name)]
 
 
 def test_rows_are_added_while_there_is_room() -> None:
@@ -238,6 +239,6 @@ def test_table_that_a_process_leaves_is_not_changed_by_it(monkeypatch: pytest.Mo
     parents: sqlite3.Connection = table._connection
     monkeypatch.setattr("os.getpid", lambda: -1)
     with table.locked():
-        assert table.read(READ_LOCAL, "ann") is None
+        assert table.read(READ_ALL, "ann") is None
         table.insert("bob", now_s=0.0, due_s=DUE_S)
     assert [("ann",)] == parents.execute("SELECT name FROM rows").fetchall()

@@ -33,7 +33,7 @@ TRIPLE = a_policy(3, 60)
 USER_KEY, TOTAL_KEY = Key(CLIENT, "alice"), Key(CLIENT, None, "client_total")
 
 
-def held_by(limiter: Limiter, count: int = 1, username: str | None = None) -> Sequence[Held]:
+def held_by(limiter: Limiter, count: int = 1, username: str | None = None) -> Sequence[Held | None]:
     """Return requests that are held, each of which was admitted."""
     answers = [limiter.hold(CLIENT, username) for _ in range(count)]
     assert {True} == {decision.allowed for decision, _ in answers}
@@ -79,7 +79,7 @@ def test_each_user_and_all_together_have_a_request_taken_back(clock: Clock) -> N
     settings = some_settings(user=(a_policy(9, name="user"),), total=(a_policy(2, name="total"),))
     limiter = Limiter(settings, clock=clock, monotonic=clock)
     held = [limiter.hold(CLIENT, name)[1] for name in ("alice", "bob")]
-    assert [2, 2] == [len(each) for each in held]
+    assert [2, 2] == [each and len(each.rows) for each in held]
     assert 0 == limiter.peek(CLIENT, "carol").remaining
     assert [True, True] == list(map(limiter.take_back, held))
     assert 2 == limiter.peek(CLIENT, "carol").remaining
@@ -144,7 +144,7 @@ def test_request_over_its_limit_is_not_held(clock: Clock, mode: Mode) -> None:
     limiter = Limiter(some_settings(TRIPLE, mode=mode), clock=clock, monotonic=clock)
     held_by(limiter, 3)
     decision, held = limiter.hold(CLIENT)
-    assert (True, mode is Mode.DRY_RUN, ()) == (decision.would_deny, decision.allowed, held)
+    assert (True, mode is Mode.DRY_RUN, None) == (decision.would_deny, decision.allowed, held)
 
 
 def test_request_that_only_a_dry_run_denies_is_not_held_but_a_guess_is(clock: Clock) -> None:
@@ -153,16 +153,16 @@ def test_request_that_only_a_dry_run_denies_is_not_held_but_a_guess_is(clock: Cl
     limiter = a_limiter(None, clock, TRIPLE, on_trial)
     held_by(limiter)
     decision, held = limiter.hold(CLIENT)
-    assert (True, True, ()) == (decision.allowed, decision.would_deny, held)
+    assert (True, True, None) == (decision.allowed, decision.would_deny, held)
     decision, held = limiter.hold_guess([KEY])
-    assert (True, True, 1) == (decision.allowed, decision.would_deny, len(held))
+    assert (True, True, True) == (decision.allowed, decision.would_deny, held is not None)
     assert not limiter.hold(CLIENT)[0].allowed
 
 
 def test_request_of_a_trusted_client_is_not_held(clock: Clock) -> None:
     limiter = Limiter(some_settings(TRIPLE, trusted=(CLIENT,)), clock=clock, monotonic=clock)
     decision, held = limiter.hold(CLIENT)
-    assert (True, ()) == (decision.trusted, held)
+    assert (True, None) == (decision.trusted, held)
     limiter.confirm(held)
     assert limiter.take_back(held)
 
@@ -206,7 +206,7 @@ def test_wrong_guess_counts_once_against_each_key_or_against_none(clock: Clock, 
     for keys in ([KEY, ALICE], [KEY, ALICE], [KEY]):
         limiter.confirm(limiter.hold_guess(keys)[1])
     decision, held = limiter.hold_guess([ALICE, KEY])
-    assert (False, ()) == (decision.allowed, held)
+    assert (False, None) == (decision.allowed, held)
     limiter.sync()
     assert [3, 2] == [used_hits(limiter), used_hits(limiter, username="alice")]
     assert store is None or [3, 2] == [stored_hits(store, key) for key in (KEY, ALICE)]

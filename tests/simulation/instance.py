@@ -162,7 +162,9 @@ class Instance:
         self._note_correction()
         if held:
             known = {
-                key: limits for key, limits in limits_of.items() if any(row.name == row_name(Key(*key)) for row in held)
+                key: limits
+                for key, limits in limits_of.items()
+                if any(row.name == row_name(Key(*key)) for row in held.rows)
             }
             self.held.append((held, lambda: self._note_counted(known, decision, mode, now_s, 1)))
         elif decision.policy is not None:

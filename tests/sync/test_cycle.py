@@ -5,7 +5,7 @@ import pytest
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.rules import row_name
-from oauth_ratelimit.counters.table import READ_LOCAL
+from oauth_ratelimit.counters.table import READ_HITS
 from oauth_ratelimit.store.base import Snapshot
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
@@ -207,7 +207,7 @@ def test_frames_that_no_limit_can_have_are_not_kept_in_memory(faulty: FaultyStor
     hit(limiter)
     assert 1000 - 12 <= limiter.peek(CLIENT).remaining <= 1000 - 11
     with limiter._table.locked():
-        (hits, *_) = limiter._table.read(READ_LOCAL, row_name(KEY))
+        (hits, *_) = limiter._table.read(READ_HITS, row_name(KEY))
     assert len(hits) < 2000
 
 

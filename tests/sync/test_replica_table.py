@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.hits import pack_hits
 from oauth_ratelimit.counters.rules import RuleBook, row_name
-from oauth_ratelimit.counters.table import READ_LOCAL, HostTable
+from oauth_ratelimit.counters.table import READ_HITS, HostTable
 from oauth_ratelimit.sync.replica import Replica
 from oauth_ratelimit.sync.replica_table import ReplicaTable
 from tests.support.limiters import a_policy, some_settings
@@ -49,7 +49,7 @@ def next_step(rows: ReplicaTable) -> Replica:
 
 def count(table: HostTable) -> None:
     with table.locked():
-        assert table.write([(NAME, table.read(READ_LOCAL, NAME)[1], {"unsent": pack_hits(HITS)})])
+        assert table.write([(NAME, table.read(READ_HITS, NAME)[1], {"unsent": pack_hits(HITS)})])
 
 
 def deny(table: HostTable) -> None:
