@@ -269,7 +269,7 @@ class RequestCounter:
         if request.guess_id is not None and request.step is not Step.HOLD:
             self._table.forget_guess(request.guess_id)  # or it would be taken back once more, as a lost one
         counts = request.step not in (Step.TAKE_BACK, Step.RELEASE)
-        opened, request.unchanged = request.unchanged, None
+        opened, request.unchanged = request.unchanged if self._keeps_held else None, None
         while True:
             try:
                 if opened is None:
@@ -365,7 +365,7 @@ class RequestCounter:
         """Return the rows of a request, with ``adds`` after adding those of new keys if there is room."""
         opened = []
         for name, part in rows:
-            found = self._table.read(self._read, name)
+            found = self._table.read(READ_ALL if is_counted else self._read, name)
             if found is None and adds:
                 found = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
             if found is not None:
