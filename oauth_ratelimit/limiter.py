@@ -11,6 +11,7 @@ from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.key import Key, cross_site_name, storable_name
 from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
 from oauth_ratelimit.counters.counter import Held, RequestCounter
+from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
 from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of
 from oauth_ratelimit.counters.table import HostTable
@@ -77,12 +78,12 @@ class Limiter:
             self._clock = self._first_time_s
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._table = HostTable(
-            max_keys=settings.max_keys,
+        self._host = Host(
             place=self.place,
             patience_s=settings.store.timeout_s + 2 * settings.sync.interval_s,
             monotonic=self._monotonic,
         )
+        self._table = HostTable(self._host, max_keys=settings.max_keys)
         self._counter = RequestCounter(
             self._table,
             is_shared=is_shared,
@@ -101,13 +102,13 @@ class Limiter:
                 on_change=self._correct_clock if self._follows_store_clock else None,
             )
         self._cycle_lock = threading.Lock()  # guards the session of the store: one cycle at a time
-        self._cycle = self._cycle_of(self._table)
+        self._cycle = self._cycle_of(self._host)
         self._left: list[SyncCycle] = []  # of files that were replaced, until their hits are sent
 
-    def _cycle_of(self, table: HostTable) -> SyncCycle:
+    def _cycle_of(self, host: Host) -> SyncCycle:
         return SyncCycle(
             self._store,
-            table,
+            self._table if host is self._host else HostTable(host, max_keys=self.settings.max_keys),
             lambda: self._rules,
             interval_s=self.settings.sync.interval_s,
             max_interval_s=self.settings.sync.max_interval_s,
@@ -278,7 +279,7 @@ class Limiter:
                 later ones. Any other cycle sends all hits, and reads every key if it comes soon after another one.
         """
         self.denial_events.end_minute(self._clock())
-        left = self._table.follow_file()
+        left = self._host.follow_file()
         if left is not None:
             self._left.append(self._cycle_of(left))
         self._counter.write_postponed(now_s=self._clock())
@@ -296,12 +297,12 @@ class Limiter:
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        left_s = self.next_urgent_s - self._monotonic()
-        self._table.wait(max(0.0, left_s) if self._table.term.is_held and left_s < math.inf else None)
+        next_s = self.next_urgent_s if self._host.term.is_held else math.inf
+        self._host.wait(None if next_s == math.inf else max(0.0, next_s - self._monotonic()))
 
     def wake(self) -> None:
         """End the waiting of another thread."""
-        self._table.wake()
+        self._host.wake()
 
     @property
     def next_due_s(self) -> float:
@@ -331,21 +332,21 @@ class Limiter:
 
     def note_overrides(self, packed: bytes) -> bool:
         """Keep the present overrides for processes of the host that start later, and return whether it could."""
-        return self._table.note_overrides(packed)
+        return self._host.note_overrides(packed)
 
     def known_overrides(self) -> tuple[bytes, float] | None:
         """Return the overrides that a process of the host has read last, and the seconds since; None without any."""
-        return self._table.overrides()
+        return self._host.overrides()
 
     @property
     def host(self) -> str | None:
         """Name of the rows that it counts in together with other processes, None if it counts alone."""
-        return self._table.term.writer or None if self._table.is_file else None
+        return self._host.term.writer or None if self._host.is_file else None
 
     @property
     def host_problem(self) -> str | None:
         """Reason that the file of the host is not used; None while it is, or without one."""
-        return self._table.problem
+        return self._host.problem
 
     @property
     def clock_offset_s(self) -> float:
@@ -365,7 +366,7 @@ class Limiter:
     def _first_time_s(self) -> float:
         """Return the time by the host's measurement, so that no row is changed by a clock that is wrong."""
         with self._clock_lock:
-            measurement = self._table.read_clock() if self._clock == self._first_time_s else None
+            measurement = self._host.read_clock() if self._clock == self._first_time_s else None
             if measurement is not None and self._server_clock is not None:
                 self._server_clock.adopt(measurement)
             if self._clock == self._first_time_s:
@@ -390,7 +391,7 @@ class Limiter:
         if self._store is not None:
             with self._store.time_limit(deadline.remaining_s):
                 self._store.close()
-        self._table.close()
+        self._host.close()
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""

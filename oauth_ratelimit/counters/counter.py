@@ -16,18 +16,11 @@ from oauth_ratelimit.core.decision import Decision, check_limits
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
+from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
+from oauth_ratelimit.counters.host import CYCLE_WAIT_S, HostLocked
 from oauth_ratelimit.counters.rules import Part, Rows
-from oauth_ratelimit.counters.table import (
-    CYCLE_WAIT_S,
-    DAMAGES,
-    MAX_WAITING,
-    READ_ALL,
-    READ_HITS,
-    HostLocked,
-    HostTable,
-    Written,
-)
+from oauth_ratelimit.counters.table import DAMAGES, MAX_WAITING, READ_ALL, READ_HITS, HostTable, Written
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
 log = get_logger(__name__)
@@ -119,6 +112,8 @@ class RequestCounter:
         monotonic: Callable[[], float],
     ) -> None:
         self._table = table
+        self._host = table.host
+        self._guesses = Guesses(table.host)
         self._clock = clock
         self._is_shared = is_shared
         self._keeps_held = is_shared or keeps_held
@@ -149,8 +144,8 @@ class RequestCounter:
         """
         held, has_waited = None, False
         begun_s = time.monotonic() if begun_s is None else begun_s
-        with self._table.own_lock():
-            self._table.begin(begun_s)
+        with self._host.own_lock():
+            self._host.begin(begun_s)
             while True:
                 try:
                     opened = self._open(rows, now_s, is_guess=is_guess)
@@ -174,7 +169,7 @@ class RequestCounter:
                     has_waited = True  # decide on what the rows hold after the wait
             if is_held:
                 held = self._held(held or Held(opened, step, cost, is_written=True), is_guess=is_guess)
-        self._table.call_later()
+        self._host.call_later()
         return decision, held if is_held else None
 
     def _held(self, held: Held, *, is_guess: bool) -> Held | None:
@@ -182,12 +177,11 @@ class RequestCounter:
         held.rows = [each for each in held.rows if each.starts]
         if not held.rows:
             return None
-        held.spare_s = self._table.spare_s()
+        held.spare_s = self._host.spare_s()
         if held.is_written:
             held.note_written(held.rows)
         if is_guess:
-            rows_of = [(each.name, list(each.starts.items())) for each in held.rows]
-            held.guess_id = self._table.note_guess(json.dumps(rows_of))
+            held.guess_id = self._guesses.note((each.name, each.starts) for each in held.rows)
         return held
 
     def _count(
@@ -211,13 +205,13 @@ class RequestCounter:
                 self._ask(each)
         if written and not self._table.write(written):
             return False
-        if written and self._table.postponed:
+        if written and self._host.postponed:
             self._write_postponed(now_s)
         return True
 
     def peek_known(self, mode: Mode, rows: Rows, *, now_s: float, ignores_held: bool = False) -> Decision:
         """Decide by the rows that there are, and change nothing; with ``ignores_held`` as if none were held."""
-        with self._table.locked():
+        with self._host.locked():
             while True:
                 try:
                     opened = self._open(rows, now_s, adds=False)
@@ -254,20 +248,20 @@ class RequestCounter:
     def _settle(self, held: Held, step: Step, now_s: float) -> bool:
         """Take the last step of a request, or have it taken once the file's lock is free."""
         begun_s, held.step = time.monotonic(), step
-        with self._table.own_lock():
-            self._table.begin(begun_s, held.spare_s)
+        with self._host.own_lock():
+            self._host.begin(begun_s, held.spare_s)
             try:
-                is_done = held in self._table.postponed or self._do(held, now_s)
+                is_done = held in self._host.postponed or self._do(held, now_s)
             except HostLocked:
                 self._postpone(held)
                 is_done = True
-        self._table.call_later()
+        self._host.call_later()
         return is_done
 
     def _do(self, request: Held, now_s: float) -> bool:
         """Take the step of a request, and return False if it cannot be taken back any more."""
         if request.guess_id is not None and request.step is not Step.HOLD:
-            self._table.forget_guess(request.guess_id)  # or it would be taken back once more, as a lost one
+            self._guesses.forget(request.guess_id)  # or it would be taken back once more, as a lost one
         counts = request.step not in (Step.TAKE_BACK, Step.RELEASE)
         opened, request.unchanged = request.unchanged if self._keeps_held else None, None
         while True:
@@ -306,8 +300,8 @@ class RequestCounter:
         At most ``limit`` in a window, further ones count as wrong: nobody is to guess without a limit by causing kills.
         """
         with suppress(sqlite3.Error):  # the next cycle tries again
-            for guess_id, found in self._table.lost_guesses():
-                with self._table.transaction():
+            for guess_id, found in self._guesses.lost():
+                with self._host.transaction():
                     rows = []
                     with suppress(*DAMAGES):
                         for name, frames in json.loads(found):
@@ -315,21 +309,21 @@ class RequestCounter:
                             if part is not None:  # else the limits have changed, as for other series
                                 starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
                                 rows.append(Row(name, part, Totals(b"", now_s), change=0, starts=starts))
-                    if self._table.forget_guess(guess_id):
+                    if self._guesses.forget(guess_id):
                         self._finish(Held(rows, Step.TAKE_BACK, is_written=True), now_s)
 
     def write_postponed(self, *, now_s: float, is_last: bool = False) -> None:
         """Write what requests could not write, unless the file is locked for too long. The last time waits longer."""
         is_written = True
-        while is_written and self._table.postponed:
-            with self._table.locked(CYCLE_WAIT_S if is_last else None):
+        while is_written and self._host.postponed:
+            with self._host.locked(CYCLE_WAIT_S if is_last else None):
                 is_written = self._write_postponed(now_s)
-        if is_last and self._table.postponed:
-            self._log.error("requests_uncounted", effect=LOST, count=len(self._table.postponed))
+        if is_last and self._host.postponed:
+            self._log.error("requests_uncounted", effect=LOST, count=len(self._host.postponed))
 
     def _write_postponed(self, now_s: float) -> bool:
         """Write some of what was postponed, and return False if the file is still locked."""
-        postponed = self._table.postponed
+        postponed = self._host.postponed
         for _ in range(min(POSTPONED_STEP, len(postponed))):
             try:
                 self._finish(postponed[0], now_s)
@@ -345,13 +339,13 @@ class RequestCounter:
             self._do(request, now_s)
 
     def _postpone(self, request: Held) -> None:
-        self._table.lock_timeout_count += 1
+        self._host.lock_timeout_count += 1
         effect = POSTPONED
-        if len(self._table.postponed) < MAX_POSTPONED:
-            self._table.postponed.append(request)
+        if len(self._host.postponed) < MAX_POSTPONED:
+            self._host.postponed.append(request)
         else:
             effect, request.rows = DROPPED, ()  # it counts nowhere, so it is not held, either
-        self._table.later(partial(self._log.warning, "host_lock_timeout", key=effect, effect=effect))
+        self._host.later(partial(self._log.warning, "host_lock_timeout", key=effect, effect=effect))
 
     def _open(
         self,
@@ -378,7 +372,7 @@ class RequestCounter:
 
         A request that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
-        due_s, writer_count = self._monotonic(), self._table.max_writer_count
+        due_s, writer_count = self._monotonic(), self._host.max_writer_count
         if is_guess:
             due_s += part.horizon_s + self._interval_s
         is_urgent = (
@@ -391,12 +385,12 @@ class RequestCounter:
             return self._table.read(self._read, name) or (b"", 0)
         found = self._table.read(self._read, name)
         if found is None:
-            self._table.later(
+            self._host.later(
                 partial(
                     self._log.error,
                     "keys_exhausted",
                     max_keys=self._table.max_keys,
-                    reason="the file system is full" if self._table.is_nearly_full else "max_keys",
+                    reason="the file system is full" if self._host.is_nearly_full else "max_keys",
                     effect="requests of new keys are admitted uncounted",
                 )
             )
@@ -419,7 +413,7 @@ class RequestCounter:
         for each in opened:
             tiers += each.part.tiers
             totals = each.totals
-            if self._table.postponed:
+            if self._host.postponed:
                 totals = self._with_postponed(each, now_s, Step.CONFIRM if ignores_held else Step.HOLD)
             contents += totals.contents(each.part.tiers, now_s)
         return tiers, contents
@@ -427,7 +421,7 @@ class RequestCounter:
     def _with_postponed(self, each: Row, now_s: float, other_step: Step) -> Totals:
         """Return what a row holds after the postponed requests that are to be sent, and those of another step."""
         totals = Totals(each.totals.packed(), now_s)
-        for postponed in self._table.postponed:
+        for postponed in self._host.postponed:
             for row in postponed.rows if postponed.step in (Step.SEND, other_step) else ():
                 for number, start_s in row.starts.items() if row.name == each.name else ():
                     totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
@@ -467,7 +461,7 @@ class RequestCounter:
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
         contents = each.totals.contents(part.tiers, now_s)
-        writer_count, is_read = max(each.writer_count, self._table.max_writer_count), each.writer_count > 0
+        writer_count, is_read = max(each.writer_count, self._host.max_writer_count), each.writer_count > 0
         if each.urgent_s is None or each.urgent_s > monotonic_s:
             for tier, content in zip(part.tiers, contents, strict=True):
                 fresh = unsent.count_of(tier.series_number)

@@ -12,8 +12,9 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from math import inf
 from pathlib import Path
@@ -159,14 +160,15 @@ class HostFile:
     """A file that processes of one user on one machine count in.
 
     ``problem`` is why it is not used, None while it is. ``opening`` is held by a thread that opens it beside requests,
-    and over a fork.
+    and over a fork. ``later`` has something called once no lock is held.
     """
 
-    def __init__(self, place: HostPlace, schema: str) -> None:
+    def __init__(self, place: HostPlace, schema: str, later: Callable[[Callable[[], object]], None]) -> None:
         self.path = place.path
         self.problem: str | None = None
         self.opening = threading.Lock()
         self._schema = schema
+        self._later = later
         self._identity = place.identity
         self.membership = Membership(place)
         self._damaged: FileId | None = None
@@ -191,7 +193,7 @@ class HostFile:
             self.note_problem(exc)
             return None
         if self.problem is not None:
-            log.info("host_file_used", path=self.path, former_problem=self.problem)
+            self._later(partial(log.info, "host_file_used", path=self.path, former_problem=self.problem))
             self.problem = self._given_up = None
         return connection
 
@@ -240,7 +242,7 @@ class HostFile:
             )
         reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
         if reason != self.problem:
-            log.error("host_file_unusable", path=self.path, reason=reason, effect=ALONE)
+            self._later(partial(log.error, "host_file_unusable", path=self.path, reason=reason, effect=ALONE))
         self.problem = reason
 
     def leave(self) -> None:
@@ -370,7 +372,8 @@ class HostFile:
             with suppress(FileNotFoundError):
                 Path(self.path + suffix).replace(f"{self.path}.damaged{suffix}")
         self._damaged = None
-        log.error("host_file_damaged", path=self.path, reason=reason, renamed_to=f"{self.path}.damaged")
+        facts = {"path": self.path, "reason": reason, "renamed_to": f"{self.path}.damaged"}
+        self._later(partial(log.error, "host_file_damaged", **facts))
 
 
 def _check(path: str, *names: str) -> None:

@@ -126,6 +126,7 @@ class SyncCycle:
         lock: threading.Lock,
     ) -> None:
         self._table = table
+        self._host = table.host
         self._rows = ReplicaTable(
             table,
             rules,
@@ -168,16 +169,16 @@ class SyncCycle:
             report.is_elsewhere = not self._lead()
             if self._has_resigned:
                 report.error, self._has_resigned = self._failure, False
-            report.lock_timeout_count, self._table.lock_timeout_count = self._table.lock_timeout_count, 0
+            report.lock_timeout_count, self._host.lock_timeout_count = self._host.lock_timeout_count, 0
             if report.is_elsewhere:
-                with self._table.locked():
+                with self._host.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
                 if report.error is None:
                     self._failure = None
                     self._log.forget_outage()
                 return report
-            with self._table.locked():
+            with self._host.locked():
                 urgent = self._table.urgent_names(now_s)
                 names = self._table.due_names(
                     until_s, hits_until_s=until_s if is_scheduled else until_s + self._max_interval_s
@@ -188,15 +189,15 @@ class SyncCycle:
             self._make_room()
             report.in_flight_hits = sum(self._left.values())
             report.quarantined_count = len(self._quarantined)
-            with self._table.locked():
+            with self._host.locked():
                 report.key_count = self._table.key_count()
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
             if report.error is None:
-                self._table.term.synced_s = self._monotonic()
+                self._host.term.synced_s = self._monotonic()
             self._failed_count = self._failed_count + 1 if is_scheduled and report.error is not None else 0
-            if self._failed_count == FAILED_CYCLES and self._table.is_file:
-                self._table.resign()
+            if self._failed_count == FAILED_CYCLES and self._host.is_file:
+                self._host.resign()
                 self._failed_count, self._has_resigned = 0, True
         return report
 
@@ -212,33 +213,33 @@ class SyncCycle:
             report.is_cut_short = True
             self._log.note(report)
             if isinstance(exc, sqlite3.Error):
-                self._table.note_error(exc)
+                self._host.note_error(exc)
         if report.is_elsewhere:
-            synced_s = self._table.term.synced_s
+            synced_s = self._host.term.synced_s
             report.synced_ago_s = None if synced_s is None else self._monotonic() - synced_s
 
     def _lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         if self._has_resigned and not is_ending:
             return False
-        was_led, is_led = self._table.term.is_held, self._table.lead(is_alone=is_alone, is_ending=is_ending)
+        was_led, is_led = self._host.term.is_held, self._host.lead(is_alone=is_alone, is_ending=is_ending)
         if not was_led:
             self._empty_counts.clear()  # another process may have forgotten the rows
-        if self._flusher and not was_led and self._table.clock is not None:
-            self._flusher.server_clock.adopt(self._table.clock)
-        if self._flusher and is_led and self._table.term.progress is not None:
-            self._flusher.store.follow(self._table.term.progress)
+        if self._flusher and not was_led and self._host.clock is not None:
+            self._flusher.server_clock.adopt(self._host.clock)
+        if self._flusher and is_led and self._host.term.progress is not None:
+            self._flusher.store.follow(self._host.term.progress)
         return is_led
 
     def run_urgent(self) -> CycleReport | None:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock, self._reporting(report):
-            if not self._table.term.is_held and not self._lead():
+            if not self._host.term.is_held and not self._lead():
                 return None
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
-            with self._table.locked():
+            with self._host.locked():
                 urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None
@@ -274,7 +275,7 @@ class SyncCycle:
         overtaken = set[str]()
         for start in range(0, len(names), MAX_BATCH):
             if start and not is_urgent and not report.is_cut_short:
-                with self._table.locked():
+                with self._host.locked():
                     urgent = self._table.urgent_names(self._monotonic())
                 self._synchronise(urgent, report, is_urgent=True)
                 overtaken.update(urgent)
@@ -401,7 +402,7 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            if self._table.term.is_held or self._table.clock is None:
+            if self._host.term.is_held or self._host.clock is None:
                 self._measure_clock(report)
         return report.error
 
@@ -440,7 +441,7 @@ class SyncCycle:
         Of each kind those go first that were quiet longest.
         A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
         """
-        with self._table.locked():
+        with self._host.locked():
             excess = self._table.excess_count()
         busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
         for full_ratio in (reading.FILLING_RATIO, 1.0, inf) if excess else ():
@@ -458,19 +459,19 @@ class SyncCycle:
 
     def leave_to_parent(self) -> None:
         """In a forked child, leave the rows to the parent."""
-        self._table.leave_to_parent()
+        self._host.leave_to_parent()
 
     def finish(self, *, error: StoreError | None) -> bool:
         """Synchronise rows that nothing counts in any more, and return whether all hits are sent or cannot be read."""
-        was_file, is_sent = self._table.is_file, False
+        was_file, is_sent = self._host.is_file, False
         report = self.run(error=error)
         with self._reporting(report):
             is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
             if is_sent:
-                self._table.resign()
-        is_over = is_sent or self._table.is_file is not was_file
+                self._host.resign()
+        is_over = is_sent or self._host.is_file is not was_file
         if is_over:
-            self._table.close()
+            self._host.close()
         return is_over
 
     def end(self, deadline: Deadline) -> None:
@@ -481,9 +482,9 @@ class SyncCycle:
         """
         flusher = self._flusher
         if flusher is None:
-            self._table.resign()
+            self._host.resign()
             return
-        is_last, is_idle = self._table.is_last(), False
+        is_last, is_idle = self._host.is_last(), False
         with self._reporting(CycleReport()):
             try:
                 is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store has it
@@ -491,7 +492,7 @@ class SyncCycle:
                 tries = range(LOCKED_TRIES if is_last else 1) if is_able else ()
                 if any(self._lead(is_alone=is_last, is_ending=True) for _ in tries):
                     self._flush_last(flusher, deadline, is_last=is_last)
-                self._table.resign()
+                self._host.resign()
             finally:
                 if is_idle:
                     self._lock.release()
@@ -501,10 +502,10 @@ class SyncCycle:
 
     def _note_given_up(self) -> None:
         """Log the hits in a file that was given up, such as a full one: nothing can be changed in it."""
-        table = self._table.given_up()
-        if table is not None:
-            self._log.note_unsent(self._rows.of(table).unsent(), is_idle=True)
-            table.close()
+        host = self._host.given_up()
+        if host is not None:
+            self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
+            host.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
         """Flush, and read only what that needs. The lock is held.

@@ -107,7 +107,7 @@ class Flusher:
     @property
     def writer(self) -> str:
         """This instance's name in documents."""
-        return self._rows.table.term.writer
+        return self._rows.table.host.term.writer
 
     def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
         """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
@@ -183,7 +183,7 @@ class Flusher:
         report.dropped_hits += replica.note_requests(now_s)
         report.dropped_hits += replica.resolve(self.writer, snapshot, self.server_clock.monotonic())
         new_hits = replica.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
-        self._rows.table.max_writer_count = max(self._rows.table.max_writer_count, replica.writer_count)
+        self._rows.table.host.max_writer_count = max(self._rows.table.host.max_writer_count, replica.writer_count)
         if former.version is None:
             self._note_found(found=snapshot is not None)
         if is_refresh:
@@ -214,7 +214,7 @@ class Flusher:
         """Record attempts for one round trip. Returns them by row, and the rows for which it has no room."""
         begun: dict[str, Begun] = {}
         count = 0
-        write_number = self._rows.table.term.next_write_number()
+        write_number = self._rows.table.host.term.next_write_number()
         begun_s = self.server_clock.monotonic()
         for step in self._rows.steps(names):
             with self._rows.changing(step) as replicas:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from oauth_ratelimit.counters.host import Host, HostLocked
 from oauth_ratelimit.counters.rules import RuleBook, key_of
-from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostLocked, HostTable
+from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostTable
 from oauth_ratelimit.process.yielding import pause
 from oauth_ratelimit.sync.replica import Attempt, Document, Replica
 
@@ -32,15 +33,15 @@ class ReplicaTable:
         self._kept: dict[str, Replica | None] = {}  # by name; None while a step changes it, and if the step has failed
         self._kept_rules = rules()
 
-    def of(self, table: HostTable) -> "ReplicaTable":
-        """Return the rows of another table."""
-        return ReplicaTable(table, self._rules, self._progress, self._clock)
+    def of(self, host: Host) -> "ReplicaTable":
+        """Return the rows of another host."""
+        return ReplicaTable(HostTable(host, max_keys=0), self._rules, self._progress, self._clock)
 
     def load(self, names: Sequence[str]) -> list[Replica]:
         """Return the replicas of rows, to look at."""
         found: list[Replica] = []
         for step in self.steps(names):
-            with self.table.locked():
+            with self.table.host.locked():
                 rows = self.table.load(step)
                 found += filter(None, map(self._replica, rows))
         return found
@@ -65,7 +66,7 @@ class ReplicaTable:
 
     def unsent_names(self) -> list[str]:
         """Return the rows with hits that no document is known to hold."""
-        with self.table.locked():
+        with self.table.host.locked():
             return self.table.unsent_names()
 
     def unsent(self) -> Iterator[Replica]:
@@ -87,17 +88,17 @@ class ReplicaTable:
         With ``added_at_s``, a time of the limiter's clock, missing rows are added if there is room. Raises ``TermOver``
         if another process synchronises them by now.
         """
-        with self.table.change(self._progress(), self._clock()):
+        with self.table.host.change(self._progress(), self._clock()):
             if added_at_s is not None:
                 for name in names:
-                    self.table.insert(name, now_s=added_at_s, due_s=self.table.monotonic())
+                    self.table.insert(name, now_s=added_at_s, due_s=self.table.host.monotonic())
             replicas = self._current(names)
             yield replicas
             is_urgent = self._store([replica for replica in replicas if not replica.is_forgotten])
             if forgotten := [replica.name for replica in replicas if replica.is_forgotten]:
                 self.table.delete(forgotten)
         if is_urgent:
-            self.table.wake()
+            self.table.host.wake()
         self._kept.update((replica.name, replica) for replica in replicas if replica.name in self._kept)
 
     def _current(self, names: Sequence[str]) -> list[Replica]:
@@ -110,7 +111,7 @@ class ReplicaTable:
         for name, change in self.table.changes(list(kept)):
             replica = kept[name]
             if replica.change == change:
-                replica.known_writer_count = self.table.max_writer_count
+                replica.known_writer_count = self.table.host.max_writer_count
                 current[name] = replica
         for row in self.table.load([name for name, replica in current.items() if replica is None]):
             replica = self._replica(row)
@@ -150,5 +151,5 @@ class ReplicaTable:
         *plain, attempt = columns[:10]
         key = key_of(columns[0])
         unpacked = None if attempt is None else Attempt.of(attempt), Document.of(columns[10:])
-        known = change, columns, self.table.max_writer_count, key, self._rules().part_of(key)
+        known = change, columns, self.table.host.max_writer_count, key, self._rules().part_of(key)
         return Replica(*(*plain, *unpacked, *known))

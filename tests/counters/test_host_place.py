@@ -179,9 +179,9 @@ def test_counts_of_killed_workers_wait_for_others(place: HostPlace, memory: Path
             started.check("app")
         assert Path(place.path).exists()
         limiter.sync()
-        limiter._table._close_file()  # as the system does with a process that was killed
-        assert limiter._table._file is not None
-        limiter._table._file.membership.forget()
+        limiter._host._close_file()  # as the system does with a process that was killed
+        assert limiter._host._file is not None
+        limiter._host._file.membership.forget()
         with closing(a_limiter(other)) as started:
             started.check("app")
         assert 9 == admitted(limiter)

@@ -23,7 +23,7 @@ KEYS = (Key(CLIENT, NAME), Key(CLIENT, None, "client_total"))
 
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", 0.001)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.LOCK_WAIT_S", 0.001)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_no_more_requests_than_the_limit_are_taken_back_although_the_file_was_lo
 def test_request_that_has_waited_for_the_lock_does_not_wait_again_when_its_response_is_known(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", 0.3)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.LOCK_WAIT_S", 0.3)
     with closing(a_worker(path, clock, MemoryStore(clock))) as worker:
         begun_s = time.monotonic()
         with locked(path):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.table import READ_ALL, HostTable, Written
 
 DUE_S = 100.0
@@ -30,15 +31,15 @@ class Row(NamedTuple):
 
 
 def a_table(*names: str, max_keys: int = 100) -> HostTable:
-    table = HostTable(max_keys=max_keys)
-    with table.locked():
+    table = HostTable(Host(), max_keys=max_keys)
+    with table.host.locked():
         for name in names:
             table.insert(name, now_s=0.0, due_s=DUE_S)
     return table
 
 
 def rows_of(table: HostTable, names: Sequence[str] = NAMES) -> dict[str, Row]:
-    with table.locked():
+    with table.host.locked():
         return {name: Row(*table.read(READ_ALL, name)) for name in names}
 
 
@@ -48,7 +49,7 @@ def after_hit(name: str, row: Row, **values: object) -> Written:
 
 
 def write(table: HostTable, rows: dict[str, Row]) -> bool:
-    with table.locked():
+    with table.host.locked():
         return table.write([after_hit(name, row) for name, row in rows.items()])
 
 
@@ -67,7 +68,7 @@ def test_request_is_written_to_all_of_its_rows(count: int) -> None:
         "total": {"due": 7.0, "urgent": 6.0},
     }
     names = NAMES[:count]
-    with table.locked():
+    with table.host.locked():
         assert table.write([(name, before[name].change, new[name]) for name in names])
     expected = {
         name: row._replace(**new[name], is_asked=1, change=row.change + 1) if name in names else row
@@ -92,7 +93,7 @@ def test_request_is_written_nowhere_if_one_of_its_rows_has_changed(changed: str)
 def test_request_is_written_nowhere_if_one_of_its_rows_is_gone(gone: str) -> None:
     table = a_table(*NAMES)
     read = rows_of(table)
-    with table.transaction():
+    with table.host.transaction():
         table.delete([gone])
     assert not write(table, read)
     assert [0, 0] == hits_of(table, [name for name in NAMES if name != gone])
@@ -101,7 +102,7 @@ def test_request_is_written_nowhere_if_one_of_its_rows_is_gone(gone: str) -> Non
 def test_row_that_the_cycle_has_stored_is_read_again_by_a_request() -> None:
     table = a_table("ann")
     read = rows_of(table, ["ann"])
-    with table.transaction():
+    with table.host.transaction():
         table.store(["due"], [("ann", DUE_S)])
     assert not write(table, read)
 
@@ -109,7 +110,7 @@ def test_row_that_the_cycle_has_stored_is_read_again_by_a_request() -> None:
 def test_cycle_has_rows_in_the_order_that_it_names_them() -> None:
     """It makes room by forgetting first those that were asked for last longest ago."""
     table, names = a_table(*NAMES), ["total", "nobody", "ann", "bob"]
-    with table.transaction():
+    with table.host.transaction():
         assert ["total", "ann", "bob"] == [row[1] for row in table.load(names)]
 
 
@@ -117,7 +118,7 @@ def test_cycle_has_rows_in_the_order_that_it_names_them() -> None:
 def test_cycle_that_is_interrupted_has_changed_nothing(interruption: type[BaseException]) -> None:
     table = a_table(*NAMES)
     before = rows_of(table)
-    with pytest.raises(interruption), table.transaction():
+    with pytest.raises(interruption), table.host.transaction():
         table.delete(["ann"])
         table.insert("carl", now_s=0.0, due_s=DUE_S)
         table.ask("bob", 1.0)
@@ -129,8 +130,8 @@ def test_cycle_that_is_interrupted_has_changed_nothing(interruption: type[BaseEx
 def test_cycle_undoes_what_an_interrupted_one_has_left() -> None:
     """Ctrl-C may come between two instructions, even before the one that undoes."""
     table = a_table(*NAMES)
-    for hold in (table.locked, table.transaction):
-        table._connection.execute("BEGIN IMMEDIATE")
+    for hold in (table.host.locked, table.host.transaction):
+        table.host.connection.execute("BEGIN IMMEDIATE")
         table.delete(NAMES)
         with hold():
             table.ask("bob", 1.0)
@@ -143,7 +144,7 @@ def names_of(table: HostTable) -> list[str]:
 
 def test_rows_are_added_while_there_is_room() -> None:
     table = a_table("ann", "ann", "bob", "carl", max_keys=2)
-    with table.transaction():
+    with table.host.transaction():
         assert (["ann", "bob"], 2) == (names_of(table), table.key_count())
         table.delete(["ann", "nobody"])
         table.insert("carl", now_s=0.0, due_s=DUE_S)
@@ -159,14 +160,14 @@ def test_room_is_made_before_the_table_is_full(count: int, excess: int) -> None:
 
 def test_all_rows_are_listed_once_although_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oauth_ratelimit.counters.table.LISTED", 3)
-    table = HostTable(max_keys=100)
-    with table.locked():
+    table = HostTable(Host(), max_keys=100)
+    with table.host.locked():
         for number in range(10):
             table.insert(str(number), now_s=0.0, due_s=number // 4)
     found = []
     for part in table.all_names():
         found += part
-        with table.locked():
+        with table.host.locked():
             table.delete(part[:-1])
             table.insert(f"new-{len(found)}", now_s=0.0, due_s=-1.0)
     assert list("0123456789") == found
@@ -177,10 +178,10 @@ def test_rows_that_wait_are_due_at_once_after_a_change_of_limits(monkeypatch: py
     monkeypatch.setattr("oauth_ratelimit.counters.table.LISTED", 3)
     names = [str(number) for number in range(10)]
     table = a_table(*names)
-    with table.transaction():
+    with table.host.transaction():
         table.store(["unsent"], [(name, b"hits") for name in names[1:]])
     table.end_waiting(5.0, DUE_S)
-    with table.locked():
+    with table.host.locked():
         assert names[1:] == sorted(table.due_names(5.0, hits_until_s=5.0))
 
 
@@ -188,20 +189,20 @@ def test_rows_that_wait_are_due_at_once_after_a_change_of_limits(monkeypatch: py
 def test_row_that_becomes_urgent_ends_the_waiting(*, is_new: bool) -> None:
     table = a_table("ann")
     row = rows_of(table, ["ann"])["ann"]
-    with table.locked():
+    with table.host.locked():
         if is_new:
             table.insert("bob", now_s=0.0, due_s=DUE_S, urgent_s=5.0)
         else:
             table.write([after_hit("ann", row, urgent=5.0)])
     began_s = time.monotonic()
-    table.wait(10.0)
+    table.host.wait(10.0)
     assert time.monotonic() - began_s < 10
     assert 5.0 == table.next_s("urgent")
 
 
 def test_urgent_rows_are_taken_when_it_is_time_the_most_urgent_first() -> None:
     table = a_table("dan")
-    with table.locked():
+    with table.host.locked():
         for name, urgent_s in (("ann", 7.0), ("bob", 6.0), ("carl", 5.0)):
             table.insert(name, now_s=0.0, due_s=DUE_S, urgent_s=urgent_s)
         found = [table.urgent_names(now_s) for now_s in (4.9, 5.0, 7.0)]
@@ -236,9 +237,9 @@ def in_threads(*targets: object) -> None:
 
 def test_table_that_a_process_leaves_is_not_changed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     table = a_table("ann")
-    parents: sqlite3.Connection = table._connection
+    parents: sqlite3.Connection = table.host.connection
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with table.locked():
+    with table.host.locked():
         assert table.read(READ_ALL, "ann") is None
         table.insert("bob", now_s=0.0, due_s=DUE_S)
     assert [("ann",)] == parents.execute("SELECT name FROM rows").fetchall()

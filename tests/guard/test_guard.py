@@ -286,7 +286,7 @@ def test_guesses_at_the_same_time_wait_together_for_the_lock_of_the_file(
 ) -> None:
     """Not one after another: nobody waits for longer than one request may."""
     count, wait_s = 8, 0.4
-    monkeypatch.setattr("oauth_ratelimit.counters.table.LOCK_WAIT_S", wait_s)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.LOCK_WAIT_S", wait_s)
     path = tmp_path / "ratelimit.db"
     with a_guard(clock, place=named_place(str(path), []), **guard()) as own, ThreadPoolExecutor(count) as pool:
         assert guess(own, secret(), is_right=True)  # which opens the file

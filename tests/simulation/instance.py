@@ -114,7 +114,7 @@ class Instance:
 
     def replace_worker(self) -> None:
         """Kill the worker that acts, and start another one."""
-        self.limiter._table.close()
+        self.limiter._host.close()
         self.workers[self.at] = self._new_worker(self.config)
         self._note_forgotten()
 
@@ -396,7 +396,7 @@ class Instance:
 
     @property
     def _not_counters(self) -> tuple[object, ...]:
-        return self.limiter.settings, self.limiter.denial_events, self.limiter._table._connected  # SQLite's own
+        return self.limiter.settings, self.limiter.denial_events, self.limiter._host._connected  # SQLite's own
 
     def _fate(self, command: str) -> Fate:
         fate = Fate.UNREACHED if self.is_cut_off else self.fleet.fate(command)

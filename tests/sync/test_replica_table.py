@@ -7,6 +7,7 @@ import pytest
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.hits import pack_hits
+from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.rules import RuleBook, row_name
 from oauth_ratelimit.counters.table import READ_HITS, HostTable
 from oauth_ratelimit.sync.replica import Replica
@@ -31,10 +32,10 @@ def books() -> list[RuleBook]:
 @pytest.fixture
 def rows(books: list[RuleBook]) -> ReplicaTable:
     """A table with one row, which a cycle has taken and changed in its first step."""
-    table = HostTable(max_keys=10)
-    with table.locked():
+    table = HostTable(Host(), max_keys=10)
+    with table.host.locked():
         table.insert(NAME, now_s=0.0, due_s=0.0)
-    table.lead()
+    table.host.lead()
     rows = ReplicaTable(table, lambda: books[-1], lambda: None, lambda: None)
     rows.take([NAME])
     with rows.changing([NAME]) as (replica,):
@@ -48,12 +49,12 @@ def next_step(rows: ReplicaTable) -> Replica:
 
 
 def count(table: HostTable) -> None:
-    with table.locked():
+    with table.host.locked():
         assert table.write([(NAME, table.read(READ_HITS, NAME)[1], {"unsent": pack_hits(HITS)})])
 
 
 def deny(table: HostTable) -> None:
-    with table.locked():
+    with table.host.locked():
         table.ask(NAME, due_s=7.0)
 
 
@@ -76,7 +77,7 @@ def test_request_between_two_steps_is_seen_by_the_second(
 
 
 def test_row_that_is_gone_between_two_steps_is_not_stored_again(rows: ReplicaTable) -> None:
-    with rows.table.transaction():
+    with rows.table.host.transaction():
         rows.table.delete([NAME])
     with rows.changing([NAME]) as replicas:
         assert [] == replicas

@@ -350,7 +350,7 @@ def test_process_that_does_not_synchronise_needs_no_lock_to_see_that_another_one
     start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks with each urgent key."""
-    monkeypatch.setattr("oauth_ratelimit.counters.table.CYCLE_WAIT_S", 30.0)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.CYCLE_WAIT_S", 30.0)
     here, there = start(), start()
     here.sync()
     there.check("app", "ann")
@@ -375,7 +375,7 @@ def _take_over(path: Path, steps: Any) -> None:
     limiter.sync()
     steps.wait()
     steps.wait()  # until the lock is to be taken
-    limiter._table._connection.execute("BEGIN IMMEDIATE")
+    limiter._host.connection.execute("BEGIN IMMEDIATE")
     steps.wait()
     threading.Event().wait()
 
@@ -425,7 +425,7 @@ def test_last_one_that_runs_tries_to_get_the_lock_of_one_that_is_stopped_before_
     path: Path, other: Any, steps: Any, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     """The others that end leave that to it."""
-    monkeypatch.setattr("oauth_ratelimit.counters.table.CYCLE_WAIT_S", 0.01)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.CYCLE_WAIT_S", 0.01)
     store = MemoryStore()
     first, last = (Limiter(settings(path), store) for _ in range(2))
     request(first, 2)
@@ -436,9 +436,9 @@ def test_last_one_that_runs_tries_to_get_the_lock_of_one_that_is_stopped_before_
     with capture_logs() as logs:
         first.close()
         assert [] == logs
-        lead = last._table.lead
+        lead = last._host.lead
         if is_killed:
-            monkeypatch.setattr(last._table, "lead", lambda **how: lead(**how) or other.kill() or other.join())
+            monkeypatch.setattr(last._host, "lead", lambda **how: lead(**how) or other.kill() or other.join())
         last.close()
     undelivered = [(entry["event"], entry["hits"]) for entry in logs]
     assert ([] if is_killed else [("hits_undelivered", 5)]) == undelivered
