@@ -6,23 +6,20 @@ fork: SQLite in a child would take its parent's locks for its own, and take none
 
 import fcntl
 import os
-import select
 import sqlite3
-import stat
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from io import FileIO
 from math import inf
 from pathlib import Path
 from random import SystemRandom
 from urllib.parse import quote
 
+from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_place import (
-    BELL,
     LAYOUT,
     LOCK,
     SHM,
@@ -43,7 +40,6 @@ FREE_S = 0.03  # longest wait of a process that finds the file ready: another on
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
 ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again; a quarter if there are few
 GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
-BELL_SIZE = 4096  # bytes: more rings at once are one
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
 SHORTEST_NAP_S = 0.0002
@@ -58,64 +54,6 @@ ALONE = "this process counts alone: each such process admits the limits once mor
 
 FileId = tuple[int, int]
 """Device and inode."""
-
-
-class Bell:
-    """Bell of a process, with one listener; or that of a file, which all processes ring that count in it.
-
-    Raises ``OSError`` if that of a file cannot be used.
-    """
-
-    def __init__(self, path: str | None = None) -> None:
-        self._silent = threading.Lock()  # released when the bell rings
-        self._silent.acquire()
-        # Not a descriptor: another thread may close it meanwhile, and its number may become that of another file.
-        self._pipe: FileIO | None = None
-        if path is not None:
-            self._pipe = FileIO(path + BELL, "r+", opener=_open_bell)
-            weakref.finalize(self, self._pipe.close)
-
-    def ring(self) -> None:
-        """End the waiting. Never waits."""
-        # Not an Event: one that Ctrl-C interrupts leaves a lock of its own behind.
-        with suppress(RuntimeError):  # it has rung already
-            self._silent.release()
-        if self._pipe is not None:
-            with suppress(OSError, ValueError):  # nobody listens to one that is closed
-                self._pipe.write(b".")  # does nothing if it is full, so that it has rung already
-
-    def silence(self) -> None:
-        """Forget that it has rung."""
-        self._silent.acquire(blocking=False)
-        if self._pipe is not None:
-            with suppress(OSError, ValueError):
-                self._pipe.read(BELL_SIZE)
-
-    def wait(self, timeout_s: float | None, *, hears_others: bool) -> None:
-        """Block until the bell rings or the time is over. Without ``hears_others`` other processes do not matter."""
-        if self._pipe is None or self._pipe.closed or not hears_others:
-            self._silent.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
-            return
-        poll = select.poll()
-        with suppress(ValueError):  # it is closed by now
-            poll.register(self._pipe, select.POLLIN)
-            poll.poll(None if timeout_s is None else 1000 * timeout_s)
-
-    def close(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-
-
-def _open_bell(path: str, _: int) -> int:
-    with suppress(FileExistsError):
-        os.mkfifo(path, 0o600)
-    # For reading and writing, so that it never waits for another process, and never reads an end.
-    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
-    if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(descriptor)
-        raise OSError(f"{path} is not a pipe of this user")
-    return descriptor
 
 
 class OpenedByAnother(UnusableFile):

@@ -8,7 +8,8 @@ from oauth_ratelimit.counters.host import Host, HostLocked
 from oauth_ratelimit.counters.rules import RuleBook, key_of
 from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostTable
 from oauth_ratelimit.process.yielding import pause
-from oauth_ratelimit.sync.replica import Attempt, Document, Replica
+from oauth_ratelimit.sync.document import Attempt, Document
+from oauth_ratelimit.sync.replica import Replica
 
 STEP = 50  # rows of one transaction: requests wait for its end; more would make the garbage collector run too often
 
