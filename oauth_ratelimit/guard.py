@@ -29,9 +29,9 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
-from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.guesses import CHECK_S
 from oauth_ratelimit.counters.host_place import HostPlace
+from oauth_ratelimit.counters.steps import Held
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents

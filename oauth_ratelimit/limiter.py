@@ -10,10 +10,11 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision, check_cost
 from oauth_ratelimit.core.key import Key, cross_site_name, storable_name
 from oauth_ratelimit.core.policy import CLIENT_CREDENTIALS, TOKEN_ENDPOINT
-from oauth_ratelimit.counters.counter import Held, RequestCounter
+from oauth_ratelimit.counters.counter import RequestCounter
 from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
 from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of
+from oauth_ratelimit.counters.steps import Held
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents

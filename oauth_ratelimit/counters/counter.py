@@ -6,8 +6,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -20,7 +18,8 @@ from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.host import CYCLE_WAIT_S, HostLocked
 from oauth_ratelimit.counters.rules import Part, Rows
-from oauth_ratelimit.counters.table import DAMAGES, MAX_WAITING, READ_ALL, READ_HITS, HostTable, Written
+from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged
+from oauth_ratelimit.counters.table import DAMAGES, READ_ALL, READ_HITS, HostTable, Written
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
 log = get_logger(__name__)
@@ -32,59 +31,6 @@ STOPPED_S = 1.0  # a request that has taken longer goes by a later time: its pro
 POSTPONED = "the request was decided by what the file holds; the next one that gets its lock counts it, too"
 DROPPED = f"the request is not counted: {MAX_POSTPONED} others wait for the lock of the file already"
 LOST = "the process ends, and what waits for the lock of the file is not counted"
-
-
-class Step(Enum):
-    """Step of a request."""
-
-    SEND = auto()  # count it, and have it sent
-    HOLD = auto()  # count it
-    CONFIRM = auto()  # it is counted and held: have it sent
-    TAKE_BACK = auto()  # it is counted and held: take it out of the totals, or have it sent if too many were
-    RELEASE = auto()  # it is counted and held: take it out of the totals
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """Row of a request, with the limits that count in it."""
-
-    name: str
-    part: Part
-    totals: Totals
-    change: int
-    # All others are packed or unpacked where they are needed. Without a store they stay as they are in a new row.
-    unsent: bytes | None = None
-    held: bytes | None = None
-    taken: bytes | None = None
-    writer_count: int = 0
-    is_asked: int = 0
-    due_s: float = 0.0
-    urgent_s: float | None = None
-    # Where the request counts in it: the start of a frame for each series, by its number
-    starts: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """Request that counts in the totals here, and is not to be sent before its response is known.
-
-    Or one that waits for the file's lock, to take its step.
-    """
-
-    rows: Sequence[Row]  # that it counts in
-    step: Step
-    cost: int = 1
-    is_written: bool = False  # it counts in the rows
-    unchanged: Sequence[Row] | None = None  # the rows as it has left them, for one step
-    spare_s: float | None = None  # for which it may still wait for the lock
-    guess_id: int | None = None  # by which the table knows it
-
-    def note_written(self, rows: Sequence[Row]) -> None:
-        """Note that it counts in rows."""
-        for each in rows:
-            each.change += 1
-        self.rows = self.unchanged = rows
-        self.is_written = True
 
 
 class RequestCounter:
@@ -119,8 +65,15 @@ class RequestCounter:
         self._keeps_held = is_shared or keeps_held
         self._read = READ_ALL if self._keeps_held else READ_HITS
         self._interval_s = interval_s
-        self._max_interval_s = max_interval_s
         self._monotonic = monotonic
+        self._changes = RowChanges(
+            table,
+            is_shared=is_shared,
+            keeps_held=self._keeps_held,
+            interval_s=interval_s,
+            max_interval_s=max_interval_s,
+            monotonic=monotonic,
+        )
         self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
 
     def decide(
@@ -200,7 +153,7 @@ class RequestCounter:
             for tier in compress(each.part.tiers, selected):
                 each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
             if is_counted and (each.starts or each.totals.is_moved):
-                written.append(self._counted(each, step, now_s, cost))
+                written.append(self._changes.counted(each, step, now_s, cost))
             else:
                 self._ask(each)
         if written and not self._table.write(written):
@@ -268,12 +221,12 @@ class RequestCounter:
             try:
                 if opened is None:
                     opened = self._reopen(request, now_s, counts=counts)
-                if request.step is Step.TAKE_BACK and any(_has_no_more(each, now_s) for each in opened):
+                if request.step is Step.TAKE_BACK and any(has_no_more(each, now_s) for each in opened):
                     return False
                 if counts:
-                    written = [self._counted(each, request.step, now_s, request.cost) for each in opened]
+                    written = [self._changes.counted(each, request.step, now_s, request.cost) for each in opened]
                 else:
-                    written = [self._uncounted(each, request, now_s) for each in opened]
+                    written = [self._changes.uncounted(each, request, now_s) for each in opened]
                 if request.step is Step.RELEASE:
                     written = [row for row in written if not self._is_deleted(row)]
                 if not written or self._table.write(written):
@@ -398,7 +351,7 @@ class RequestCounter:
 
     def _drop_damaged(self, names: Iterable[str], exc: Exception) -> None:
         """Delete the damaged rows of a request after an exception, which is raised again if there are none."""
-        damaged = [name for name in names if _is_damaged(self._table.read(READ_ALL, name))]
+        damaged = [name for name in names if is_damaged(self._table.read(READ_ALL, name))]
         for name in damaged:
             self._table.drop_damaged(name, exc)
         if not damaged:
@@ -427,71 +380,6 @@ class RequestCounter:
                     totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
         return totals
 
-    def _counted(self, each: Row, step: Step, now_s: float, cost: int) -> Written:
-        """Return a row after a request was counted in it, or confirmed."""
-        totals, horizons = each.totals, each.part.horizon_by_number
-        values: dict[str, Any] = {}
-        new = each.starts  # where the totals lack it
-        if self._keeps_held and (each.held or step is not Step.SEND):
-            held = Cells(each.held)
-            if step is Step.HOLD:
-                for number, start_s in each.starts.items():
-                    held.add(number, start_s, cost)
-            elif step is Step.CONFIRM:
-                new = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
-            held.drop_over(horizons, now_s)
-            values["held"] = each.held = held.packed()
-        if new or totals.is_moved:
-            for number, start_s in new.items():
-                totals.add(number, start_s, cost, horizons[number])
-            totals.drop_over(horizons, now_s, counted=new)
-            values["hits"] = totals.packed()
-        if not self._is_shared:
-            if totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
-                values["due"] = self._monotonic() + each.part.horizon_s + self._interval_s
-        elif each.starts and step is not Step.HOLD:
-            values.update(self._sent(each, now_s, cost))
-        return each.name, each.change, values
-
-    def _sent(self, each: Row, now_s: float, cost: int) -> dict[str, Any]:
-        """Return what changes in a row with hits that are to be sent, by column."""
-        part, monotonic_s = each.part, self._monotonic()
-        unsent = Cells(each.unsent)
-        for number, start_s in each.starts.items():
-            unsent.add(number, start_s, cost)
-        values: dict[str, Any] = {"unsent": unsent.packed()}
-        contents = each.totals.contents(part.tiers, now_s)
-        writer_count, is_read = max(each.writer_count, self._host.max_writer_count), each.writer_count > 0
-        if each.urgent_s is None or each.urgent_s > monotonic_s:
-            for tier, content in zip(part.tiers, contents, strict=True):
-                fresh = unsent.count_of(tier.series_number)
-                known = content.estimate - fresh
-                if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
-                    values["urgent"] = monotonic_s
-        due_s = monotonic_s
-        may_wait = is_read and each.due_s > due_s and self._table.waiting_count < MAX_WAITING
-        if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
-            due_s += max(0.0, min(part.wait_s, self._max_interval_s) - self._interval_s)
-            self._table.waiting_count += each.unsent is None
-        if due_s < each.due_s:
-            values["due"] = due_s
-        return values
-
-    def _uncounted(self, each: Row, request: Held, now_s: float) -> Written:
-        """Return a row after a request was taken back or released."""
-        totals, held, horizons = each.totals, Cells(each.held), each.part.horizon_by_number
-        for number, start_s in each.starts.items() if request.is_written else ():
-            if held.remove_hit(number, start_s) or not self._keeps_held:  # else the row was forgotten meanwhile
-                totals.remove(number, start_s, 1)
-        values = {"hits": totals.packed(), "held": held.packed()}
-        if request.step is Step.TAKE_BACK:
-            taken = Totals(each.taken or b"", now_s)
-            for number, start_s in each.starts.items():
-                taken.add(number, start_s, 1, horizons[number])
-            taken.drop_over(horizons, now_s)
-            values["taken"] = taken.packed()
-        return each.name, each.change, values
-
     def _is_deleted(self, row: Written) -> bool:
         """Delete a row in which nothing counts any more, if nothing else needs it, and return whether it was."""
         name, change, values = row
@@ -502,22 +390,3 @@ class RequestCounter:
         """Have the next cycle look at a document, because of a request that counts nowhere."""
         if self._is_shared and not each.is_asked:
             self._table.ask(each.name, self._monotonic())
-
-
-def _has_no_more(each: Row, now_s: float) -> bool:
-    """Return True if no further request of a row can be taken back."""
-    contents = Totals(each.taken or b"", now_s).contents(each.part.tiers, now_s)
-    return any(content.estimate > tier.limit - 1 for tier, content in zip(each.part.tiers, contents, strict=True))
-
-
-def _is_damaged(found: Sequence[Any] | None) -> bool:
-    """Return True if a row that was read cannot be unpacked."""
-    if found is None:
-        return False
-    hits, change, unsent, held, taken, *numbers = found
-    try:
-        Totals(hits, math.inf), Totals(taken or b"", math.inf), Cells(unsent), Cells(held)
-        sum([number for number in (change, *numbers) if number is not None])
-    except DAMAGES:
-        return True
-    return False

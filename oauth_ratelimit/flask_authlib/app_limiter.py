@@ -21,7 +21,7 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.counter import Held
+from oauth_ratelimit.counters.steps import Held
 from oauth_ratelimit.flask_authlib.app_config import shared_place
 from oauth_ratelimit.flask_authlib.responses import EXPOSED, QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport

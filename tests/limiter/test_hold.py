@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.guesses import CHECK_S
+from oauth_ratelimit.counters.steps import Held
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import (

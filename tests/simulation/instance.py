@@ -18,8 +18,8 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.counters.counter import Held
 from oauth_ratelimit.counters.rules import row_name
+from oauth_ratelimit.counters.steps import Held
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
