@@ -92,7 +92,6 @@ class Limiter:
             interval_s=settings.sync.interval_s,
             max_interval_s=settings.sync.max_interval_s,
             clock=self.now_s,
-            monotonic=self._monotonic,
         )
         self._server_clock: ServerClock | None = None
         if self._store is not None:
@@ -114,7 +113,6 @@ class Limiter:
             interval_s=self.settings.sync.interval_s,
             max_interval_s=self.settings.sync.max_interval_s,
             clock=self.now_s,
-            monotonic=self._monotonic,
             server_clock=self._server_clock,
             lock=self._cycle_lock,
         )

@@ -43,7 +43,6 @@ class RequestCounter:
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
         clock: Returns the time that requests come with, read again before they are counted.
-        monotonic: Returns the time of a clock that is never set, in seconds.
     """
 
     def __init__(
@@ -55,26 +54,17 @@ class RequestCounter:
         interval_s: float,
         max_interval_s: float,
         clock: Callable[[], float],
-        monotonic: Callable[[], float],
     ) -> None:
         self._table = table
         self._host = table.host
         self._guesses = Guesses(table.host)
-        self._clock = clock
-        self._is_shared = is_shared
+        self._changes = RowChanges(table, is_shared, is_shared or keeps_held, interval_s, max_interval_s)
         self._keeps_held = is_shared or keeps_held
         self._read = READ_ALL if self._keeps_held else READ_HITS
+        self._is_shared = is_shared
         self._interval_s = interval_s
-        self._monotonic = monotonic
-        self._changes = RowChanges(
-            table,
-            is_shared=is_shared,
-            keeps_held=self._keeps_held,
-            interval_s=interval_s,
-            max_interval_s=max_interval_s,
-            monotonic=monotonic,
-        )
-        self._log = ThrottledLog(log, LOG_INTERVAL_S, monotonic)
+        self._clock = clock
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, table.host.monotonic)
 
     def decide(
         self,
@@ -325,7 +315,7 @@ class RequestCounter:
 
         A request that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
-        due_s, writer_count = self._monotonic(), self._host.max_writer_count
+        due_s, writer_count = self._host.monotonic(), self._host.max_writer_count
         if is_guess:
             due_s += part.horizon_s + self._interval_s
         is_urgent = (
@@ -389,4 +379,4 @@ class RequestCounter:
     def _ask(self, each: Row) -> None:
         """Have the next cycle look at a document, because of a request that counts nowhere."""
         if self._is_shared and not each.is_asked:
-            self._table.ask(each.name, self._monotonic())
+            self._table.ask(each.name, self._host.monotonic())

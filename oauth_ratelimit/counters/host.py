@@ -185,24 +185,19 @@ class Host:
         while True:
             with self.locked():
                 try:
-                    if self._has_begun(is_last_try=time.monotonic() >= deadline_s):
+                    self.connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as exc:
+                    if time.monotonic() >= deadline_s or not is_busy(exc):
+                        raise
+                else:
+                    try:
                         yield
                         self.connection.execute("COMMIT")
-                        return
-                except BaseException:
-                    self.connection.rollback()
-                    raise
+                    except BaseException:
+                        self.connection.rollback()
+                        raise
+                    return
             nap()  # with the lock free for requests
-
-    def _has_begun(self, *, is_last_try: bool) -> bool:
-        """Begin a transaction, and return False if another process has the file's lock."""
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as exc:
-            if is_last_try or not is_busy(exc):
-                raise
-            return False
-        return True
 
     @contextmanager
     def change(self, progress: int | None, clock: str | None) -> Iterator[None]:

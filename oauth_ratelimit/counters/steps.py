@@ -1,7 +1,7 @@
 """Steps of a request, and how each of them changes a row that it counts in."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -65,42 +65,22 @@ class Held:
         self.is_written = True
 
 
+@dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Computes what a step changes in a row. Writes nothing.
+    """Computes what a step changes in a row. Writes nothing."""
 
-    Args:
-        table: The rows.
-        is_shared: True if there is a store, to which the hits are sent.
-        keeps_held: True if held requests are told from others.
-        interval_s: Seconds between two sync cycles.
-        max_interval_s: Longest time that hits far from a limit wait to be sent.
-        monotonic: Returns the time of a clock that is never set, in seconds.
-    """
-
-    def __init__(
-        self,
-        table: HostTable,
-        *,
-        is_shared: bool,
-        keeps_held: bool,
-        interval_s: float,
-        max_interval_s: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._table = table
-        self._host = table.host
-        self._is_shared = is_shared
-        self._keeps_held = keeps_held
-        self._interval_s = interval_s
-        self._max_interval_s = max_interval_s
-        self._monotonic = monotonic
+    table: HostTable
+    is_shared: bool  # there is a store, to which the hits are sent
+    keeps_held: bool  # held requests are told from others
+    interval_s: float  # between two sync cycles
+    max_interval_s: float  # longest time that hits far from a limit wait to be sent
 
     def counted(self, each: Row, step: Step, now_s: float, cost: int) -> Written:
         """Return a row after a request was counted in it, or confirmed."""
         totals, horizons = each.totals, each.part.horizon_by_number
         values: dict[str, Any] = {}
         new = each.starts  # where the totals lack it
-        if self._keeps_held and (each.held or step is not Step.SEND):
+        if self.keeps_held and (each.held or step is not Step.SEND):
             held = Cells(each.held)
             if step is Step.HOLD:
                 for number, start_s in each.starts.items():
@@ -114,22 +94,22 @@ class RowChanges:
                 totals.add(number, start_s, cost, horizons[number])
             totals.drop_over(horizons, now_s, counted=new)
             values["hits"] = totals.packed()
-        if not self._is_shared:
+        if not self.is_shared:
             if totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
-                values["due"] = self._monotonic() + each.part.horizon_s + self._interval_s
+                values["due"] = self.table.host.monotonic() + each.part.horizon_s + self.interval_s
         elif each.starts and step is not Step.HOLD:
             values.update(self._sent(each, now_s, cost))
         return each.name, each.change, values
 
     def _sent(self, each: Row, now_s: float, cost: int) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
-        part, monotonic_s = each.part, self._monotonic()
+        part, monotonic_s = each.part, self.table.host.monotonic()
         unsent = Cells(each.unsent)
         for number, start_s in each.starts.items():
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
         contents = each.totals.contents(part.tiers, now_s)
-        writer_count, is_read = max(each.writer_count, self._host.max_writer_count), each.writer_count > 0
+        writer_count, is_read = max(each.writer_count, self.table.host.max_writer_count), each.writer_count > 0
         if each.urgent_s is None or each.urgent_s > monotonic_s:
             for tier, content in zip(part.tiers, contents, strict=True):
                 fresh = unsent.count_of(tier.series_number)
@@ -137,10 +117,10 @@ class RowChanges:
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
                     values["urgent"] = monotonic_s
         due_s = monotonic_s
-        may_wait = is_read and each.due_s > due_s and self._table.waiting_count < MAX_WAITING
+        may_wait = is_read and each.due_s > due_s and self.table.waiting_count < MAX_WAITING
         if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
-            due_s += max(0.0, min(part.wait_s, self._max_interval_s) - self._interval_s)
-            self._table.waiting_count += each.unsent is None
+            due_s += max(0.0, min(part.wait_s, self.max_interval_s) - self.interval_s)
+            self.table.waiting_count += each.unsent is None
         if due_s < each.due_s:
             values["due"] = due_s
         return values
@@ -149,7 +129,7 @@ class RowChanges:
         """Return a row after a request was taken back or released."""
         totals, held, horizons = each.totals, Cells(each.held), each.part.horizon_by_number
         for number, start_s in each.starts.items() if request.is_written else ():
-            if held.remove_hit(number, start_s) or not self._keeps_held:  # else the row was forgotten meanwhile
+            if held.remove_hit(number, start_s) or not self.keeps_held:  # else the row was forgotten meanwhile
                 totals.remove(number, start_s, 1)
         values = {"hits": totals.packed(), "held": held.packed()}
         if request.step is Step.TAKE_BACK:

@@ -54,7 +54,6 @@ class SyncCycle:
         interval_s: float,
         max_interval_s: float,
         clock: Callable[[], float],
-        monotonic: Callable[[], float],
         server_clock: ServerClock | None,
         lock: threading.Lock,
     ) -> None:
@@ -69,12 +68,12 @@ class SyncCycle:
         self._interval_s = interval_s
         self._max_interval_s = max_interval_s
         self._clock = clock
-        self._monotonic = monotonic
+        self._monotonic = table.host.monotonic
         self._flusher: Flusher | None = None
         if store is not None and server_clock is not None:
             self._flusher = Flusher(store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule)
         self._lock = lock
-        self._log = CycleLog(monotonic)
+        self._log = CycleLog(self._monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
         self._began_s = 0.0  # time of the present cycle, by the limiter's clock
         self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row

@@ -117,7 +117,8 @@ class Flusher:
         collect_young_garbage(replicas)
         to_send = [replica for replica in replicas if not replica.is_clean]
         names = left = [replica.name for replica in to_send]
-        self._refresh([each.name for each in to_send if self._is_doubtful(each, is_urgent=is_urgent)], report)
+        doubtful = [each.name for each in to_send if self._is_doubtful(each, is_urgent=is_urgent)]
+        self.pull(doubtful, report, is_refresh=True)
         for number in range(1, MAX_ROUNDS + 1):
             if not left:
                 break
@@ -127,7 +128,7 @@ class Flusher:
                 break
             if number > 1:  # after the first round the losers read at once: they know least
                 time.sleep(FIRST_PAUSE_S * 2 ** (number - 2) * SystemRandom().random())
-            self._refresh(left, report)
+            self.pull(left, report, is_refresh=True)
         return set(names).difference(left)
 
     def _is_doubtful(self, replica: Replica, *, is_urgent: bool) -> bool:
@@ -146,12 +147,11 @@ class Flusher:
     def _note_found(self, *, found: bool) -> None:
         self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
-    def _refresh(self, names: Sequence[str], report: CycleReport) -> None:
-        """Read documents before they are written, and guess whether the next writes need that, too."""
-        self.pull(names, report, is_refresh=True)
-
     def pull(self, names: Sequence[str], report: CycleReport, *, is_refresh: bool = False) -> None:
-        """Read the documents of up to ``MAX_BATCH`` rows and merge them. Raises ``StoreError``."""
+        """Read the documents of up to ``MAX_BATCH`` rows and merge them. Raises ``StoreError``.
+
+        ``is_refresh`` is a read before a write, by which it guesses whether the next writes need that, too.
+        """
         if not names:
             return
         snapshots = self.store.read([key_of(name) for name in names])
