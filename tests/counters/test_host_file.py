@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.counters import host_file, table
+from oauth_ratelimit.counters import host, host_file
 from oauth_ratelimit.counters.host_file import LAYOUT
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
@@ -482,7 +482,7 @@ def test_child_counts_with_its_parent_although_a_thread_of_that_waits_for_urgent
 
 def test_process_counts_alone_while_the_file_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the lock no more, and uses the file again when that is free."""
-    monkeypatch.setattr(table, "STUCK_S", 0.0)
+    monkeypatch.setattr(host, "STUCK_S", 0.0)
     with closing(a_limiter(path)) as limiter, closing(sqlite3.connect(path, isolation_level=None)) as other:
         assert 4 == admitted(limiter, 4)
         other.execute("BEGIN IMMEDIATE")

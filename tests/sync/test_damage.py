@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import FLAG_BITS
-from oauth_ratelimit.counters import table
+from oauth_ratelimit.counters import host
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import limiter_of, stored_hits
@@ -180,7 +180,7 @@ def test_text_of_a_row_that_is_not_utf_8_concerns_no_other_row(
 def test_request_that_waits_for_the_lock_is_written_although_its_row_was_damaged(
     limiter: Limiter, faulty: FaultyStore, path: Path, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
-    monkeypatch.setattr(table, "LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(host, "LOCK_WAIT_S", 0.0)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         limiter.check("bad")
