@@ -24,10 +24,10 @@ from oauth_ratelimit.store.base import CounterStore, Hits
 from oauth_ratelimit.sync import reading
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
-from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher, Remote
+from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE
-from oauth_ratelimit.sync.replica import Replica
 from oauth_ratelimit.sync.replica_table import ReplicaTable
+from oauth_ratelimit.sync.schedule import Schedule
 
 log = get_logger(__name__)
 
@@ -69,20 +69,20 @@ class SyncCycle:
         self._max_interval_s = max_interval_s
         self._clock = clock
         self._monotonic = table.host.monotonic
+        self._schedule = Schedule(
+            interval_s=interval_s, max_interval_s=max_interval_s, clock=clock, monotonic=self._monotonic
+        )
         self._flusher: Flusher | None = None
         if store is not None and server_clock is not None:
-            self._flusher = Flusher(store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule)
+            self._flusher = Flusher(
+                store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule.put
+            )
         self._lock = lock
         self._log = CycleLog(self._monotonic)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
-        self._began_s = 0.0  # time of the present cycle, by the limiter's clock
-        self._found_rates: dict[str, float] = {}  # hits per second of others that its reads have found, by row
-        self._empty_counts: dict[str, int] = {}  # reads in a row that found nothing since the last request, by row
         self._failure: StoreError | None = None  # of the last cycle
         self._failed_count = 0  # scheduled cycles in a row
         self._has_resigned = False  # because they have failed; until the next cycle
-        self._left: dict[str, int] = {}  # requests that a cycle could not write, by row
-        self._quarantined: set[str] = set()  # rows whose document is damaged
 
     def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store and of the host's file are not raised but reported.
@@ -93,7 +93,7 @@ class SyncCycle:
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
         with self._lock, self._reporting(report):
-            self._left, self._quarantined = {}, set()
+            self._schedule.begin_full()
             now_s = self._monotonic()
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
@@ -119,8 +119,8 @@ class SyncCycle:
                 names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
             self._synchronise_taken(urgent, names, report, reads_all=reads_all)
             self._make_room()
-            report.in_flight_hits = sum(self._left.values())
-            report.quarantined_count = len(self._quarantined)
+            report.in_flight_hits = sum(self._schedule.left.values())
+            report.quarantined_count = len(self._schedule.quarantined)
             with self._host.locked():
                 report.key_count = self._table.key_count()
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
@@ -156,7 +156,7 @@ class SyncCycle:
             return False
         was_led, is_led = self._host.term.is_held, self._host.lead(is_alone=is_alone, is_ending=is_ending)
         if not was_led:
-            self._empty_counts.clear()  # another process may have forgotten the rows
+            self._schedule.forget_all()
         if self._flusher and not was_led and self._host.clock is not None:
             self._flusher.server_clock.adopt(self._host.clock)
         if self._flusher and is_led and self._host.term.progress is not None:
@@ -183,7 +183,7 @@ class SyncCycle:
         self, urgent: Sequence[str], names: Sequence[str], report: CycleReport, *, reads_all: bool = False
     ) -> None:
         """Synchronise the rows that a cycle has taken, each of them once."""
-        self._began_s, self._found_rates = self._clock(), {}
+        self._schedule.begin()
         if urgent or names:
             self._measure_clock(report)
         self._synchronise(urgent, report, is_urgent=True)
@@ -236,23 +236,11 @@ class SyncCycle:
             replica.name
             for replica in replicas
             if is_urgent or reads_all or not replica.is_idle(self._clock())
-            if replica.name not in current or self._is_overdue(replica)
+            if replica.name not in current or self._schedule.is_overdue(replica)
         ]
         self._flusher.pull(to_pull, report)
         done = current.union(to_pull)
         return [name for name in names if name not in done]
-
-    def _is_overdue(self, replica: Replica) -> bool:
-        """Return whether a document is read although the write was no conflict."""
-        document, now_s = replica.document, self._clock()
-        if document.read_s is None:
-            return document.version is not None  # what was written here may not be all
-        return replica.part is not None and reading.is_overdue(
-            now_s - document.read_s,
-            shortest_window_s=min(tier.window_s for tier in replica.tiers),
-            horizon_s=replica.part.horizon_s,
-            is_far=replica.is_far(now_s),
-        )
 
     def _leave(self, names: Sequence[str], report: CycleReport, *, is_failed: bool) -> None:
         """Schedule rows that were neither written nor read."""
@@ -260,68 +248,7 @@ class SyncCycle:
             with self._rows.changing(step) as replicas:
                 for replica in replicas:
                     report.dropped_hits += replica.note_requests(self._clock())
-                    self._schedule(replica, is_failed=is_failed)
-
-    def _schedule(self, replica: Replica, remote: Remote | None = None, *, is_failed: bool = False) -> None:
-        """Decide when a row is taken next, or forget it."""
-        now_s, monotonic_s = self._clock(), self._monotonic()
-        replica.requested_s = min(replica.requested_s, now_s)  # a clock that was set back must not keep it for so long
-        replica.urgent_s = None
-        self._left.pop(replica.name, None)
-        self._quarantined.discard(replica.name)
-        if replica.document.is_quarantined:
-            self._quarantined.add(replica.name)
-        if is_failed:
-            replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
-        if is_failed or replica.attempt is not None or (replica.has_unsent and replica.document.is_quarantined):
-            if not replica.is_total:  # a request is in the hits of its key and in those of the total
-                self._left[replica.name] = replica.request_count(replica.in_flight)
-            replica.due_s = monotonic_s
-            return
-        gap_s = self._read_gap_s(replica, now_s, remote)
-        if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
-            wait_s = replica.part.wait_s if replica.part and replica.is_far(now_s) else 0.0
-            replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
-            if replica.must_send(now_s):
-                replica.urgent_s = monotonic_s
-        elif replica.is_asked:  # by requests that were counted nowhere, since this cycle has written the hits
-            replica.due_s = monotonic_s
-        elif replica.is_idle(now_s):
-            replica.is_forgotten = True
-            self._empty_counts.pop(replica.name, None)
-        else:
-            over_s = replica.requested_s + replica.horizon_s - now_s + self._interval_s
-            replica.due_s = monotonic_s + min(gap_s, over_s)
-        if gap_s <= self._interval_s / 2 and replica.urgent_s is None:
-            replica.urgent_s = monotonic_s + gap_s
-
-    def _read_gap_s(self, replica: Replica, now_s: float, remote: Remote | None) -> float:
-        """Return the seconds until a row is read although it has no requests, ``inf`` if it is not."""
-        name = replica.name
-        quiet_s = 0.0 if replica.requested_s >= self._began_s else now_s - replica.requested_s
-        if remote is not None:
-            self._found_rates[name] = reading.found_rate(remote.hits, remote.passed_s)
-        if quiet_s <= 0.0 or (remote is not None and remote.hits):
-            self._empty_counts.pop(name, None)
-        elif remote is not None:
-            self._empty_counts[name] = self._empty_counts.get(name, 0) + 1
-        gap_s = min(
-            (
-                reading.read_gap_s(
-                    tier,
-                    content,
-                    quiet_s=quiet_s,
-                    found_rate=self._found_rates.get(name, 0.0),
-                    writer_count=replica.writer_count,
-                    instance_count=replica.expected_writer_count,
-                    interval_s=self._interval_s,
-                )
-                for tier, content in zip(replica.tiers, replica.contents(now_s), strict=True)
-                if content.estimate >= reading.AGAIN_RATIO * tier.limit  # few keys
-            ),
-            default=inf,
-        )
-        return max(gap_s, reading.back_off_s(self._empty_counts.get(name, 0), remote.passed_s if remote else 0.0))
+                    self._schedule.put(replica, is_failed=is_failed)
 
     def in_flight(self, key: Key) -> Hits:
         """Return the hits of a key that were counted here and that no document is known to hold."""
@@ -386,7 +313,7 @@ class SyncCycle:
                     for replica in replicas:
                         if excess > 0 and replica.is_clean and replica.used_ratio(self._clock()) < full_ratio:
                             replica.is_forgotten = True
-                            self._empty_counts.pop(replica.name, None)
+                            self._schedule.forget(replica.name)
                             excess -= 1
 
     def leave_to_parent(self) -> None:
@@ -430,14 +357,10 @@ class SyncCycle:
                     self._lock.release()
             if is_last:
                 self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
-                self._note_given_up()
-
-    def _note_given_up(self) -> None:
-        """Log the hits in a file that was given up, such as a full one: nothing can be changed in it."""
-        host = self._host.given_up()
-        if host is not None:
-            self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
-            host.close()
+                host = self._host.given_up()  # a full file, for example: nothing can be changed in it
+                if host is not None:
+                    self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
+                    host.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
         """Flush, and read only what that needs. The lock is held.
