@@ -161,7 +161,7 @@ def _authenticate_guarded(app_limiter: AppLimiter, call: MethodCall, *, is_autho
     hidden = ""
     with app_limiter.fail_open("guard_failed"):
         _hook_look_up(call.server)
-        hidden = hidden_check(call.server, call.argument("methods", ()), app_limiter.unseen_checks)
+        hidden = hidden_check(call.server, call.method, call.argument("methods", ()), app_limiter.unseen_checks)
     client, is_seen = authenticate_guarded(
         app_limiter, call.server, call, is_hidden=bool(hidden), is_authorize=is_authorize
     )

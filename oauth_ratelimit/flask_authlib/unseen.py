@@ -34,12 +34,13 @@ def unseen_checks(server: Any) -> Iterator[tuple[str, str]]:
             yield name, _METHOD
 
 
-def hidden_check(server: Any, methods: Collection[str], known: Collection[str]) -> str:
+def hidden_check(server: Any, authenticate: Any, methods: Collection[str], known: Collection[str]) -> str:
     """Return the name of what may check the secret of a client unseen, by its code or as it is known; else nothing."""
-    hidden = [AUTHENTICATE] if hides_clients(server.authenticate_client) else []
     own = methods_of(server)
-    hidden += [name for name in methods if name in own and hides_look_up(own[name])]
-    return next((name for name in (*hidden, *methods, AUTHENTICATE) if name in hidden or name in known), "")
+    for name in methods:
+        if name in known or (name in own and hides_look_up(own[name])):
+            return name
+    return AUTHENTICATE if AUTHENTICATE in known or hides_clients(authenticate) else ""
 
 
 def name_of(grant: Any) -> str:
@@ -59,12 +60,15 @@ def methods_of(server: Any) -> dict[str, Any]:
 
 def hides_passwords(grant: Any) -> bool:
     """Return True if a grant checks passwords, and does not pass name and password to its own ``authenticate_user``."""
-    validate, check = getattr(grant, "validate_token_request", None), getattr(grant, "authenticate_user", None)
-    used, own = _used_by(validate), _own_in(code) if (code := _code_of(validate)) else frozenset()
-    names = _arguments_of(check)
-    passes_form = len(names) == len(("self", "form")) and "password" in _used_by(check) - {*names}
+    validate = _code_of(getattr(grant, "validate_token_request", None))
+    check = _code_of(getattr(grant, "authenticate_user", None))
+    used, own = (frozenset[str](), frozenset[str]()) if validate is None else (_names_in(validate), _own_in(validate))
+    if check is not None and check.co_argcount == len(("self", "form")):
+        names = check.co_varnames[: check.co_argcount]
+        if "password" in _names_in(check) - {*names}:
+            return True
     checks = type_of(grant) == PASSWORD or "password" in used
-    return passes_form or (checks and "super" not in used and "authenticate_user" not in own)
+    return checks and "super" not in used and "authenticate_user" not in own
 
 
 def hides_secrets(grant: Any) -> bool:
@@ -82,20 +86,15 @@ def hides_clients(authenticate: Any) -> bool:
 def hides_look_up(method: Any) -> bool:
     """Return True if a method of authentication does not use the look-up that it is passed."""
     is_plain = isinstance(method, FunctionType)
-    function = method if is_plain else getattr(method, "__func__", type(method).__call__)
-    names = _arguments_of(function)[0 if is_plain else 1 :]
-    return bool(names) and names[0] not in _used_by(function)
+    code = _code_of(method if is_plain else getattr(method, "__func__", type(method).__call__))
+    names = () if code is None else code.co_varnames[: code.co_argcount][0 if is_plain else 1 :]
+    return code is not None and bool(names) and names[0] not in _names_in(code)
 
 
 def _code_of(function: Any) -> CodeType | None:
-    code = getattr(unwrap(function), "__code__", None)
+    function = unwrap(function) if hasattr(function, "__wrapped__") else function
+    code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-def _arguments_of(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's arguments by position; nothing without code."""
-    code = _code_of(function)
-    return () if code is None else code.co_varnames[: code.co_argcount]
 
 
 def _used_by(function: Any) -> frozenset[str]:
