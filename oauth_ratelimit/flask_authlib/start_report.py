@@ -99,13 +99,13 @@ class StartReport:
 
     def unknown_endpoints(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
         """Yield name and hint of each endpoint in a configuration that the application does not have."""
-        routes = [_Route(rule) for rule in self.app.url_map.iter_rules()]
+        routes = list(self.app.url_map.iter_rules())
         named = []
         for name, rules in policies.endpoints.items():
             if not rules.paths:
                 named.append(name)
             for path in rules.paths:
-                if not any(route.may_match(path, rules.methods) for route in routes):
+                if not any(_may_match(route, path, rules.methods) for route in routes):
                     yield name, f"its path {path} never applies; no route of the application has it with its method"
         ours = {name for server in self._limited() for name in getattr(server, "_endpoints", ())}
         yield from _unknown(named, {*ours, *self.app.view_functions})
@@ -122,21 +122,15 @@ class StartReport:
         return [*self.servers, *(server for server in used if server not in self.servers)]
 
 
-class _Route:
-    """A route as a pattern: converters match anything."""
-
-    def __init__(self, rule: Rule) -> None:
-        pattern = re.sub("<[^>]*>", "*", rule.rule)
-        self._patterns = {pattern} if rule.strict_slashes else {pattern, pattern.rstrip("/"), f"{pattern}/"}
-        self._methods = rule.methods
-
-    def may_match(self, path: str, methods: Collection[str]) -> bool:
-        """Return True if a request may match this route and a configured path, wherever the application is mounted."""
-        if methods and self._methods and not {*methods} & self._methods:
-            return False
-        path = re.sub(r"\[.[^]]*\]", "?", path)
-        below = [path[start:] for start, letter in enumerate(path) if letter == "/"]
-        return any(_overlap(part, pattern) for part in (path, *below) for pattern in self._patterns)
+def _may_match(rule: Rule, path: str, methods: Collection[str]) -> bool:
+    """Return True if a request may match a route and a configured path, wherever the application is mounted."""
+    if methods and rule.methods and not {*methods} & rule.methods:
+        return False
+    route = re.sub("<[^>]*>", "*", rule.rule)  # converters match anything
+    routes = {route} if rule.strict_slashes else {route, route.rstrip("/"), f"{route}/"}
+    path = re.sub(r"\[.[^]]*\]", "?", path)
+    below = [path[start:] for start, letter in enumerate(path) if letter == "/"]
+    return any(_overlap(part, each) for part in (path, *below) for each in routes)
 
 
 def _overlap(first: str, second: str) -> bool:
