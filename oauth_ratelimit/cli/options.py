@@ -117,7 +117,7 @@ operator_option = click.option(
 
 
 def examples(*lines: str) -> Callable[[Function], Function]:
-    """Add examples to the help of a command, to which they come before its other decorators but the first."""
+    """Add examples to the help of a command: below its first decorator, which reads the help."""
 
     def add(command: Function) -> Function:
         command.__doc__ = "\n".join(
