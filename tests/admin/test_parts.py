@@ -17,6 +17,7 @@ import pytest
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
+from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection
@@ -206,15 +207,17 @@ def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter
     assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now$", page.part("users", id="app"))
 
 
-def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(page: Page, mongo_uri: str) -> None:
+def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(still: None, page: Page, mongo_uri: str) -> None:
+    """All have one version: the page's own instance, which starts meanwhile, would be a change otherwise."""
+    version = package_version()
     now_s = int(time.time()) // 60 * 60
     with closing(Connection(mongo_uri)) as connection:
         store = HeartbeatStore(connection)
         for name, host in (("a:1", "h"), ("a:2", "h"), ("b:1", None)):
-            store.put(Heartbeat(name, now_s, now_s, "1", "enforce", 1.0, host=host))
-            store.note_event(InstanceEvent(name, now_s - 500, "cut off", "1"))
-            store.note_event(InstanceEvent(name, now_s - 300, "reconnected", "1"))
-        store.note_event(InstanceEvent("vm:20016:0763", now_s - 200, "ended", "1"))
+            store.put(Heartbeat(name, now_s, now_s, version, "enforce", 1.0, host=host))
+            store.note_event(InstanceEvent(name, now_s - 500, "cut off", version))
+            store.note_event(InstanceEvent(name, now_s - 300, "reconnected", version))
+        store.note_event(InstanceEvent("vm:20016:0763", now_s - 200, "ended", version))
     marks = {mark["at_s"]: mark["text"] for mark in page.traffic()["marks"]}
 
     assert "3 instances cut off" == marks[now_s - 500]
