@@ -18,7 +18,6 @@ from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.config.settings import OFF
 from oauth_ratelimit.core.decision import Decision, LimitDenial
 from oauth_ratelimit.core.failed_auth import (
-    ANYONE,
     FAILURE_SCOPES,
     KIND_OF,
     NAMING_SCOPES,
@@ -27,7 +26,6 @@ from oauth_ratelimit.core.failed_auth import (
 )
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.counters.guesses import CHECK_S
 from oauth_ratelimit.counters.host_place import HostPlace
@@ -281,7 +279,6 @@ class Guard:
                 client_id, name, scope=scope, grant_type=None, decision=decision, is_canary=False, now_s=now_s
             )
             if self._statistics is not None:
-                known_id = OTHER_CLIENTS if client_id == ANYONE else client_id
-                self._statistics.count_guard_denial(decision, known_id, kind=KIND_OF[scope or ""].value, now_s=now_s)
+                self._statistics.count_guard_denial(decision, client_id, kind=KIND_OF[scope or ""].value, now_s=now_s)
         if self._metrics is not None:
             self._metrics.record_alarm(decision)

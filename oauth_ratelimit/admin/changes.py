@@ -8,7 +8,8 @@ from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
 from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
-from oauth_ratelimit.admin.verdict import judge, last_runs, source_text
+from oauth_ratelimit.admin.text import source_text
+from oauth_ratelimit.admin.verdict import judge, last_runs
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID

@@ -5,7 +5,9 @@ from datetime import tzinfo
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept, named_client
 from oauth_ratelimit.admin.present import read_case, read_minutes
-from oauth_ratelimit.admin.verdict import judge, source_text
+from oauth_ratelimit.admin.text import source_text
+from oauth_ratelimit.admin.verdict import judge
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import full_grant_type
 from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientSum, Source
@@ -45,7 +47,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
 
     request = {"endpoint": endpoint} if endpoint else {}
     explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)
-    suggestions = None if minutes else read_suggestions(cache, client_id)
+    suggestions = None if minutes or client_id == ANYONE else read_suggestions(cache, client_id)
     usages = sorted(explanation.usages, key=lambda item: -item[0].used_ratio)
     nearest, forecast = None, explanation.forecast()
     if usages:

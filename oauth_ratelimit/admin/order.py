@@ -1,6 +1,8 @@
 """Verdict on all clients together, and their order: the worst first."""
 
-from oauth_ratelimit.admin.verdict import MOST, NOTHING, Kind, Verdict, when_text
+from oauth_ratelimit.admin.text import when_text
+from oauth_ratelimit.admin.verdict import MOST, NOTHING, Kind, Verdict
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.statistics import ClientTotal
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.store.mongo.rollups import Present
@@ -27,8 +29,10 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
     clients, when = counted(active_count, "client"), when_text(present.since_s, is_full=present.is_full)
     who = f"All {clients}" if denied_count == active_count > 1 else f"{denied_count:,} of {clients}"
     reused = f"; {counted(total.reused, 'request')} over a limit got their token again" if total.reused else ""
-    guard = f"The guard {'would deny' if worst and worst.kind == 'dry-run' else 'denies'} guesses under"
-    guard += f" {counted(len(guessed), 'client')}"
+    under = len(guessed) - (ANYONE in guessed)
+    whom = [f"guesses under {counted(under, 'client')}"] * bool(under)
+    whom += ["everybody at an address that guesses"] * (ANYONE in guessed)
+    guard = f"The guard {'would deny' if worst and worst.kind == 'dry-run' else 'denies'} {' and '.join(whom)}"
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",

@@ -8,6 +8,7 @@ from oauth_ratelimit.admin.order import is_guessed, judge_all, severity
 from oauth_ratelimit.admin.text import change_text
 from oauth_ratelimit.admin.verdict import Case, Mark, judge, last_runs
 from oauth_ratelimit.core.denial_record import Where
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
@@ -102,7 +103,7 @@ def verdict(cache: ReadCache, params: Params) -> Record:
 def _denied_in(context: OperatorContext, since_s: int, until_s: int) -> str:
     """Return how many clients were denied in a period; empty if it was one."""
     found = context.stores.rollups.rows(since_s, until_s).clients
-    clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.all.offered]
+    clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.own.offered]
     count = sum(each.own.denied > 0 for each in clients)
     of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
     return of_all if count > 1 else ""
@@ -154,7 +155,8 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
     grants = (None, *policies.grants_of(client_id))
     matched = [policies.matching(client_id, grant_type=grant) for grant in grants]
     limits = [(kind, each.limits) for each in matched for kind in LimitKind]
-    is_active = any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
+    is_active = client_id != ANYONE and any(minute.minute_s >= now_s - 2 * MINUTE_S for minute in minutes)
+    is_locked_out = any(each.client_id == ANYONE for each in present.over)
     others = [each for each in present.over if each.client_id != stored and not is_guessed(each)]
     if stored in present.denied:
         others = [each for each in others if each.client_id in present.denied]
@@ -171,6 +173,7 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
         delay_s=change_delay_s(cache),
         kinds={policy.name: kind for kind, each in limits for policy in getattr(each, kind)},
         guesses=read_guesses(cache, client_id),
+        addresses=read_guesses(cache, ANYONE) if client_id != ANYONE and is_locked_out else (),
         is_trusted=matched[0].trusted,
     )
 

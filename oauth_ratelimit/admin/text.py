@@ -1,15 +1,20 @@
 """Values as text for people, in the zone of the operator."""
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from markupsafe import Markup, escape
 
 from oauth_ratelimit.admin.cache import Params, whole
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.operations.format import number, percent_text, policy_text
+from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, Denials
+from oauth_ratelimit.operations.format import number, percent_text, policy_text, utc_time
 
+NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -65,6 +70,31 @@ def change_text(entry: HistoryEntry) -> str:
     else:
         what = override_text(entry.override)
     return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
+
+
+def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:
+    """Return the limits with most denials, by policy and ``Source.grant``: each with its grant types or endpoint."""
+    policies: defaultdict[tuple[str, int, int], Counter[str]] = defaultdict(Counter)
+    for (policy, grant), each in found.items():
+        policies[policy, each.limit, each.window_s][grant] = each.total
+    noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
+    texts = []
+    for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
+        if grants.total() >= noted:
+            rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
+            texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
+    return " and by ".join(texts)
+
+
+def source_text(grant: str) -> str:
+    """Return a ``Source.grant`` in words."""
+    if grant.startswith(ENDPOINT):
+        return f"at {grant.removeprefix(ENDPOINT)}"
+    return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
+
+
+def when_text(since_s: float, *, is_full: bool) -> str:
+    return "In the last full minute" if is_full else f"Since {utc_time(since_s)}"
 
 
 def zone_of(params: Params) -> tzinfo:

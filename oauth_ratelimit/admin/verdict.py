@@ -5,13 +5,14 @@ of ``utc_time``; the page shows them in the operator's zone.
 """
 
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from oauth_ratelimit.admin.text import limits_text, when_text
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
     ENDPOINT,
@@ -36,7 +37,6 @@ CAUSE_S = 600  # a change so long before the first denial may be its cause
 NEAR = 0.8  # share of a limit
 UNUSUAL = 2.0  # times the usual requests
 MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
-NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 MOST = 0.5  # of the requests
 MAX_NAMED = 3  # users or addresses in a sentence
 OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
@@ -44,9 +44,10 @@ OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 NOTHING = "Nothing to do."
 TRY = "Raise, Trust or Dry run on its page: the preview says what helps."
 NO_GUESSES = (
-    "Nothing to do, unless its owner has changed a secret lately. No limit of tokens changes it: "
-    "guard.trusted_addresses lets an address in, denials {client} --where guard lists them."
+    "Nothing to do, unless {unless}: guard.trusted_addresses lets an address in, guard.mode: dry-run denies nobody. "
+    "No limit of tokens changes it. denials {client} --where guard lists them."
 )
+OF_SECRETS = (f"{GUARD}client", f"{GUARD}client_address")
 FOR_ALL = "Raise, Trust and Dry run would change it for all users of the client."
 UNDO = "Look at that change first, and undo it if it was not meant."
 WAIT = "Wait for one window of the limit, in which the requests of that time leave it."
@@ -107,6 +108,7 @@ class Case:
     delay_s: float = 0.0  # until a change has effect on all instances
     kinds: Mapping[str, LimitKind] = field(default_factory=dict)  # of the limits that apply to it, by name
     guesses: Sequence[str] = ()  # address, and name if there is one, of guesses that were denied lately
+    addresses: Sequence[str] = ()  # at which the guard denies everybody now, under the id of any client
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
     is_unknown: bool = False
@@ -118,6 +120,15 @@ class Case:
 
 
 def judge(case: Case) -> Verdict:
+    found = _judge(case)
+    if not case.addresses:
+        return found
+    why = f"{found.why} The guard denies everybody at {_named(case.addresses)} now, users of this client, too.".strip()
+    action = "Nothing to do, unless they are users of yours: look at the client *."
+    return found._replace(why=why, action=action if found.action == NOTHING else found.action)
+
+
+def _judge(case: Case) -> Verdict:
     if case.is_unknown:
         return Verdict(
             "unknown", "Unknown: no counters, statistics or configuration for this id.", "Check how it is spelt."
@@ -185,17 +196,24 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     kind: Kind = "denied" if run.is_real else "dry-run"
     begun = _begun(case, run)
-    return Verdict(kind, f"{found.lead} {begun} by {_limits_text(now)}.", action, why, details, begun, found.subject)
+    return Verdict(
+        kind, f"{found.lead} {begun} by {limits_text(now.denials)}.", action, why, details, begun, found.subject
+    )
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
     client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case))
-    found = " and ".join(names_text([short(each) for each in case.guesses], at_most=MAX_NAMED))
+    found, is_of_secrets = _named(case.guesses), any(grant in OF_SECRETS for _, grant in run.denials)
     subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
+    unless = "its owner has changed a secret lately" if is_of_secrets else "its users come from that address"
+    if case.client_id == ANYONE:
+        subject = f"Everybody at {found or 'an address'} {verb.replace('are', 'is')} denied by the guard."
+        why = "Too many wrong passwords or secrets come from there. Honest users there are denied, too."
+        client, unless = f"'{ANYONE}'", "many users come from there, as from a proxy"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client), why, subject=subject)
+    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client, unless=unless), why, subject=subject)
 
 
 def _users(case: Case, run: Run) -> Verdict | None:
@@ -294,13 +312,17 @@ def _quiet(case: Case) -> Verdict:
     return Verdict("near" if is_near else "ok", lead, NOTHING)
 
 
+def _named(names: Iterable[str]) -> str:
+    return " and ".join(names_text(list(map(short, names)), at_most=MAX_NAMED))
+
+
 def _begun(case: Case, run: Run) -> str:
     return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
 
 
 def _past_text(case: Case, run: Run) -> str:
     word = "Denied" if run.is_real else "Would have been denied (dry run)"
-    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {_limits_text(run)}."
+    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {limits_text(run.denials)}."
 
 
 def _sources(minutes: Iterable[ClientMinute]) -> Iterator[tuple[Source, Tally]]:
@@ -322,27 +344,6 @@ def _last_minute(case: Case) -> list[ClientMinute]:
     return since if is_over == [False, True] else full
 
 
-def _limits_text(run: Run) -> str:
-    """Return the limits with most denials, each with its grant types or endpoint."""
-    policies: defaultdict[tuple[str, int, int], Counter[str]] = defaultdict(Counter)
-    for (policy, grant), each in run.denials.items():
-        policies[policy, each.limit, each.window_s][grant] = each.total
-    noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
-    texts = []
-    for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
-        if grants.total() >= noted:
-            rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
-            texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
-    return " and by ".join(texts)
-
-
-def source_text(grant: str) -> str:
-    """Return a ``Source.grant`` in words."""
-    if grant.startswith(ENDPOINT):
-        return f"at {grant.removeprefix(ENDPOINT)}"
-    return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
-
-
 def _share_text(case: Case, run: Run) -> str:
     minutes, full_s = _last_minute(case), full_minute(case.now_s)
     before = [each for each in case.minutes if each.minute_s == full_s - MINUTE_S]
@@ -353,6 +354,7 @@ def _share_text(case: Case, run: Run) -> str:
     is_full = minutes[0].minute_s == full_s
     requests = counted(now.offered, "attempt" if run.is_guard else "request")
     found = f"all {requests}" if over == now.offered > 1 else f"{over:,} of {requests}"
+    found = requests if run.is_guard else found  # those that it let through are not counted
     would = f"{'was' if over == 1 else 'were'} denied" if run.is_real else "would have been denied"
     reused = f", {now.reused:,} got their token again" if now.reused else ""
     trend = f", {f'{over_before:,}' if over_before else 'none'} in the minute before" if is_full else ""
@@ -360,12 +362,10 @@ def _share_text(case: Case, run: Run) -> str:
     return f"{when_text(full_s + MINUTE_S, is_full=is_full)} {found} {would}{reused}{trend}{last}."
 
 
-def when_text(since_s: float, *, is_full: bool) -> str:
-    return "In the last full minute" if is_full else f"Since {utc_time(since_s)}"
-
-
 def _others_text(case: Case, run: Run) -> str:
     others = counted(case.others_active, "other client")
+    if case.client_id == ANYONE or case.addresses:
+        return ""  # others are affected whom nobody counts
     if not case.others_active:
         return "No other client sends requests."
     if not case.others_over:

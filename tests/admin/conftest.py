@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from html import unescape
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 from flask import Flask
@@ -17,9 +18,11 @@ from werkzeug.test import TestResponse
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.blueprint import READ_CACHE
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.overrides import HistoryEntry
 from oauth_ratelimit.core.statistics import OVER, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from testbed.mongod import free_port
@@ -143,6 +146,22 @@ def record(uri: str, minutes: list[ClientMinute]) -> None:
         StatisticsStore(connection).put("process", minutes, keep_s=10_000_000)
         connection.collection(STATISTICS).delete_many({"_id.step": {"$exists": True}})
         list(RollupStore(connection).derive_due(time.time(), keep_s=10_000_000))
+
+
+def denial(
+    client_id: str, username: str, scope: str | None = None, *, ago_s: float = 5.0, policy: str = "user", count: int = 1
+) -> DenialRecord:
+    """Return the record of denials in a second, so many seconds ago."""
+    at_s = time.time() - ago_s
+    first = Denial(
+        uuid4().hex[:16], at_s, client_id, username, scope, "password", policy, 10, 60, "enforce", False, 1.0, Trace()
+    )
+    return DenialRecord(first, "node-1:7:aa", at_s, count - 1)
+
+
+def record_denials(uri: str, *records: DenialRecord) -> None:
+    with closing(Connection(uri)) as connection:
+        DenialStore(connection).put(records, keep_s=10_000)
 
 
 def minute(

@@ -18,13 +18,14 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.background.health import package_version
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
-from tests.admin.conftest import LIMIT, Page, minute, record
+from tests.admin.conftest import LIMIT, Page, denial, minute, record, record_denials
 from tests.support.apps import app_limiter_of, token_status
 from tests.support.limiters import send_hits
 
@@ -73,6 +74,26 @@ def test_guesses_do_not_hide_what_a_dry_run_would_deny(still: None, page: Page, 
 
     assert re.search(r"Nobody is denied\. 1 of 2 clients would be, in a dry run, since \S+ UTC: dry\.", text)
     assert "guesses under 1 client." in text
+
+
+def test_address_that_guesses_is_a_subject_of_its_own(still: None, page: Page, mongo_uri: str) -> None:
+    """It denies honest users there, too, and no client's numbers have its denials."""
+    minutes = [minute(1, "mobile-app", allowed=70), minute(1, "portal", allowed=9)]
+    guesses = [minute(ago, ANYONE, source=Source("client", "guard:address"), denied=156) for ago in (1, 0)]
+    record(mongo_uri, [*minutes, *guesses, lately("mobile-app", "guard:user", denied=2)])
+    record_denials(mongo_uri, denial(ANYONE, "127.0.0.66", "failures:address", policy="failures-address"))
+    overview, user = page.part("verdict"), page.part("client", id="mobile-app", user="nils")
+
+    assert "No client is denied. The guard denies guesses under 1 client and everybody at an address that" in overview
+    assert re.search(r"since \S+ UTC: any client \(\*\)\.", overview)
+    assert "The worst: Everybody at 127.0.0.66 is denied by the guard. Since" in overview
+    assert "In the last full minute 156 attempts were denied, none in the minute before." in overview
+    assert "Nobody else" not in overview
+    assert "any client (*) 312 312 by the guard" in page.part("clients")
+    assert "The guard denies everybody at 127.0.0.66 now, users of this client, too." in user
+    guessed = page.part("client", id=ANYONE)
+    assert "Everybody at 127.0.0.66 is denied" in guessed and "Unknown" not in guessed
+    assert "look at the client *." in page.part("client", id="portal")
 
 
 def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str) -> None:

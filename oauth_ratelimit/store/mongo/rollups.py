@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.statistics import (
     DAY_S,
     HOUR_S,
@@ -183,7 +184,7 @@ class RollupStore(StatisticsCollection):
         over = {"$add": [f"${name}" for name in SUMS if name.endswith(OVER)]}
         is_named: Document = {"$ne": ["$_id.id", OTHER_CLIENTS]}
         recent: Document = {
-            "is_active": is_named,
+            "is_active": {"$not": {"$in": ["$_id.id", [OTHER_CLIENTS, ANYONE]]}},
             "is_denied": {"$and": [is_named, {"$gte": ["$last_denied", since]}]},
             "over": {"$cond": [{"$and": [is_named, {"$gte": ["$last", since]}]}, over, 0]},
         }
