@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import DecidedRequest
-from oauth_ratelimit.core.failed_auth import networks_of, secret_keys
+from oauth_ratelimit.core.failed_auth import ANYONE, networks_of, password_keys, secret_keys
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.guard import Guard, Guess
@@ -167,6 +167,21 @@ def test_minute_has_requests_limits_users_and_denials(
     (minute,) = instance.end_minute()
 
     assert expected == {name: getattr(minute, name) for name in expected}
+
+
+def test_denials_of_an_address_belong_to_no_client_and_not_to_all_others(clock: Clock) -> None:
+    instance = Instance(clock)
+    settings = load_config({"mode": "enforce", "guard": {"mode": "enforce", "limits": {"address": ["1/minute"]}}})
+    guard = Guard(settings, clock=clock, statistics=instance.recorder)
+    first, second = (password_keys("app", name, networks_of("192.0.2.1"), is_public=True) for name in ("a", "b"))
+    guess = guard.reserve(first)
+    assert isinstance(guess, Guess)
+    guard.settle(guess, is_wrong=True)
+    assert not isinstance(guard.reserve(second), Guess)
+
+    assert {ANYONE: {Source("client", "guard:address"): Tally(denied=1)}} == {
+        minute.client_id: minute.tallies for minute in instance.end_minute()
+    }
 
 
 def test_denials_of_the_guard_are_no_token_requests_and_push_out_no_client(clock: Clock) -> None:
