@@ -6,15 +6,26 @@ from datetime import tzinfo
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept, named_client
 from oauth_ratelimit.admin.present import read_case, read_minutes
 from oauth_ratelimit.admin.text import source_text
-from oauth_ratelimit.admin.verdict import judge
+from oauth_ratelimit.admin.verdict import NOTHING, Case, Verdict, judge, named
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import full_grant_type
-from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientSum, Source
+from oauth_ratelimit.core.statistics import (
+    DAY_S,
+    ENDPOINT,
+    GUARD,
+    MINUTE_S,
+    OVER,
+    ClientMinute,
+    ClientSum,
+    Denials,
+    Source,
+    Tally,
+)
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import Record, denial_data, policy_text
+from oauth_ratelimit.operations.format import Record, counted, denial_data, policy_text, short
 from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.traffic.report import find, letter_to, observations, period_text
 
@@ -34,6 +45,7 @@ def client(cache: ReadCache, params: Params) -> Record:
 
 def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: Params) -> Record:
     _, minutes, _ = read_minutes(cache, client_id)
+    case = read_case(cache, client_id)
     total = ClientSum.of(client_id, minutes)
     source = main_source(total)
     username = params.get("user") or None
@@ -43,7 +55,8 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     if not is_chosen and source is not None:
         endpoint = source.grant.removeprefix(ENDPOINT) if source.grant.startswith(ENDPOINT) else ""
         grant_type = None if endpoint else full_grant_type(source.grant)
-        username = next((user.username for user in worst_users), None) if source.kind == "user" else None
+        users = [*(user.username for user in worst_users), *(each.denial.username for each in case.records)]
+        username = next(filter(None, users), None) if source.kind == "user" else None
 
     request = {"endpoint": endpoint} if endpoint else {}
     explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)
@@ -52,13 +65,21 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     nearest, forecast = None, explanation.forecast()
     if usages:
         usage = usages[0][0]
-        hits = f"{usage.estimate:,.0f} hits; allowed: {policy_text(usage.policy)}"
+        hits = f"{counted(round(usage.estimate), 'hit')}; allowed: {policy_text(usage.policy)}"
         nearest = usage.used_ratio, f"{hits}. Next request: {forecast[1]}"
-    case = replace(read_case(cache, client_id), is_unknown=suggestions is not None, nearest=nearest)
+    case = replace(case, is_unknown=suggestions is not None, nearest=nearest)
+    found = judge(case)
+    if is_chosen and explanation.username is not None and not case.is_unknown:
+        found = _of_user(case, explanation.username, found)
+    if case.addresses:
+        where = f"The guard denies everybody at {named(case.addresses)} now, users of this client, too."
+        action = "Nothing to do, unless they are users of yours: look at the client *."
+        action = action if found.action == NOTHING else found.action
+        found = found._replace(why=f"{found.why} {where}".strip(), action=action)
     return {
         "now_s": context.now_s,
         "client_id": client_id,
-        "verdict": judge(case),
+        "verdict": found,
         "suggestions": suggestions or [],
         "worst_users": [user for user in worst_users if user.over],
         "username": explanation.username,
@@ -69,6 +90,33 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "forecast": forecast,
         "plan": context.policies.rules_of(client_id)[0].plan,
     }
+
+
+def _of_user(case: Case, username: str, of_client: Verdict) -> Verdict:
+    """Return the verdict on a user, by its denials and, of minutes in which it sent most, its requests.
+
+    It is the client's if only the minutes know that the user was over a limit: they do not say by which, and when.
+    """
+    stored = storable_name(username)
+    records = [each for each in case.records if each.denial.username == stored]
+    loads = [(minute.minute_s, user) for minute in case.minutes for user in minute.users if user.username == stored]
+    together = f"All users of {short(case.client_id)} together: {of_client.lead}"
+    if not records and any(user.over for _, user in loads):
+        return of_client._replace(lead=together)
+    grant, minutes = next((each.denial.grant_type or "none" for each in records), "none"), list[ClientMinute]()
+    for at_s, user in loads:
+        tally = Tally(user.offered - user.over, user.denied, user.would_deny)
+        minutes.append(ClientMinute(case.client_id, at_s, {Source("user", grant): tally}))
+    for each in records:
+        first = each.denial
+        limit, at_s = (first.limit or 0, first.window_s or 0), int(first.at_s)
+        key, times = (first.policy or "", first.grant_type or "none", OVER[0]), (at_s, int(each.last_at_s))
+        denials = {key: Denials(each.request_count, *times, *limit)}
+        minutes.append(ClientMinute(case.client_id, at_s // MINUTE_S * MINUTE_S, denials=denials))
+    minutes.sort(key=lambda minute: minute.minute_s)
+    own = replace(case, username=username, minutes=minutes, is_beyond=False, usual=None, others_active=0, records=())
+    found = judge(own)
+    return found._replace(details=[*found.details, together])
 
 
 def main_source(total: ClientSum) -> Source | None:

@@ -54,7 +54,7 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
         f"{counted(would, 'more client')} would be, in a dry run." if denied_count and would else "",
         f"{guard}." if guessed and kind != "near" else "",
-        f"The worst: {worst.lead}" if count > 1 else worst.lead,
+        f"The {'last one' if together else 'worst'}: {worst.lead}" if count > 1 or together else worst.lead,
     ]
     return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
 

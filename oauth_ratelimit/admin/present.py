@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept
 from oauth_ratelimit.admin.order import is_guessed, judge_all, severity
-from oauth_ratelimit.admin.text import change_text
-from oauth_ratelimit.admin.verdict import Case, Mark, judge, last_runs
-from oauth_ratelimit.core.denial_record import Where
+from oauth_ratelimit.admin.text import Mark, change_text
+from oauth_ratelimit.admin.verdict import PAUSE_S, Case, judge, last_runs
+from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
@@ -23,9 +23,10 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import guesses_under
-from oauth_ratelimit.operations.format import Record, counted, instance_text
+from oauth_ratelimit.operations.format import Record, counted, instance_text, utc_time
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
+from oauth_ratelimit.store.mongo.denials import of_client
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import Present
 
@@ -38,6 +39,7 @@ MAX_HISTORY = 200
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
 MAX_RECORDS = 50
+MAX_USER_RECORDS = 500
 
 
 @kept(4.0)
@@ -94,19 +96,20 @@ def verdict(cache: ReadCache, params: Params) -> Record:
     if not ranks and not is_past:
         worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
     runs = last_runs(read_minutes(cache, worst)[1]) if is_past else []
-    together = _denied_in(cache, runs[0].first_s, runs[0].last_s + 1) if runs else ""
+    together = _denied_in(cache, runs[0].first_s - PAUSE_S, runs[0].last_s + 1) if runs else ""
     found = judge_all(present, on_worst, together=together)
     return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
 
 
 @kept(PRESENT_TTL_S)
 def _denied_in(context: OperatorContext, since_s: int, until_s: int) -> str:
-    """Return how many clients were denied in a period; empty if it was one."""
+    """Return how many clients were denied in a period, and since when; empty if it was one."""
     found = context.stores.rollups.rows(since_s, until_s).clients
     clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.own.offered]
-    count = sum(each.own.denied > 0 for each in clients)
+    since = [each.denied_from_s for each in clients if each.own.denied]
+    count = len(since)
     of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
-    return of_all if count > 1 else ""
+    return f"{of_all} from {utc_time(min(filter(None, since), default=since_s))} on" if count > 1 else ""
 
 
 @kept(PRESENT_TTL_S)
@@ -145,6 +148,13 @@ def read_usual(context: OperatorContext, client_id: str) -> float | None:
     return sum(days) * MINUTE_S / HOUR_S / len(days) if days else None
 
 
+@kept(PRESENT_TTL_S)
+def _read_records(context: OperatorContext, client_id: str) -> list[DenialRecord]:
+    span, is_client = (context.now_s - HOUR_S, context.now_s), of_client(client_id)
+    found = context.stores.denials.between(*span, is_client, where=Where.TOKEN, at_most=MAX_USER_RECORDS)
+    return [each for each in found if each.denial.username and each.denial.mode == Mode.ENFORCE]
+
+
 read_guesses = kept(PRESENT_TTL_S)(guesses_under)
 
 
@@ -172,6 +182,7 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
         outages=[each for each in marks if each.apart > 1],
         delay_s=change_delay_s(cache),
         kinds={policy.name: kind for kind, each in limits for policy in getattr(each, kind)},
+        records=_read_records(cache, client_id) if last_runs(minutes) else (),
         guesses=read_guesses(cache, client_id),
         addresses=read_guesses(cache, ANYONE) if client_id != ANYONE and is_locked_out else (),
         is_trusted=matched[0].trusted,
@@ -212,7 +223,8 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
     names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
     is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
-    return Mark(change.at_s, f"{text} ({instance_text(change.instance)})", names.pop() if is_of_one else None)
+    seen = f"first seen by {instance_text(change.instance)}"
+    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines)
 
 
 def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:

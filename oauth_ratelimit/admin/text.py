@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -12,9 +13,10 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import ENDPOINT, GUARD, Denials
-from oauth_ratelimit.operations.format import number, percent_text, policy_text, utc_time
+from oauth_ratelimit.operations.format import duration, number, percent_text, policy_text, utc_time
 
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
+CAUSE_S = 600  # a change so long before the first denial may be its cause
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -47,6 +49,22 @@ class Texts:
         return Markup(
             _TIME.sub(lambda found: self.time(datetime.fromisoformat(found[0]).timestamp()), str(escape(text)))
         )
+
+
+class Mark(NamedTuple):
+    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
+
+    at_s: float
+    text: str  # what changed; empty for the first configuration that is known
+    client_id: str | None = None  # the only client that it concerns; None for all
+    is_change: bool = True  # False if nothing of the configuration has changed
+    apart: int = 0  # hosts that counted apart until then, without MongoDB
+    lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
+
+    def said(self, policies: Collection[str]) -> str:
+        """Return the text, with the line of one of these policies if there is one."""
+        lines = (line for line in self.lines if any(f"[{policy}]" in line for policy in policies))
+        return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text)
 
 
 def override_text(override: Override) -> str:
@@ -95,6 +113,31 @@ def source_text(grant: str) -> str:
 
 def when_text(since_s: float, *, is_full: bool) -> str:
     return "In the last full minute" if is_full else f"Since {utc_time(since_s)}"
+
+
+def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str] = ()) -> str:
+    """Return the last change so long before the first denial that it may be the cause."""
+    found = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
+    return next(texts, "")
+
+
+def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
+    """Return the end of the last outage so long before the first denial that it may be the cause."""
+    ends = [each for each in outages if 0 <= begun_s - each.at_s <= CAUSE_S][-1:]
+    text = "The cause may be an outage of MongoDB until {}: {} hosts counted apart, and what they admitted now counts."
+    return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
+
+
+def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
+    """Return the last change, and whether it may be the cause or the remedy."""
+    after = [each for each in changes if each.at_s > begun_s and each.text]
+    if after:
+        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
+    if not changes:
+        return "No change of the configuration is recorded."
+    unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
+    return change_before(changes, begun_s, policies) or unchanged
 
 
 def zone_of(params: Params) -> tzinfo:

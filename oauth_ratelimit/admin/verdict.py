@@ -5,13 +5,15 @@ of ``utc_time``; the page shows them in the operator's zone.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.admin.text import limits_text, when_text
+from oauth_ratelimit.admin.text import Mark, change_before, changes_text, limits_text, outage_before, when_text
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
@@ -25,15 +27,15 @@ from oauth_ratelimit.core.statistics import (
     Denials,
     Source,
     Tally,
+    UserLoad,
     full_minute,
 )
-from oauth_ratelimit.operations.format import counted, duration, number, percent_text, short, utc_time
+from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.summary import names_text
 
 ACTIVE_S = 60  # after the last denial, as long as "now" is
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
 PAUSE_S = 600  # between denials that belong together
-CAUSE_S = 600  # a change so long before the first denial may be its cause
 NEAR = 0.8  # share of a limit
 UNUSUAL = 2.0  # times the usual requests
 MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
@@ -68,16 +70,6 @@ class Verdict(NamedTuple):
     subject: str = ""  # who is denied if it is not the whole client: some of its users, or an address that guesses
 
 
-class Mark(NamedTuple):
-    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
-
-    at_s: float
-    text: str  # what changed; empty for the first configuration that is known
-    client_id: str | None = None  # the only client that it concerns; None for all
-    is_change: bool = True  # False if nothing of the configuration has changed
-    apart: int = 0  # hosts that counted apart until then, without MongoDB
-
-
 class Run(NamedTuple):
     """Denials of a client, each less than ten minutes after the one before, by policy and ``Source.grant``."""
 
@@ -85,6 +77,10 @@ class Run(NamedTuple):
     first_s: int
     last_s: int
     is_real: bool  # False if a dry run would have denied
+
+    @property
+    def policies(self) -> set[str]:
+        return {policy for policy, _ in self.denials}
 
     @property
     def is_guard(self) -> bool:
@@ -98,6 +94,7 @@ class Case:
 
     now_s: float
     client_id: str
+    username: str | None = None  # of the user whose requests the minutes have; None if they have all
     minutes: Sequence[ClientMinute] = ()  # of the last hour or day
     is_beyond: bool = False  # True if denials may have begun before them
     usual: float | None = None  # requests per minute at this hour; None if no earlier day is recorded
@@ -108,6 +105,7 @@ class Case:
     delay_s: float = 0.0  # until a change has effect on all instances
     kinds: Mapping[str, LimitKind] = field(default_factory=dict)  # of the limits that apply to it, by name
     guesses: Sequence[str] = ()  # address, and name if there is one, of guesses that were denied lately
+    records: Sequence[DenialRecord] = ()  # of its users at the token endpoint, in the last hour, the latest first
     addresses: Sequence[str] = ()  # at which the guard denies everybody now, under the id of any client
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
     is_trusted: bool = False
@@ -120,15 +118,6 @@ class Case:
 
 
 def judge(case: Case) -> Verdict:
-    found = _judge(case)
-    if not case.addresses:
-        return found
-    why = f"{found.why} The guard denies everybody at {_named(case.addresses)} now, users of this client, too.".strip()
-    action = "Nothing to do, unless they are users of yours: look at the client *."
-    return found._replace(why=why, action=action if found.action == NOTHING else found.action)
-
-
-def _judge(case: Case) -> Verdict:
     if case.is_unknown:
         return Verdict(
             "unknown", "Unknown: no counters, statistics or configuration for this id.", "Check how it is spelt."
@@ -185,11 +174,12 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     spared = lately.would_reuse / over if over else 0.0
     spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
     action = f"Ask its owner to keep the token. {spared_text}" if spared >= MOST else TRY
+    action = action if case.username is None else f"Look at this user first: {FOR_ALL}"
     lead = "Denied since" if run.is_real else "Would be denied (dry run) since"
     found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", lead, action)
     why, action = _cause(case, now, begun_s, found)
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
-    more = (spared_text, _changes_text(case, begun_s))
+    more = (spared_text, changes_text(case.changes, begun_s, now.policies))
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
         action = action.replace("Raise, Trust or Dry run", "Raise or Trust")  # it is one
@@ -203,7 +193,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
 
 def _guesses(case: Case, run: Run) -> Verdict:
     client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case))
-    found, is_of_secrets = _named(case.guesses), any(grant in OF_SECRETS for _, grant in run.denials)
+    found, is_of_secrets = named(case.guesses), any(grant in OF_SECRETS for _, grant in run.denials)
     subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     unless = "its owner has changed a secret lately" if is_of_secrets else "its users come from that address"
@@ -218,26 +208,46 @@ def _guesses(case: Case, run: Run) -> Verdict:
 
 def _users(case: Case, run: Run) -> Verdict | None:
     """Return the verdict on the users that are denied, if limits per user deny some of them; None otherwise."""
-    since_s = max(run.first_s, run.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
-    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= since_s))
-    over = [each for each in total.users.values() if (each.denied if run.is_real else each.would_deny)]
-    others = max(round(total.user_count), len(total.users)) - len(over)
-    if not over or others < 1 or any(case.kinds.get(policy) not in OF_USERS for policy, _ in run.denials):
+    over, since_s = _denied_users(case, run), _looked_at_s(run)
+    recent = [each for each in case.minutes if each.minute_s >= since_s and each.users]
+    total = ClientSum.of(case.client_id, recent or case.minutes)
+    known = max(round(total.user_count), len(total.users))  # none while the first minute is not over
+    others = known - len(over)
+    if not over or (others < 1 if known else len(over) > MAX_NAMED):
         return None
-    over.sort(key=lambda user: (-user.over, user.username))
-    names = ", ".join(names_text([short(user.username) for user in over], at_most=MAX_NAMED))
+    names = named(user.username for user in over)
     verb = ("is" if len(over) == 1 else "are") if run.is_real else "would be"
     rest = f"{'other is' if others == 1 else 'others are'} not" if run.is_real else "would not"
-    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}); {others:,} {rest}."
+    rest = f"; {others:,} {rest}" if known else ""
+    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}){rest}."
     denied, offered = sum(user.over for user in over), sum(user.offered for user in over)
-    why = f"{names} sent {counted(offered, 'request')}, {denied:,} of them over the limit."
+    sent = f"{counted(max(denied, offered), 'request')} since {utc_time(since_s)}"
+    why = f"{names} sent {sent}, {denied:,} of them over the limit." if offered else f"{names}: {sent} over the limit."
     action = f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL}"
     return Verdict("denied", f"{subject} Since", action, why, subject=subject)
 
 
+def _looked_at_s(run: Run) -> int:
+    return max(run.first_s, run.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
+
+
+def _denied_users(case: Case, run: Run) -> list[UserLoad]:
+    """Return the users that limits per user deny, the worst first, by records until a minute is over and has users."""
+    if any(case.kinds.get(policy) not in OF_USERS for policy, _ in run.denials):
+        return []
+    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= _looked_at_s(run)))
+    over = {name: user for name, user in total.users.items() if (user.denied if run.is_real else user.would_deny)}
+    recorded = Counter[str]()
+    for each in case.records if run.is_real else ():
+        recorded[each.denial.username or ""] += each.request_count if each.last_at_s >= _looked_at_s(run) else 0
+    over |= {name: UserLoad(name, 0, count) for name, count in recorded.items() if count and name not in over}
+    return sorted(over.values(), key=lambda user: (-user.over, user.username))
+
+
 def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str]:
     """Return the first of the causes that is so, on the operator's side or the client's, and what to do."""
-    changed, outage, full_s = _change_before(case, begun_s), _outage_before(case, begun_s), full_minute(case.now_s)
+    changed = change_before(case.changes, begun_s, run.policies)
+    outage, full_s = outage_before(case.outages, begun_s), full_minute(case.now_s)
     minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
     ratio = sum(each.tally().offered for each in minutes) / case.usual if case.usual else 0.0
     usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual" if ratio else ""
@@ -249,8 +259,8 @@ def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str
         (run.is_guard, found.why, found.action),
         (changed, f"The cause may be on our side: c{changed[1:]}", UNDO),
         (outage, outage, WAIT),
-        (found.subject, found.why, found.action),
         (is_most, MOST_CLIENTS, f"Look at limits and instances first{meanwhile}."),
+        (found.subject, found.why, found.action),
         (ratio >= UNUSUAL, f"The cause is the client's load: {sends}.", found.action),
         (ratio, f"It sends {sends}: the limit may be too low for it.", found.action),
         (is_alone, f"Look at this client first{f': it sends {sends}' if sends else ''}.", found.action),
@@ -276,17 +286,30 @@ def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
 
 
 def _recovered(case: Case, run: Run) -> Verdict:
-    later = _total(minute for minute in case.minutes if minute.minute_s > run.last_s).offered
     until, change = utc_time(run.last_s), case.change_after(run)
     denied = "denied" if run.is_real else "over a limit"
-    if change:
-        lead = f"Not {denied} since the change at {utc_time(change.at_s)}: {change.text}."
+    names = {user.username for user in _denied_users(case, run)}
+    later, found = _later(case, run, names), named(case.guesses if run.is_guard else sorted(names))
+    who = f" ({found})" if found else ""
+    if run.is_guard:
+        lead = f"The guard denied guesses until {until}{who}; it does not count those that it lets through."
+    elif change:
+        lead = f"Not {denied}{who} since the change at {utc_time(change.at_s)}: {change.text}."
     elif later:
-        lead = f"Not {denied} any more: {counted(later, 'request')} since {until}, none over a limit."
+        lead = f"Not {denied} any more{who}: {counted(later, 'request')} since {until}, none over a limit."
     else:
-        lead = f"Last {denied} at {until}; no request in a full minute since then: it may be waiting."
-    details = (_past_text(case, run), "" if change else _changes_text(case, run.first_s))
+        lead = f"Last {denied} at {until}{who}; no such request in a full minute since then: it may be waiting."
+    details = (_past_text(case, run), "" if change else changes_text(case.changes, run.first_s, run.policies))
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
+
+
+def _later(case: Case, run: Run, users: Collection[str]) -> int:
+    """Return the requests since a run of those who were denied in it: of these users, else of its grants."""
+    later = [minute for minute in case.minutes if minute.minute_s > run.last_s]
+    if users:
+        return sum(user.offered for minute in later for user in minute.users if user.username in users)
+    grants = {grant for _, grant in run.denials}
+    return sum(tally.offered for source, tally in _sources(later) if source.grant in grants)
 
 
 def _quiet(case: Case) -> Verdict:
@@ -300,6 +323,8 @@ def _quiet(case: Case) -> Verdict:
     if share >= 1:
         action = "If that is not meant: Raise, Trust or Dry run; the preview says what helps."
         return Verdict("near", f"At its limit now: {text}.", action)
+    if case.username is not None:  # its requests are known only if there are many
+        return Verdict("ok", f"Within its limits now: {text or 'none applies'}.", NOTHING)
     if not total.offered:
         return Verdict("idle", "No requests are recorded in the last hour.", NOTHING)
     peaks = [(peak.share, name, peak) for minute in case.minutes for name, peak in minute.peaks.items()]
@@ -312,8 +337,8 @@ def _quiet(case: Case) -> Verdict:
     return Verdict("near" if is_near else "ok", lead, NOTHING)
 
 
-def _named(names: Iterable[str]) -> str:
-    return " and ".join(names_text(list(map(short, names)), at_most=MAX_NAMED))
+def named(names: Iterable[str]) -> str:
+    return ", ".join(names_text(list(map(short, names)), at_most=MAX_NAMED))
 
 
 def _begun(case: Case, run: Run) -> str:
@@ -364,7 +389,7 @@ def _share_text(case: Case, run: Run) -> str:
 
 def _others_text(case: Case, run: Run) -> str:
     others = counted(case.others_active, "other client")
-    if case.client_id == ANYONE or case.addresses:
+    if case.client_id == ANYONE or case.addresses or case.username is not None:
         return ""  # others are affected whom nobody counts
     if not case.others_active:
         return "No other client sends requests."
@@ -372,27 +397,3 @@ def _others_text(case: Case, run: Run) -> str:
         return f"Nobody else is affected ({others} with requests)."
     verb, word = "is" if case.others_over == 1 else "are", "denied" if run.is_real else "over a limit"
     return f"{case.others_over:,} of {others} {verb} {word}, too."
-
-
-def _change_before(case: Case, begun_s: int) -> str:
-    """Return the last change so long before the first denial that it may be the cause."""
-    found = (each for each in reversed(case.changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
-    return next((f"Changed {duration(begun_s - each.at_s)} before it began: {each.text}." for each in found), "")
-
-
-def _outage_before(case: Case, begun_s: int) -> str:
-    """Return the end of the last outage so long before the first denial that it may be the cause."""
-    ends = [each for each in case.outages if 0 <= begun_s - each.at_s <= CAUSE_S][-1:]
-    text = "The cause may be an outage of MongoDB until {}: {} hosts counted apart, and what they admitted now counts."
-    return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
-
-
-def _changes_text(case: Case, begun_s: int) -> str:
-    """Return the last change, and whether it may be the cause or the remedy."""
-    after = [each for each in case.changes if each.at_s > begun_s and each.text]
-    if after:
-        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].text}."
-    if not case.changes:
-        return "No change of the configuration is recorded."
-    unchanged = f"The configuration has not changed since {utc_time(case.changes[-1].at_s)}."
-    return _change_before(case, begun_s) or unchanged

@@ -110,7 +110,7 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
 
 
 @pytest.mark.parametrize(
-    ("others", "words"), [((), ": app\\."), (("b", "c"), ", all 3 clients, the last one: app\\.")], ids=["one", "all"]
+    ("others", "words"), [((), ": app\\."), (("b", "c"), ", all 3 clients from \\S+ UTC on, the last one: app\\.")], ids=["one", "all"]
 )
 def test_overview_after_a_recovery_names_who_was_denied_and_until_when(
     page: Page, mongo_uri: str, others: tuple[str, ...], words: str
@@ -132,6 +132,44 @@ def test_overview_names_the_user_who_is_denied(still: None, page: Page, mongo_ur
     record(mongo_uri, [replace(minute(1, allowed=21, denied=9), users=users), now])
 
     assert "1 user of app is denied (mallory); 2 others are not, since" in page.part("verdict")
+
+
+def test_page_of_a_user_has_that_users_time_and_numbers(still: None, page: Page, mongo_uri: str) -> None:
+    """They are from the records of denials and from minutes in which the user was among the heaviest."""
+    users = (UserLoad("bob", 30, 25), UserLoad("alice", 18, 9), UserLoad("cleo", 5))
+    source = {"limit": 5, "window_s": 3600}
+    record(mongo_uri, [replace(minute(ago, allowed=19, denied=34, **source), users=users) for ago in (2, 1)])
+    at_s = int(time.time()) - 75
+    record_denials(mongo_uri, denial("app", "alice", ago_s=75, count=9), denial("app", "bob", ago_s=120))
+    record_denials(mongo_uri, denial("app", "alice", ago_s=20, count=4))
+    alice, cleo = (page.part("client", id="app", user=name) for name in ("alice", "cleo"))
+
+    begun = time.strftime("%H:%M:%S", time.gmtime(at_s))
+    assert f"app · alice Denied since {begun} UTC by user (10/minute), password." in alice
+    assert "In the last full minute 9 of 18 requests were denied" in alice
+    assert "Look at this user first" in alice
+    assert "All users of app together: 2 users of app are denied (bob, alice); 1 other is not." in alice
+    assert "app · cleo Within its limits now: 0 hits; allowed: user: 5/hour" in cleo and "(bob, alice)" in cleo
+    record_denials(mongo_uri, denial("app", "dora", ago_s=900))
+    assert "Last denied at" in page.part("client", id="app", user="dora", fresh=True), "long ago"
+
+
+def test_page_of_a_user_says_that_numbers_are_the_clients_if_its_denials_are_not_recorded(
+    still: None, page: Page, mongo_uri: str
+) -> None:
+    record(mongo_uri, [replace(minute(1, would_deny=9), users=(UserLoad("bob", 9, 0, 9), UserLoad("al", 1)))])
+    text = page.part("client", id="app", user="bob")
+
+    assert "All users of app together:" in text and "would be denied (bob)" in text
+
+
+def test_user_is_named_by_its_record_in_the_first_minute(still: None, page: Page, mongo_uri: str) -> None:
+    now = replace(minute(0, allowed=20, denied=30), users=(), registers={})
+    record(mongo_uri, [now])
+    record_denials(mongo_uri, denial("app", "mallory", count=30))
+
+    assert "1 user of app is denied (mallory), since" in page.part("verdict")
+    assert "of user mallory: its heaviest use" in page.part("limits", id="app")
 
 
 def test_reuse_has_a_tile_a_column_and_a_sentence(still: None, page: Page, mongo_uri: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from oauth_ratelimit.admin.order import judge_all, severity
 from oauth_ratelimit.admin.verdict import Case, Mark, Verdict, judge
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.operations.format import utc_time
@@ -163,11 +164,49 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
         found.subject,
         found.lead,
     )
-    assert "mallory sent 50 requests, 45 of them over the limit." == found.why
+    assert f"mallory sent 50 requests since {utc_time(minute(5).minute_s)}, 45 of them over the limit." == found.why
     assert f"{subject[:-1]}, since {utc_time(BEGUN_S)}:" == judge_all(present(5, 1, 1), found).lead
     everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
     assert not judge(storm(everybody, kinds={"user": LimitKind.USER})).subject
     assert not judge(storm(minutes)).subject, "a limit of the client"
+
+
+def of_mallory(ago_s: int, count: int = 9) -> DenialRecord:
+    at_s = NOW_S - ago_s
+    first = Denial("7", at_s, "batch-jobs", "mallory", None, "password", "user", 10, 60, "enforce", False, 1.0, Trace())
+    return DenialRecord(first, "node-1:7:aa", at_s, count - 1)
+
+
+def test_user_who_is_denied_is_named_before_the_minute_is_over_and_has_users() -> None:
+    begun = of_users(0, mallory=9)
+    begun_s = int(NOW_S) - 9
+    denials = {key: each._replace(first_s=begun_s) for key, each in begun.denials.items()}
+    now = replace(begun, users=(), registers={}, denials=denials)
+    case = storm([of_users(1, alice=0, bob=0), now], kinds={"user": LimitKind.USER}, records=[of_mallory(5)])
+
+    assert "1 user of batch-jobs is denied (mallory); 1 other is not." == judge(case).subject
+    assert "mallory: 9 requests since" in judge(case).why
+    first = replace(case, minutes=[now])
+    assert "1 user of batch-jobs is denied (mallory)." == judge(first).subject, "nobody else is known yet"
+    assert not judge(replace(first, records=())).subject
+
+
+def test_recovery_is_judged_by_the_requests_of_those_who_were_denied() -> None:
+    past = [of_users(ago, mallory=9, alice=0) for ago in (5, 4)]
+    others = [replace(of_users(ago, alice=0), denials={}) for ago in (2, 1)]
+    kinds = {"user": LimitKind.USER}
+    until = utc_time(past[-1].minute_s + 59)
+    waits = "no such request in a full minute since then: it may be waiting."
+    mine = [replace(of_users(3, mallory=0), denials={})]
+
+    assert f"Last denied at {until} (mallory); {waits}" == judge(storm([*past, *others], kinds=kinds)).lead
+    again = judge(storm([*past, *mine, *others], kinds=kinds)).lead
+    assert f"Not denied any more (mallory): 10 requests since {until}, none over a limit." == again
+    refreshed = [minute(ago, allowed=40, kind="user", grant="refresh_token") for ago in (2, 1)]
+    assert waits in judge(storm([minute(ago, denied=9) for ago in (5, 4)] + refreshed)).lead, "another grant"
+    guessed = [minute(5, denied=9, grant="guard:user"), minute(2, allowed=40)]
+    lead = judge(storm(guessed, guesses=["alice from 192.0.2.7"])).lead
+    assert "The guard denied guesses until" in lead and "(alice from 192.0.2.7)" in lead and "40" not in lead
 
 
 def test_limit_that_no_longer_denies_is_not_named() -> None:
