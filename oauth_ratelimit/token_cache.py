@@ -4,9 +4,10 @@ Above its limit a client gets at most one new token per process and ``max_age``,
 client can cause, such as an eviction, a revocation or a failed request, gives that one back.
 """
 
+import math
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -47,7 +48,7 @@ class Issue:
     client_id: str
     request: bytes
     begun_s: float
-    is_void: bool = False  # not to be kept, because the client has revoked one meanwhile
+    is_void: bool = False  # not to be kept, because the client has revoked one since it began
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,6 @@ class _Client:
     issues: set[Issue] = field(default_factory=set)
     issued_s: float | None = None  # time of the last one that was issued above a limit
     noted_s: float | None = None  # the same in a dry run
-    since_s: float = 0.0  # time at which it came
 
 
 class TokenCache:
@@ -87,7 +87,8 @@ class TokenCache:
         self._clients: dict[str, _Client] = {}
         self._size = 0
         self._asking_count = 0
-        self._revoked: set[str] = set()  # clients to announce
+        self._revoked: dict[str, float] = {}  # time of the last revocation, by client to announce
+        self._reads_s = (-math.inf, -math.inf)  # when the last two reads of notices began
 
     def find(self, client_id: str, request: bytes) -> KeptToken | Issue | None:
         """Return the token for a request over a limit, or the issue of a new one, or None to deny the request.
@@ -193,11 +194,11 @@ class TokenCache:
         It is announced only if tokens of it may be kept: by the limits of now, or by those before a recent change.
         """
         stored = storable_name(client_id)
-        self.forget((stored,))
+        self.forget({stored: math.inf})
         if self._notices is not None and (not self._is_past(self._changed_s) or self._may_reuse(client_id)):
             with self._changed:
                 is_full = len(self._revoked) == MAX_REVOKED
-                self._revoked.add(OTHER_CLIENTS if len(self._revoked) >= MAX_REVOKED else stored)
+                self._revoked[OTHER_CLIENTS if len(self._revoked) >= MAX_REVOKED else stored] = self._clock()
             if is_full:  # and no longer after that
                 log.error("revocations_left_out", client_count=MAX_REVOKED)
 
@@ -205,15 +206,19 @@ class TokenCache:
         """Note that limits have changed: other processes may go by the former ones for a while."""
         self._changed_s = self._clock()
 
-    def forget(self, client_ids: Collection[str]) -> None:
-        """Drop the tokens of clients, with those that are being issued. ``OTHER_CLIENTS`` means all."""
+    def forget(self, revoked_s: Mapping[str, float]) -> None:
+        """Drop the tokens of clients that began before a revocation, by its time. ``OTHER_CLIENTS`` means all."""
         with self._changed:
-            names = tuple(self._clients) if OTHER_CLIENTS in client_ids else client_ids
-            for client in filter(None, map(self._clients.get, names)):
-                for request in list(client.tokens):
-                    self._remove(client, request)
+            names = tuple(self._clients) if OTHER_CLIENTS in revoked_s else revoked_s
+            for name in names:
+                if (client := self._clients.get(name)) is None:
+                    continue
+                until_s = max(revoked_s.get(each, -math.inf) for each in (name, OTHER_CLIENTS))
+                for request, token in list(client.tokens.items()):
+                    if token.begun_s <= until_s:
+                        self._remove(client, request)
                 for issue in client.issues:
-                    issue.is_void = True
+                    issue.is_void |= issue.begun_s <= until_s
             self._changed.notify_all()
 
     def forget_parent(self) -> None:
@@ -235,10 +240,14 @@ class TokenCache:
     def run(self) -> None:
         """Drop what was revoked elsewhere, and announce what was revoked here. A background task."""
         try:
-            if self._notices is not None and self._clients:
+            if self._notices is not None:
                 with self._changed:
-                    held_s = {name: self._clock() - client.since_s for name, client in self._clients.items()}
-                self.forget(self._notices.read({OTHER_CLIENTS: max(held_s.values()), **held_s}))
+                    begun_s, names = self._clock(), [OTHER_CLIENTS, *self._clients]
+                ages_s = self._notices.read(names) if len(names) > 1 else {}
+                # What began before the last two reads is dropped whatever MongoDB's clock says: it may have been set.
+                now_s, surely_s = self._clock(), self._reads_s[0]
+                self.forget({name: max(surely_s, now_s - age_s) for name, age_s in ages_s.items()})
+                self._reads_s = (self._reads_s[1], begun_s)
         finally:
             self._announce()
 
@@ -248,16 +257,16 @@ class TokenCache:
 
     def _announce(self) -> None:
         with self._changed:
-            revoked, self._revoked = self._revoked, set()
-        if self._notices is None or not revoked:
+            left, self._revoked = self._revoked, {}
+        if self._notices is None or not left:
             return
-        left = revoked
         try:
-            failed = self._notices.announce(revoked)
-            left = set(failed)
+            now_s = self._clock()
+            failed = self._notices.announce({client_id: now_s - at_s for client_id, at_s in left.items()})
+            left = {client_id: left[client_id] for client_id in failed}
         finally:
             with self._changed:
-                self._revoked |= left
+                self._revoked = left | self._revoked
         if failed:
             client_id, reason = next(iter(failed.items()))
             raise StoreRejected(f"{len(failed)} revocations are not announced, such as that of {client_id!r}: {reason}")
@@ -268,7 +277,7 @@ class TokenCache:
         """Return a client, created if there is room for it."""
         client = self._clients.get(client_id)
         if client is None and self._has_room(2 * ENTRY_BYTES):
-            client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id), since_s=self._clock())
+            client = self._clients[client_id] = _Client(ENTRY_BYTES + sys.getsizeof(client_id))
             self._size += client.size
         return client
 

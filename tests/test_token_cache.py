@@ -24,11 +24,29 @@ REQUEST = b"digest"
 REUSE = {"limit": 5, "window": 9, "on_limit": "reuse"}
 
 
-def keep(cache: TokenCache, *client_ids: str) -> None:
-    for client_id in client_ids:
-        issue = cache.begin(client_id, REQUEST)
-        assert issue is not None
-        cache.end(issue, KeptToken(issue.begun_s, b"{}", 3600.0))
+def let_pass(seconds: int, clock: Clock, connection: Connection) -> None:
+    """Let time pass here, and at MongoDB for the notices that it has."""
+    clock.advance(seconds)
+    moved = {"$set": {"at": {"$subtract": ["$at", 1000 * seconds]}}}
+    connection.collection(STATISTICS).update_many({"_id.revocation": {"$exists": True}}, [moved])
+
+
+Keep = Callable[..., None]
+
+
+@pytest.fixture
+def keep(clock: Clock, connection: Connection) -> Keep:
+    """Keeps a token of each client in a cache; a second passes before and after."""
+
+    def keep_tokens(cache: TokenCache, *client_ids: str) -> None:
+        let_pass(1, clock, connection)
+        for client_id in client_ids:
+            issue = cache.begin(client_id, REQUEST)
+            assert issue is not None
+            cache.end(issue, KeptToken(issue.begun_s, b"{}", 3600.0))
+        let_pass(1, clock, connection)
+
+    return keep_tokens
 
 
 def kept_by(cache: TokenCache, *client_ids: str) -> set[str]:
@@ -55,7 +73,9 @@ def announced(connection: Connection) -> set[str]:
     return {notice["_id"]["revocation"] for notice in found}
 
 
-def test_revocations_of_many_clients_take_reuse_from_nobody_else(open_cache: Callable[[], TokenCache]) -> None:
+def test_revocations_of_many_clients_take_reuse_from_nobody_else(
+    open_cache: Callable[[], TokenCache], keep: Keep
+) -> None:
     here, there = open_cache(), open_cache()
     keep(there, "a", "b")
     with capture_logs() as logs:
@@ -69,7 +89,7 @@ def test_revocations_of_many_clients_take_reuse_from_nobody_else(open_cache: Cal
 
 
 def test_more_revocations_than_are_remembered_drop_all_tokens_and_are_logged_once(
-    open_cache: Callable[[], TokenCache], connection: Connection, monkeypatch: pytest.MonkeyPatch
+    open_cache: Callable[[], TokenCache], keep: Keep, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oauth_ratelimit.token_cache.MAX_REVOKED", 20)
     here, there = open_cache(), open_cache()
@@ -84,7 +104,7 @@ def test_more_revocations_than_are_remembered_drop_all_tokens_and_are_logged_onc
 
 
 def test_client_without_a_reuse_limit_is_announced_only_soon_after_a_change(
-    open_cache: Callable[[], TokenCache], connection: Connection, clock: Clock
+    open_cache: Callable[[], TokenCache], keep: Keep, connection: Connection, clock: Clock
 ) -> None:
     """Other processes may go by the former limits."""
     cache = open_cache()
@@ -102,7 +122,7 @@ def test_client_without_a_reuse_limit_is_announced_only_soon_after_a_change(
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), StoreRejected("no right"), None], ids=repr)
 def test_revocation_that_cannot_be_announced_keeps_no_other_from_being_read(
-    open_cache: Callable[[], TokenCache], connection: Connection, error: Exception | None
+    open_cache: Callable[[], TokenCache], keep: Keep, connection: Connection, error: Exception | None
 ) -> None:
     """Also if one document alone is refused. It is announced as soon as it can be."""
     here, there = open_cache(), open_cache()
@@ -123,7 +143,7 @@ def test_revocation_that_cannot_be_announced_keeps_no_other_from_being_read(
 
 
 def test_revocation_is_announced_although_others_cannot_be_read(
-    open_cache: Callable[[], TokenCache], connection: Connection
+    open_cache: Callable[[], TokenCache], keep: Keep, connection: Connection
 ) -> None:
     here = open_cache()
     keep(here, "b")
@@ -144,17 +164,79 @@ def test_last_revocations_are_announced_at_the_end(
     assert {"a"} == announced(connection)
 
 
-def test_token_that_is_issued_after_a_revocation_is_kept(open_cache: Callable[[], TokenCache]) -> None:
-    """The notice stays for two hours. One that is younger than a minute may be later than the token: clocks differ."""
+@pytest.mark.parametrize("pause_s", [0, 40])
+@pytest.mark.parametrize("is_unused", [False, True])
+def test_client_that_revokes_a_token_keeps_the_next_one(
+    open_cache: Callable[[], TokenCache],
+    keep: Keep,
+    connection: Connection,
+    clock: Clock,
+    pause_s: int,
+    is_unused: bool,
+) -> None:
+    """At every process of its application, although the notice stays for two hours."""
+    here, there = open_cache(), open_cache()
+    keep(here, "a")
+    here.revoke("a")
+    if is_unused:
+        here.purge()
+    here.run()
+    let_pass(pause_s, clock, connection)
+    for cache in (here, there):
+        keep(cache, "a")
+        for _ in range(3):
+            cache.run()
+        assert {"a"} == kept_by(cache, "a")
+
+
+def test_token_that_was_issued_before_the_notice_of_a_revocation_is_kept(
+    open_cache: Callable[[], TokenCache], keep: Keep, clock: Clock
+) -> None:
+    """Where the application knows of the revocation: ``is_token_active`` has had the former token dropped."""
+    here, there = open_cache(), open_cache()
+    keep(there, "a", "b")
+    for client_id in ("a", "b"):
+        here.revoke(client_id)
+    keep(there, "a")
+    here.run()
+    there.run()
+    assert {"a"} == kept_by(there, "a", "b")
+
+
+def test_notice_is_read_although_one_of_this_process_has_replaced_it(
+    open_cache: Callable[[], TokenCache], keep: Keep
+) -> None:
     here, there = open_cache(), open_cache()
     here.revoke("a")
+    keep(here, "a")
+    there.revoke("a")
+    notices: Any = here._notices
+    announce = notices.announce
+
+    def announce_later(ages_s: Any) -> Any:
+        there.run()
+        return announce(ages_s)
+
+    notices.announce = announce_later
     here.run()
+    here.run()
+    assert set() == kept_by(here, "a")
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_clock_of_mongodb_that_is_set_hides_no_revocation(
+    open_cache: Callable[[], TokenCache], keep: Keep, connection: Connection, clock: Clock, seconds: int
+) -> None:
+    """Such as that of another member, after a failover."""
+    here, there = open_cache(), open_cache()
     keep(there, "a", "b")
+    for _ in range(2):
+        there.run()
+    here.revoke("a")
+    here.run()
+    let_pass(seconds, Clock(), connection)
     there.run()
     assert {"b"} == kept_by(there, "a", "b")
-    keep(there, "a")
-    there.run()
-    assert {"a", "b"} == kept_by(there, "a", "b")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
     by the client itself. It does not ask: the next requests over a limit get a new token, or are denied.
     """
     context.allows_invalid_config = True
-    if reasons := context.stores.revocations.announce([storable_name(client)]):
+    if reasons := context.stores.revocations.announce({storable_name(client): 0.0}):
         raise StoreRejected(f"instances do not see the notice: {', '.join(reasons.values())}")
     if as_json:
         print_json({"client_id": client})

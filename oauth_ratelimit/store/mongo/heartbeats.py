@@ -40,7 +40,6 @@ EVENTS_ID: Document = {"history": "instances"}
 CONFIGURATIONS_ID: Document = {"history": "configurations"}
 REVOCATION = "revocation"  # in the id; in the statistics, because MongoDB removes what has expired there
 KEPT_MS = timedelta(hours=2) // timedelta(milliseconds=1)  # more than the longest ``reuse.max_age``
-SLACK_S = 60.0  # by which the clocks of MongoDB's members may differ
 BATCH_SIZE = 1000
 
 
@@ -227,48 +226,64 @@ class RevocationNotices(StatisticsCollection):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._known: dict[str, object] = {}  # stamps by client
+        self._own: ObjectId | None = None  # the last stamp of this instance
 
-    def announce(self, client_ids: Collection[str]) -> dict[str, str]:
-        """Have all instances drop the tokens of clients; ``OTHER_CLIENTS`` means all.
+    def announce(self, ages_s: Mapping[str, float]) -> dict[str, str]:
+        """Have all instances drop the tokens of clients, by the age of the revocation; ``OTHER_CLIENTS`` means all.
 
         A notice is written whole, and MongoDB dates it. Returns what was wrong with those that instances do not read.
         """
-        stamp = ObjectId()
-        fields = {"_id": "$_id", "stamp": stamp, "at": "$$NOW", "expire": {"$add": ["$$NOW", KEPT_MS]}}
+        stamp = self._own = ObjectId()
+        fields = {
+            "_id": "$_id",
+            "stamp": stamp,
+            "replaced": _stamp_in("$stamp"),
+            "expire": {"$add": ["$$NOW", KEPT_MS]},
+        }
         reason = "it is gone"
         with translated_errors():
-            for identities in _ids_of(client_ids):
-                changes = [UpdateOne({"_id": each}, [{"$replaceWith": fields}], upsert=True) for each in identities]
+            for identities in _ids_of(ages_s):
+                changes = []
+                for each in identities:
+                    at = {"$subtract": ["$$NOW", int(1000 * ages_s[each[REVOCATION]])]}
+                    at = {"$min": ["$$NOW", {"$max": [at, "$at"]}]}  # of the later one, if it replaces another
+                    changes.append(UpdateOne({"_id": each}, [{"$replaceWith": {**fields, "at": at}}], upsert=True))
                 try:
                     self._collection.bulk_write(changes, ordered=False)
                 except BulkWriteError as exc:  # one that cannot be written stops no other
                     reason = code_of(next(iter(exc.details["writeErrors"]), exc.details))
-            seen = {client_id for client_id, notice in self._find(client_ids) if notice.get("stamp") == stamp}
-        return dict.fromkeys(set(client_ids) - seen, reason)
+            seen = {client_id for client_id, notice in self._find(ages_s) if notice["stamp"] == stamp}
+        return dict.fromkeys(set(ages_s) - seen, reason)
 
-    def read(self, held_s: Mapping[str, float]) -> set[str]:
-        """Return which of some clients have a notice that was not read before; ``OTHER_CLIENTS`` means all.
+    def read(self, client_ids: Collection[str]) -> dict[str, float]:
+        """Return the seconds since the revocation of those clients that have a notice which was not read before.
 
-        ``held_s`` has the seconds for which tokens of each are kept: what was revoked before concerns none of them.
+        One that was written here is new only if it has replaced one that is. ``OTHER_CLIENTS`` means all.
         """
         with translated_errors():
-            found = dict(self._find(held_s))
-        former, self._known = self._known, {client_id: notice.get("stamp") for client_id, notice in found.items()}
+            found = dict(self._find(client_ids))
+        former, self._known = self._known, {client_id: notice["stamp"] for client_id, notice in found.items()}
         return {
-            client_id
+            client_id: (notice["age"] or 0) / 1000
             for client_id, notice in found.items()
-            if notice.get("stamp") != former.get(client_id, notice)
-            and (notice["age"] or 0) <= 1000 * (held_s[client_id] + SLACK_S)
+            if (
+                notice["replaced"] not in (None, former.get(client_id))
+                if notice["stamp"] == self._own
+                else notice["stamp"] != former.get(client_id, notice)
+            )
         }
 
     def _find(self, client_ids: Collection[str]) -> Iterator[tuple[str, Document]]:
         """Yield the notices of some clients, with their age in milliseconds by MongoDB's clock."""
         age = {"$cond": [{"$eq": [{"$type": "$at"}, "date"]}, {"$subtract": ["$$NOW", "$at"]}, None]}
-        stamp = {"$cond": [{"$eq": [{"$type": "$stamp"}, "objectId"]}, "$stamp", None]}
+        fields = {"stamp": _stamp_in("$stamp"), "replaced": _stamp_in("$replaced"), "age": age}
         for identities in _ids_of(client_ids):
-            selected = {"_id": {"$in": identities}}
-            for notice in self._collection.find(selected, {"stamp": stamp, "age": age}):
+            for notice in self._collection.find({"_id": {"$in": identities}}, fields):
                 yield notice["_id"][REVOCATION], notice
+
+
+def _stamp_in(field: str) -> Document:
+    return {"$cond": [{"$eq": [{"$type": field}, "objectId"]}, field, None]}
 
 
 def _ids_of(client_ids: Collection[str]) -> Iterator[list[Document]]:
