@@ -110,7 +110,9 @@ def test_page_has_its_verdict_before_any_script_runs(page: Page, mongo_uri: str)
 
 
 @pytest.mark.parametrize(
-    ("others", "words"), [((), ": app\\."), (("b", "c"), ", all 3 clients from \\S+ UTC on, the last one: app\\.")], ids=["one", "all"]
+    ("others", "words"),
+    [((), ": app\\."), (("b", "c"), ", all 3 clients from \\S+ UTC on, the last one: app\\.")],
+    ids=["one", "all"],
 )
 def test_overview_after_a_recovery_names_who_was_denied_and_until_when(
     page: Page, mongo_uri: str, others: tuple[str, ...], words: str
