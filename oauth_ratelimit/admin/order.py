@@ -1,10 +1,10 @@
 """Verdict on all clients together, and their order: the worst first."""
 
 from oauth_ratelimit.admin.text import when_text
-from oauth_ratelimit.admin.verdict import MOST, NOTHING, Kind, Verdict
+from oauth_ratelimit.admin.verdict import KEEP, MOST, NOTHING, Kind, Verdict
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.statistics import ClientTotal
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, utc_time
 from oauth_ratelimit.store.mongo.rollups import Present
 
 MIN_ENTIRE = 10  # denials; below it a client that gets nothing may have asked only once
@@ -37,19 +37,20 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
         "near": f"No client is denied. {guard}",
-        "ok": f"Nobody is denied among {clients} with requests in the last minute{reused}",
-        "idle": "No requests are recorded in the last minute",
+        "ok": f"Nobody is denied among {clients} with requests since {utc_time(present.since_s)}{reused}",
+        "idle": f"No requests are recorded since {utc_time(present.since_s)}",
     }[kind]
     if worst is None:
-        return Verdict(kind, f"{lead}.", NOTHING)
+        return Verdict("near", f"{lead}, most:", KEEP) if reused else Verdict(kind, f"{lead}.", NOTHING)
     if worst.kind == "changed":
         return worst._replace(lead=f"{worst.lead} Over a limit until now:")
     count = denied_count or would or len(guessed)
     if worst.kind == "recovered":
         lead += f". Last denied, until {worst.since}{f', {together}, the last one' if together else ''}"
     elif worst.since:  # else its minutes were read before it was denied
-        lead = worst.subject[:-1] if worst.subject and count == 1 else lead
-        lead += f", {'the worst ' if count > 1 else ''}since {worst.since}"
+        is_subject = worst.subject and count == 1
+        lead = f"{lead}, {'the worst ' if count > 1 else ''}since {worst.since}"
+        lead = f"Since {worst.since} {worst.subject[0].lower()}{worst.subject[1:-1]}" if is_subject else lead
     details = [
         f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
         f"{counted(would, 'more client')} would be, in a dry run." if denied_count and would else "",

@@ -95,10 +95,19 @@ def verdict(cache: ReadCache, params: Params) -> Record:
     is_past = on_worst is not None and on_worst.kind == "recovered"
     if not ranks and not is_past:
         worst = on_worst = None  # a denial that the numbers of the last minute do not have yet
+    if worst is None and present.total.reused:
+        worst = _most_reused(cache, present.since_s)
     runs = last_runs(read_minutes(cache, worst)[1]) if is_past else []
     together = _denied_in(cache, runs[0].first_s - PAUSE_S, runs[0].last_s + 1) if runs else ""
     found = judge_all(present, on_worst, together=together)
     return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
+
+
+@kept(PRESENT_TTL_S)
+def _most_reused(context: OperatorContext, since_s: int) -> str | None:
+    found = context.stores.rollups.rows(since_s, context.now_s).clients
+    named = (each for each in found if each.client_id != OTHER_CLIENTS)
+    return max(named, key=lambda each: each.all.reused).client_id
 
 
 @kept(PRESENT_TTL_S)

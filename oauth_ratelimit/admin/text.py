@@ -100,7 +100,7 @@ def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:
     for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
         if grants.total() >= noted:
             rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
-            texts.append(f"{policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
+            texts.append(f"the limit {policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
     return " and by ".join(texts)
 
 

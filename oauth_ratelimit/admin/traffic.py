@@ -267,6 +267,7 @@ def clients(cache: ReadCache, params: Params) -> Record:
         "is_reversed": is_reversed,
         "filter": wanted,
         "span": span,
+        "spans": SPANS,
         "rule": RULE,
         "has_dry_run": any(client.all.would_deny for client in found.named),
         "has_reuse": any(client.all.reused for client in found.named),

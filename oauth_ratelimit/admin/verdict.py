@@ -44,6 +44,7 @@ MAX_NAMED = 3  # users or addresses in a sentence
 OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 
 NOTHING = "Nothing to do."
+KEEP = "Ask its owner to keep the token."
 TRY = "Raise, Trust or Dry run on its page: the preview says what helps."
 NO_GUESSES = (
     "Nothing to do, unless {unless}: guard.trusted_addresses lets an address in, guard.mode: dry-run denies nobody. "
@@ -173,7 +174,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     over = lately.denied + lately.would_deny
     spared = lately.would_reuse / over if over else 0.0
     spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
-    action = f"Ask its owner to keep the token. {spared_text}" if spared >= MOST else TRY
+    action = f"{KEEP} {spared_text}" if spared >= MOST else TRY
     action = action if case.username is None else f"Look at this user first: {FOR_ALL}"
     lead = "Denied since" if run.is_real else "Would be denied (dry run) since"
     found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", lead, action)
@@ -186,9 +187,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     kind: Kind = "denied" if run.is_real else "dry-run"
     begun = _begun(case, run)
-    return Verdict(
-        kind, f"{found.lead} {begun} by {limits_text(now.denials)}.", action, why, details, begun, found.subject
-    )
+    lead = f"{found.lead} {begun} by {limits_text(now.denials)}."
+    return Verdict(kind, lead, action, why, details, begun, found.subject)
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
@@ -319,7 +319,7 @@ def _quiet(case: Case) -> Verdict:
         return Verdict("trusted", f"Trusted: never denied. {requests}.", NOTHING)
     if total.reused:
         answered = f"{total.reused:,} of {requests} were answered with the token it already had"
-        return Verdict("near", f"Over its limit, and not denied: {answered}.", "Ask its owner to keep the token.")
+        return Verdict("near", f"Over its limit, and not denied: {answered}.", KEEP)
     if share >= 1:
         action = "If that is not meant: Raise, Trust or Dry run; the preview says what helps."
         return Verdict("near", f"At its limit now: {text}.", action)

@@ -54,7 +54,7 @@ def test_verdict_names_the_worst_client_by_what_enforcement_does_to_it(still: No
     ("grant", "words", "row"),
     [
         ("endpoint:revocation", "1 of 2 clients is denied now", "551 at other endpoints 100 %"),
-        ("guard:user", "Guesses under app are denied, since", "551 by the guard –"),
+        ("guard:user", "UTC guesses under app are denied: app.", "551 by the guard –"),
     ],
 )
 def test_denials_by_the_guard_and_at_other_endpoints_are_requests_everywhere(
@@ -123,7 +123,7 @@ def test_overview_after_a_recovery_names_who_was_denied_and_until_when(
     app_limiter_of(page.app).close()  # writes the record of the denial
 
     text = page.part("verdict", fresh=True)
-    expected = rf"Last denied, until [^,]+ UTC{words} Nothing to do\. .* Denied from .+ UTC to .+ UTC by user"
+    expected = rf"Last denied, until [^,]+ UTC{words} Nothing to do\. .* Denied from .+ UTC to .+ UTC by the limit user"
     assert re.search(expected, text)
 
 
@@ -133,7 +133,7 @@ def test_overview_names_the_user_who_is_denied(still: None, page: Page, mongo_ur
     now = replace(minute(0, allowed=1, denied=9), users=())  # users are written when the minute is over
     record(mongo_uri, [replace(minute(1, allowed=21, denied=9), users=users), now])
 
-    assert "1 user of app is denied (mallory); 2 others are not, since" in page.part("verdict")
+    assert "UTC 1 user of app is denied (mallory); 2 others are not: app." in page.part("verdict")
 
 
 def test_page_of_a_user_has_that_users_time_and_numbers(still: None, page: Page, mongo_uri: str) -> None:
@@ -147,7 +147,7 @@ def test_page_of_a_user_has_that_users_time_and_numbers(still: None, page: Page,
     alice, cleo = (page.part("client", id="app", user=name) for name in ("alice", "cleo"))
 
     begun = time.strftime("%H:%M:%S", time.gmtime(at_s))
-    assert f"app · alice Denied since {begun} UTC by user (10/minute), password." in alice
+    assert f"app · alice Denied since {begun} UTC by the limit user (10/minute), password." in alice
     assert "In the last full minute 9 of 18 requests were denied" in alice
     assert "Look at this user first" in alice
     assert "All users of app together: 2 users of app are denied (bob, alice); 1 other is not." in alice
@@ -170,7 +170,7 @@ def test_user_is_named_by_its_record_in_the_first_minute(still: None, page: Page
     record(mongo_uri, [now])
     record_denials(mongo_uri, denial("app", "mallory", count=30))
 
-    assert "1 user of app is denied (mallory), since" in page.part("verdict")
+    assert "UTC 1 user of app is denied (mallory): app." in page.part("verdict")
     assert "of user mallory: its heaviest use" in page.part("limits", id="app")
 
 
@@ -178,7 +178,7 @@ def test_reuse_has_a_tile_a_column_and_a_sentence(still: None, page: Page, mongo
     record(mongo_uri, [lately("app", "client_credentials", allowed=81, reused=385), minute(1, allowed=2)])
 
     verdict = page.part("verdict")
-    assert "Nobody is denied among 1 client with requests in the last minute; 385 requests over a limit got" in verdict
+    assert "385 requests over a limit got their token again, most: app. Ask its owner to keep the token." in verdict
     assert "Got their token again 385 Issued 81" in verdict
     assert re.search(r"app 0 385 82 % .* 468 83", page.part("clients")), "466 and 2 requests, 385 of them not issued"
     assert "385 of 468 requests in the last hour were answered with the token" in page.part("client", id="app")
@@ -202,7 +202,8 @@ def test_state_counts_late_instances_and_different_files(page: Page, connection:
     beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_digest="c0ffee")
     for each in (beat, beat._replace(instance="node-2:8:bb", beat_at_s=now_s - 90, config_digest="decaf")):
         store.put(each)
-    assert "⚠ instances 2, 1 late ⚠ configuration files 2 different ones" in page.part("state")
+    state = page.part("state")  # the page's own instance may have begun
+    assert re.search("⚠ instances [23], 1 late ⚠ configuration files 2 different ones", state)
 
 
 def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(

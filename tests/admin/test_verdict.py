@@ -46,7 +46,7 @@ def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
 
     assert Verdict(
         "denied",
-        f"Denied since {begun} by total-hour (6000/hour), client_credentials.",
+        f"Denied since {begun} by the limit total-hour (6000/hour), client_credentials.",
         "Raise, Trust or Dry run on its page: the preview says what helps.",
         "The cause is the client's load: 6 times the limit, 60 times its usual.",
         [
@@ -59,6 +59,10 @@ def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
     ) == judge(storm())
 
 
+LINES = ("limits.client[client]: 60/minute → 1/hour", "limits.client_total[total-hour]: 9 → 6")
+TWO_LINES = Mark(BEGUN_S - 40, f"configuration: {LINES[0]} and 1 other change (first seen by node-1)", lines=LINES)
+
+
 def of_minutes(**options: object) -> list[ClientMinute]:
     return [minute(ago, **options) for ago in range(5, -1, -1)]  # type: ignore[arg-type]
 
@@ -68,7 +72,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
     [
         (storm(is_beyond=True), f"Denied since before {utc_time(BEGUN_S)}", f"since {utc_time(BEGUN_S)}"),
         (storm(of_minutes(would_deny=9)), "Would be denied (dry run) since", "Denied since"),
-        (storm(of_minutes(denied=9, policy="client")), "by client (6000/hour)", "total-hour"),
+        (storm(of_minutes(denied=9, policy="client")), "by the limit client (6000/hour)", "total-hour"),
         (storm(of_minutes(denied=9, limit=40, window_s=5)), "(40/5s)", "6000/hour"),
         (storm(of_minutes(denied=9, kind="user", grant="password")), "password", "client_credentials"),
         (storm(of_minutes(denied=2, allowed=60)), "times its usual", "times the limit"),
@@ -88,6 +92,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             storm(changes=[Mark(BEGUN_S - 40, "limits.client: 9000/minute → 120/minute")]),
             "on our side: changed 40 s before it began: limits.client: 9000/minute → 120/minute. Look at that change",
             "the client's load",
+        ),
+        (
+            storm(changes=[TWO_LINES]),
+            "configuration: limits.client_total[total-hour]: 9 → 6 and 1 other change (first seen by node-1). Look at",
+            "limits.client[client]",
         ),
         (
             storm(outages=[Mark(BEGUN_S - 40, "", apart=3)]),
@@ -116,7 +125,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         ),
         (
             storm(of_minutes(denied=110, policy="guard/password", grant="guard:password", limit=20, window_s=600)),
-            "by password (20/10m), the guard against guessing (password)",
+            "by the limit password (20/10m), the guard against guessing (password)",
             "times the limit",
         ),
         (storm(of_minutes(denied=9, grant="guard:password")), "it need not be this client", "the client's load"),
@@ -129,7 +138,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again, none in", "X"),
         (
             storm(of_minutes(denied=551, policy="revocation/client", grant="endpoint:revocation")),
-            "by revocation/client (6000/hour), at revocation.",
+            "by the limit revocation/client (6000/hour), at revocation.",
             "client_credentials",
         ),
         (storm(is_trusted=True, minutes=[minute(1, allowed=5)]), "Trusted: never denied. 5 requests", "Within"),
@@ -160,15 +169,17 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
     found = judge(storm(minutes, kinds={"user": LimitKind.USER}))
 
     subject = "1 user of batch-jobs is denied (mallory); 5 others are not."
-    assert (subject, f"{subject} Since {utc_time(BEGUN_S)} by user (6000/hour), password.") == (
+    assert (subject, f"{subject} Since {utc_time(BEGUN_S)} by the limit user (6000/hour), password.") == (
         found.subject,
         found.lead,
     )
     assert f"mallory sent 50 requests since {utc_time(minute(5).minute_s)}, 45 of them over the limit." == found.why
-    assert f"{subject[:-1]}, since {utc_time(BEGUN_S)}:" == judge_all(present(5, 1, 1), found).lead
+    assert f"Since {utc_time(BEGUN_S)} {subject[:-1]}:" == judge_all(present(5, 1, 1), found).lead
     everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
     assert not judge(storm(everybody, kinds={"user": LimitKind.USER})).subject
     assert not judge(storm(minutes)).subject, "a limit of the client"
+    most = judge(storm(minutes, kinds={"user": LimitKind.USER}, others_over=150))
+    assert "Most clients are affected: look for the cause on our side." == most.why
 
 
 def of_mallory(ago_s: int, count: int = 9) -> DenialRecord:
@@ -214,7 +225,7 @@ def test_limit_that_no_longer_denies_is_not_named() -> None:
     other = [minute(ago, denied=9, policy="client-600s", limit=500, window_s=600) for ago in range(3, -1, -1)]
 
     lead = judge(storm([*raised, *other])).lead
-    assert f"Denied since {utc_time(BEGUN_S)} by client-600s (500/10m), client_credentials." == lead
+    assert f"Denied since {utc_time(BEGUN_S)} by the limit client-600s (500/10m), client_credentials." == lead
 
 
 def test_numbers_are_those_of_a_full_minute_at_any_second() -> None:
@@ -231,7 +242,10 @@ def test_two_limits_that_deny_are_both_named() -> None:
     other = minute(0, denied=200)
     merged = ClientMinute("a", both.minute_s, both.tallies, denials={**both.denials, **other.denials})
 
-    assert "by client-minute (120/minute), client_credentials and by total-hour (6000/hour)" in text_of(storm([merged]))
+    assert (
+        "by the limit client-minute (120/minute), client_credentials and by the limit total-hour (6000/hour)"
+        in text_of(storm([merged]))
+    )
 
 
 def switched(*spans: tuple[str, int, int]) -> list[ClientMinute]:
@@ -320,7 +334,7 @@ def test_client_that_is_admitted_again_has_recovered() -> None:
         found.kind,
         found.lead,
     )
-    assert f"Denied from {utc_time(BEGUN_S)} to {until} by total-hour (6000/hour)" in found.details[0]
+    assert f"Denied from {utc_time(BEGUN_S)} to {until} by the limit total-hour (6000/hour)" in found.details[0]
     assert "it may be waiting" in text_of(storm(past)), "it has sent nothing since then"
     assert "Last over a limit at" in text_of(storm([minute(5, would_deny=9)])), "a dry run has denied nothing"
 
@@ -336,7 +350,7 @@ def present(
 ) -> Present:
     """Return the last full minute, with so many clients."""
     totals = [total(name, guard=Tally(denied=1)) for name in guessed]
-    return Present(requests, NO_REQUESTS, True, 0, active, denied, over, totals, set(guessed))
+    return Present(requests, NO_REQUESTS, True, int(NOW_S) - 45, active, denied, over, totals, set(guessed))
 
 
 WORST, HELPED, DRY_RUN = (Verdict(kind, "", "Look.", since="X") for kind in ("denied", "recovered", "dry-run"))
@@ -347,15 +361,15 @@ REUSED = present(3, 0, 0, requests=Tally(81, reused=385))
 @pytest.mark.parametrize(
     ("minute", "worst", "kind", "text"),
     [
-        (present(0, 0, 0), None, "idle", "No requests are recorded in the last minute."),
-        (present(9, 0, 0), None, "ok", "Nobody is denied among 9 clients with requests in the last minute."),
-        (present(9, 0, 0), HELPED, "ok", "in the last minute. Last denied, until X, all 9 clients, the last one:"),
+        (present(0, 0, 0), None, "idle", f"No requests are recorded since {ago(45)}."),
+        (present(9, 0, 0), None, "ok", f"Nobody is denied among 9 clients with requests since {ago(45)}."),
+        (present(9, 0, 0), HELPED, "ok", f"since {ago(45)}. Last denied, until X, all 9 clients, the last one:"),
         (present(9, 0, 2), DRY_RUN, "dry-run", "2 of 9 clients would be, in a dry run, the worst since X:"),
         (present(9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),
         (present(9, 9, 9), WORST, "denied", "All 9 clients are denied now, the worst since X:"),
         (present(9, 1, 1), Verdict("changed", "Changed.", "Wait."), "changed", "Changed. Over a limit until now:"),
-        (present(3, 1, 1, guessed=["app"]), GUESSED, "near", "Guesses under app are denied (192.0.2.7), since X:"),
-        (REUSED, None, "ok", "; 385 requests over a limit got their token again."),
+        (present(3, 1, 1, guessed=["app"]), GUESSED, "near", "Since X guesses under app are denied (192.0.2.7):"),
+        (REUSED, None, "near", "; 385 requests over a limit got their token again, most:"),
     ],
 )
 def test_verdict_on_all_clients_counts_those_that_are_denied(

@@ -56,7 +56,7 @@ class Chart {
     this.times = times.slice(0, end);
     this.lines = lines.map((line) => ({ ...line, values: line.values.slice(0, end) }));
     this.unit = this.options.unit || `requests, ${unit}`;
-    this.marks = lines.length ? marks.filter((mark) => mark.at_s >= times[0] && mark.at_s <= this.times.at(-1)) : [];
+    this.marks = lines.length ? marks.filter((mark) => mark.at_s >= times[0]) : [];
     this.#draw();
     this.#fillLegend();
     this.#fillTable();
@@ -88,7 +88,7 @@ class Chart {
       padding: [14, 22, 0, 0],
       tzDate: (seconds) => dateInZone(uPlot.tzDate, seconds),
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 }, sync: { key: "time", scales: ["x", null] } },
-      scales: { x: { time: true }, y: { range: () => [0, top() * 1.12] } },
+      scales: { x: { time: true, range: (plot, from, to) => [from, Math.max(to, ...this.marks.map((mark) => mark.at_s))] }, y: { range: () => [0, top() * 1.12] } },
       axes: [
         { ...axis, space: 62, size: 42, values: (plot, ticks, index, space, step) => axisLabels(ticks, step) },
         {

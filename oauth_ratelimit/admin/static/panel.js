@@ -59,7 +59,7 @@ async function preview() {
 }
 
 function proposalButton(proposed) {
-  const button = make("button", { type: "button", className: "small" }, "Enter these, too");
+  const button = make("button", { type: "button", className: "small" }, "Enter these amounts, too");
   button.addEventListener("click", () => {
     for (const [limitKind, found] of proposed) for (const [name, amount] of Object.entries(found)) find(`panel-${limitKind}-${name}`).value = amount;
     preview();
