@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.config import check_config
-from oauth_ratelimit.cli.context import CliContext, script_of
+from oauth_ratelimit.cli.context import LAST_VALID, STILL_OFF, CliContext, says_off, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.explain import denials_command, explain_command
 from oauth_ratelimit.cli.output import visible
@@ -20,7 +20,7 @@ BAD_CONFIGURATION = 1
 NO_DATABASE = 3
 NEEDS_CONFIGURATION = (
     "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
-    "Running instances keep the last valid one; those that start now have limits off."
+    "{effect}"
 )
 MODE_WITHOUT_MONGODB = (
     "Without MongoDB: mode: off in the file of each instance takes effect within seconds, whatever overrides say; "
@@ -39,7 +39,8 @@ class Commands(click.Group):
             for problem in exc.problems:
                 click.echo(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
             advice = NEEDS_STORE if ctx.obj.allows_invalid_config else NEEDS_CONFIGURATION
-            click.secho(advice.format(command=ctx.invoked_subcommand), fg="yellow", err=True)
+            effect = STILL_OFF if says_off(exc) else LAST_VALID
+            click.secho(advice.format(command=ctx.invoked_subcommand, effect=effect), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)

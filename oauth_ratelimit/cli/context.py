@@ -27,9 +27,11 @@ BAR_FROM = 5000  # minutes of clients, which take a second or two to read
 MAX_PROBLEMS = 3  # of an invalid configuration; check-config lists them all
 INVALID = (
     "The configuration is invalid, so only its store is used; limits, modes and all else that it names are unknown "
-    "here. Running instances keep the last valid one; those that start now have limits off. To switch limits off "
-    "everywhere, replace the file with the one line mode: off"
+    "here. {effect}"
 )
+STILL_OFF = "It has mode: off, so limits are off on all its instances."
+LAST_VALID = "Running instances keep the last valid one; those that start now have limits off."
+TO_SWITCH_OFF = " To switch limits off everywhere, append the line mode: off to the file"
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
 NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the module that attaches it."
@@ -45,6 +47,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def reason_text(error: Exception) -> str:
     """Return the type and the first line of an error of the application."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+
+
+def says_off(error: ConfigError) -> bool:
+    """Return True if a file that is not valid has ``mode: off``."""
+    return error.valid_parts is not None and not error.valid_parts.is_rejected
 
 
 class CliContext(OperatorContext):
@@ -103,14 +110,16 @@ class CliContext(OperatorContext):
             return self._load_valid()
         except ConfigError as exc:
             store = exc.valid_parts.store if exc.valid_parts else StoreSettings()
-            store = replace(store, uri=self._mongo_uri or store.uri)
-            if not self.allows_invalid_config or store.uri is None:
+            settings = Settings(store=replace(store, uri=self._mongo_uri or store.uri))
+            if not self.allows_invalid_config or settings.store.uri is None:
                 raise
             self._invalid = exc
         for problem in self._invalid.problems[:MAX_PROBLEMS]:
             click.secho(f"Invalid: {visible_name(f'{self._invalid.source}: {problem}')}", fg="yellow", err=True)
-        click.secho(INVALID, fg="yellow", err=True)
-        return Settings(store=store)
+        is_off = says_off(self._invalid)
+        effect = STILL_OFF if is_off else LAST_VALID + TO_SWITCH_OFF
+        click.secho(INVALID.format(effect=effect), fg="yellow", err=True)
+        return settings.switched_off() if is_off else settings
 
     def _load_valid(self) -> Settings:
         if self.config_path is not None:

@@ -267,7 +267,7 @@ def set_mode(
     apply(context, change, as_json=options["as_json"])
     for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
         print_hint(visible(sentence))
-    if context.invalid and mode != Mode.OFF:
+    if context.invalid and Mode.OFF not in (mode, context.settings.policies.mode):
         print_hint(MAY_STAY_OFF)
 
 

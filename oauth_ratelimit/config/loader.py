@@ -41,7 +41,7 @@ DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell the files of a fleet ap
 LIMITS_OFF = "limits are off; of this file only the sections store, privacy and guard apply, each as far as it is valid"
 LAST_VALID = "the last valid file still applies"
 SWITCHED_OFF = "limits are off, because this file has mode: off"
-WAY_BACK = "repair the file; to switch all limits off meanwhile, replace it with the one line mode: off"
+WAY_BACK = "repair the file; to switch all limits off meanwhile, append the line mode: off"
 
 log = get_logger("oauth_ratelimit")
 

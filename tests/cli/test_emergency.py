@@ -73,6 +73,19 @@ def test_mode_is_unknown_until_it_is_set(broken: Terminal, overrides: OverrideSt
     assert ["off", "off"] == [broken.data(name)["mode"] for name in ("status", "mode")]
 
 
+def test_broken_file_that_switches_off_is_named_as_that(broken: Terminal) -> None:
+    with broken.config_path.open("a") as file:
+        file.write("mode: off\n")
+    result = broken.run("mode", "set", "dry-run", *WHY)
+    assert (0, 1) == (
+        result.exit_code,
+        result.stderr.count("It has mode: off, so limits are off on all its instances."),
+    )
+    assert "Takes effect when the configuration no longer has mode: off." in result.stdout
+    assert "last valid" not in result.stderr + broken.run("explain", "app").stderr
+    assert "off" == broken.data("status")["mode"]
+
+
 def test_reset_of_a_user_needs_the_configuration_and_a_denial_does_not(broken: Terminal) -> None:
     assert "older than events.keep_denials, or" in broken.run("explain", "--id", "0" * 16).stderr
     assert "reset needs a valid configuration" in broken.run("reset", "app", "ann", "--yes").stderr
