@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings, describe_changes
-from oauth_ratelimit.config.diff import changes_between, fixed_values
+from oauth_ratelimit.config.diff import changes_between, fixed_values, overridden_values
 from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, apply_overrides
@@ -27,6 +27,7 @@ GRACE_S = 0.25  # from the start on; a MongoDB that has not answered by then is 
 FRESH_S = 60.0  # since another process of the host has read overrides, by which a new one may deny
 LOG_INTERVAL_S = 60.0
 RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
+HIDDEN = "an override comes before these values of the file; overrides lists it, limit unset removes it"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
 
@@ -110,6 +111,8 @@ class SettingsChange(NamedTuple):
     fixed_changes: Sequence[str]  # those that need a restart
     restart_needed: bool
     overridden: Mode | None  # new mode of the file that an override hides
+    former_base: Settings  # the file's
+    base: Settings
 
 
 class LiveSettings:
@@ -172,7 +175,7 @@ class LiveSettings:
         applied = base.switched_off() if is_off else base
         old, new = self.current, replace(applied, policies=apply_overrides(applied.policies, overrides))
         mode, former_mode = applied.policies.mode, self._applied_base.policies.mode
-        used = self._used
+        used, former_base = self._used, self._applied_base
         fixed_changes = changes_between(fixed_values(used), fixed_values(new))
         gives_way = bool(fixed_changes) and not self._may_have_counts
         self._may_have_counts |= mode is not Mode.OFF
@@ -185,7 +188,9 @@ class LiveSettings:
         # The one line that switches limits off needs no restart.
         needs = fixed_changes if restart_needed and mode is not Mode.OFF else []
         origin = "overrides" if is_same_base else "file"
-        self._unlogged.append(SettingsChange(old, new, origin, needs, restart_needed, mode if is_overridden else None))
+        overridden = mode if is_overridden else None
+        change = SettingsChange(old, new, origin, needs, restart_needed, overridden, former_base, applied)
+        self._unlogged.append(change)
         return gives_way
 
     def log_changes(self) -> None:
@@ -196,12 +201,17 @@ class LiveSettings:
 
     def _log_change(self, change: SettingsChange) -> None:
         old, new, mode = change.old, change.new, change.new.policies.mode.value
-        changes = describe_changes(old, new)
+        # Off ends all limits, so it changes none of them.
+        shown = new if mode != Mode.OFF else replace(new, policies=old.policies._replace(mode=Mode.OFF))
+        changes = describe_changes(old, shown)
         log.info("config_reloaded", origin=change.origin, changes=changes, restart_needed=change.restart_needed)
         if change.fixed_changes:
             log.warning("restart_needed", changes=change.fixed_changes, hint=RESTART_NEEDED)
         self._warn(new, old)
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=mode)
+        hidden = overridden_values(change.former_base, change.base, new) if mode != Mode.OFF else []
+        if limits := [path for path in hidden if path != "mode"]:
+            log.warning("limits_overridden", values=limits, hint=HIDDEN)
         if change.overridden is not None:
             log.warning("mode_overridden", mode=mode, file=change.overridden.value, hint=OVERRIDDEN)

@@ -196,8 +196,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     for problem in rollout.problems:
         click.secho(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
     if rollout.step is RolloutStep.ENFORCE:
-        is_override = rollout.status.mode_origin.override is not None
-        click.echo(ENFORCED_BY_OVERRIDE if is_override else "All limits are enforced. Keep the alerts.")
+        click.echo(ENFORCED_BY_OVERRIDE if rollout.next_commands else "All limits are enforced. Keep the alerts.")
     else:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
     back = rollout.back_commands

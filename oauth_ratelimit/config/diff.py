@@ -1,7 +1,7 @@
 """Changes of a configuration in words."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 from oauth_ratelimit.config.errors import dotted
 from oauth_ratelimit.config.notation import rate_text
@@ -41,6 +41,13 @@ def fixed_values(settings: Settings) -> dict[str, str]:
         "privacy.user_names": privacy.user_names,
         "privacy.keys": ",".join(map(str, privacy.keys)) or "none",  # their labels
     }
+
+
+def overridden_values(former: Settings, base: Settings, applied: Settings) -> list[str]:
+    """Return the paths that have changed in the file and have another value in the settings that apply."""
+    before, after, now = map(values_of, (former, base, replace(base, policies=applied.policies)))
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return [path for path in changed if after.get(path) != now.get(path)][:MAX_CHANGES]
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

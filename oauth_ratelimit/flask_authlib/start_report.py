@@ -14,6 +14,7 @@ from werkzeug.routing import Rule
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.errors import did_you_mean
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import IMPLICIT, PolicySet
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.flask_authlib.unseen import type_of, unseen_checks
@@ -50,7 +51,7 @@ class StartReport:
             "ratelimit_started",
             mode=policies.mode.value,
             canary=canary_text(policies.canary),
-            limits=limits_by_kind(policies),
+            limits={} if policies.mode is Mode.OFF else limits_by_kind(policies),
             store=store_text(settings.store),
             host=host_path or NO_FILE,
             trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),

@@ -155,6 +155,11 @@ class Rollout:
                 self.over[minute.client_id] += tally.over
         day = self._problems_of_day(None if first_s is None else context.now_s - first_s)
         self.problems = [*self._problems_of_instances(), *day] if self.is_shared else [NOT_SHARED]
+        self._limits_by_override = {
+            each.target.limit_kind: each.policies
+            for each in context.overrides
+            if each.target.limit_kind is not None and each.target.client_id is None
+        }
         self.next_commands, self.back_commands = self._commands()
 
     @property
@@ -184,7 +189,16 @@ class Rollout:
         in_file = self._in_file(Mode.ENFORCE, MAX_PERCENT)
         if self.file_step is RolloutStep.ENFORCE:
             in_file = 'mode unset --reason "the configuration enforces"'
-        return [in_file] if is_override else [], [back]
+        return [*([in_file] if is_override else []), *self._limits()], [back]
+
+    def _limits(self) -> Iterator[str]:
+        """Yield what makes the limits of overrides for everybody those of the file."""
+        of_file = self.status.file_policies.limits
+        for kind, policies in self._limits_by_override.items():
+            if getattr(of_file, kind.value) == policies:
+                yield f'limit unset --everybody --kind {kind.value} --reason "the configuration has it"'
+            else:
+                yield f"{IN_FILE} limits of kind {kind.value}, now those of an override: see limit list"
 
     def _set_mode(self, mode: Mode, reason: str, *, percent: int | None = None) -> str:
         """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""

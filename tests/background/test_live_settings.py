@@ -1,6 +1,7 @@
 """Overrides as one process knows them."""
 
 from contextlib import suppress
+from typing import Any
 from unittest.mock import Mock, create_autospec
 
 import pytest
@@ -18,11 +19,14 @@ from oauth_ratelimit.background.live_settings import (
 )
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.mongo.overrides import LEFT_OUT, OverrideStore
 from testbed.clock import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
+SEVEN = Policy("user", 7, Window.of(60))
 ENFORCED = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
 OTHER = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0)
 
@@ -193,6 +197,32 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
 
     assert applied is live.current.policies.mode
     assert hidden == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
+
+
+def test_limits_in_the_file_that_an_override_hides_are_logged() -> None:
+    limit = Override(Target(OverrideKind.LIMIT, None, LimitKind.USER), "ann", "", 0.0, policies=(SEVEN,))
+    changed: list[dict[str, Any]] = [{"user": ["7/minute"]}, {"user": ["8/minute"], "client": ["9/minute"]}]
+    files = [load_config({"mode": "enforce", "limits": limits}) for limits in reversed(changed)]
+    live = LiveSettings(load_config({"mode": "enforce"}), lambda: files.pop() if files else None)
+    hidden = []
+    for _ in range(3):
+        with capture_logs() as logs:
+            live.poll()
+            live.update((limit,))
+            live.log_changes()
+        hidden.append([entry["values"] for entry in logs if entry["event"] == "limits_overridden"])
+    assert [[], [["limits.user[user]"]], []] == hidden
+
+
+def test_mode_off_is_the_only_change_of_limits_that_a_line_makes() -> None:
+    """A file that was replaced has the limits of a file that names none."""
+    files = [load_config({"mode": "off"})]
+    live = LiveSettings(load_config({"mode": "enforce", "limits": {"client": ["5/minute"]}}), lambda: files.pop())
+    with capture_logs() as logs:
+        live.poll()
+        live.update(())
+        live.log_changes()
+    assert ["mode: enforce -> off"] == logs[0]["changes"]
 
 
 def test_what_needs_a_restart_stays_until_then_and_all_else_applies() -> None:

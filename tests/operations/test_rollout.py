@@ -6,7 +6,9 @@ import pytest
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.status import Rollout
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
@@ -101,6 +103,20 @@ def test_each_step_is_one_command_until_the_file_says_it(context_of: ContextOf) 
         ("enforce", ["# in the configuration file: mode: enforce, without canary"]),
     ] == steps
     assert ['mode unset --reason "the configuration enforces"'] == Rollout(context_of(enforced)).next_commands
+
+
+def test_limits_of_an_override_are_to_be_in_the_file(context_of: ContextOf) -> None:
+    limit = Policy("user", 7, Window.of(60))
+    target = Target(OverrideKind.LIMIT, None, LimitKind.USER)
+    store = context_of(ENFORCED).stores.overrides
+    store.put(Override(target, "ann", "second step", 0.0, policies=(limit,)))
+    in_file = f"{FILE} limits of kind user, now those of an override: see limit list"
+    assert [in_file] == Rollout(context_of(ENFORCED)).next_commands
+    unset = 'limit unset --everybody --kind user --reason "the configuration has it"'
+    has_it = {**ENFORCED, "limits": {"user": ["7/minute"]}}
+    assert [unset] == Rollout(context_of(has_it)).next_commands
+    store.remove(target, author="ann", reason="the configuration has it")
+    assert [] == Rollout(context_of(has_it)).next_commands
 
 
 def test_dry_run_of_an_operator_is_a_dry_run_for_clients_that_are_enforced(context_of: ContextOf) -> None:
