@@ -28,10 +28,13 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
     """Yield the name, the method and the keys of every log call in the package."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-                owner, method = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+            call = [node.func, *node.args] if isinstance(node, ast.Call) else [ast.Constant(None)]
+            if ast.unparse(call[0]) == "partial":
+                call = call[1:]
+            if isinstance(node, ast.Call) and isinstance(call[0], ast.Attribute) and len(call) > 1:
+                owner, method = ast.unparse(call[0].value).rpartition(".")[2], call[0].attr
                 if method in ("fail_open", "log_failure") or (owner in LOGS and method in LOGGING):
-                    names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                    names = [str(part.value) for part in ast.walk(call[1]) if isinstance(part, ast.Constant)]
                     keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
                     yield from ((name, method, keys) for name in names)
             match node:
