@@ -47,10 +47,9 @@ NOTHING = "Nothing to do."
 KEEP = "Ask its owner to keep the token."
 TRY = "Raise, Trust or Dry run on its page: the preview says what helps."
 NO_GUESSES = (
-    "Nothing to do, unless {unless}: guard.trusted_addresses lets an address in, guard.mode: dry-run denies nobody. "
-    "No limit of tokens changes it. denials {client} --where guard lists them."
+    "Nothing to do, unless honest users or clients come from there: guard.trusted_addresses lets an address in, "
+    "guard.mode: dry-run denies nobody. No limit of tokens changes it. denials {client} --where guard lists them."
 )
-OF_SECRETS = (f"{GUARD}client", f"{GUARD}client_address")
 FOR_ALL = "Raise, Trust and Dry run would change it for all users of the client."
 UNDO = "Look at that change first, and undo it if it was not meant."
 WAIT = "Wait for one window of the limit, in which the requests of that time leave it."
@@ -82,6 +81,11 @@ class Run(NamedTuple):
     @property
     def policies(self) -> set[str]:
         return {policy for policy, _ in self.denials}
+
+    @property
+    def recent_s(self) -> int:
+        """Start of the minutes in which it is looked who was denied."""
+        return max(self.first_s, self.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
 
     @property
     def is_guard(self) -> bool:
@@ -193,23 +197,22 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
 
 def _guesses(case: Case, run: Run) -> Verdict:
     client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case))
-    found, is_of_secrets = named(case.guesses), any(grant in OF_SECRETS for _, grant in run.denials)
+    found = named(case.guesses)
     subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
-    unless = "its owner has changed a secret lately" if is_of_secrets else "its users come from that address"
     if case.client_id == ANYONE:
         subject = f"Everybody at {found or 'an address'} {verb.replace('are', 'is')} denied by the guard."
         why = "Too many wrong passwords or secrets come from there. Honest users there are denied, too."
-        client, unless = f"'{ANYONE}'", "many users come from there, as from a proxy"
+        client = f"'{ANYONE}'"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client, unless=unless), why, subject=subject)
+    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client), why, subject=subject)
 
 
 def _users(case: Case, run: Run) -> Verdict | None:
     """Return the verdict on the users that are denied, if limits per user deny some of them; None otherwise."""
-    over, since_s = _denied_users(case, run), _looked_at_s(run)
-    recent = [each for each in case.minutes if each.minute_s >= since_s and each.users]
+    over = _denied_users(case, run)
+    recent = [each for each in case.minutes if each.minute_s >= run.recent_s and each.users]
     total = ClientSum.of(case.client_id, recent or case.minutes)
     known = max(round(total.user_count), len(total.users))  # none while the first minute is not over
     others = known - len(over)
@@ -221,25 +224,21 @@ def _users(case: Case, run: Run) -> Verdict | None:
     rest = f"; {others:,} {rest}" if known else ""
     subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}){rest}."
     denied, offered = sum(user.over for user in over), sum(user.offered for user in over)
-    sent = f"{counted(max(denied, offered), 'request')} since {utc_time(since_s)}"
+    sent = f"{counted(max(denied, offered), 'request')} since {utc_time(run.recent_s)}"
     why = f"{names} sent {sent}, {denied:,} of them over the limit." if offered else f"{names}: {sent} over the limit."
     action = f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL}"
     return Verdict("denied", f"{subject} Since", action, why, subject=subject)
-
-
-def _looked_at_s(run: Run) -> int:
-    return max(run.first_s, run.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
 
 
 def _denied_users(case: Case, run: Run) -> list[UserLoad]:
     """Return the users that limits per user deny, the worst first, by records until a minute is over and has users."""
     if any(case.kinds.get(policy) not in OF_USERS for policy, _ in run.denials):
         return []
-    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= _looked_at_s(run)))
+    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= run.recent_s))
     over = {name: user for name, user in total.users.items() if (user.denied if run.is_real else user.would_deny)}
     recorded = Counter[str]()
     for each in case.records if run.is_real else ():
-        recorded[each.denial.username or ""] += each.request_count if each.last_at_s >= _looked_at_s(run) else 0
+        recorded[each.denial.username or ""] += each.request_count if each.last_at_s >= run.recent_s else 0
     over |= {name: UserLoad(name, 0, count) for name, count in recorded.items() if count and name not in over}
     return sorted(over.values(), key=lambda user: (-user.over, user.username))
 
