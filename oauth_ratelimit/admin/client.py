@@ -71,7 +71,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     found = judge(case)
     if is_chosen and explanation.username is not None and not case.is_unknown:
         found = _of_user(case, explanation.username, found)
-    if case.addresses:
+    if case.addresses and not case.is_unknown:
         where = f"The guard denies everybody at {named(case.addresses)} now, users of this client, too."
         action = "Nothing to do, unless they are users of yours: look at the client *."
         action = action if found.action == NOTHING else found.action

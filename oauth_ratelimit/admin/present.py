@@ -104,10 +104,9 @@ def verdict(cache: ReadCache, params: Params) -> Record:
 
 
 @kept(PRESENT_TTL_S)
-def _most_reused(context: OperatorContext, since_s: int) -> str | None:
+def _most_reused(context: OperatorContext, since_s: int) -> str:
     found = context.stores.rollups.rows(since_s, context.now_s).clients
-    named = (each for each in found if each.client_id != OTHER_CLIENTS)
-    return max(named, key=lambda each: each.all.reused).client_id
+    return max(((each.all.reused, each.client_id) for each in found), default=(0, OTHER_CLIENTS))[1]
 
 
 @kept(PRESENT_TTL_S)
