@@ -56,7 +56,7 @@ class Chart {
     this.times = times.slice(0, end);
     this.lines = lines.map((line) => ({ ...line, values: line.values.slice(0, end) }));
     this.unit = this.options.unit || `requests, ${unit}`;
-    this.marks = lines.length ? marks.filter((mark) => mark.at_s >= times[0]) : [];
+    this.marks = lines.length ? marks.filter((mark) => mark.at_s >= times[0] && mark.at_s < times.at(-1) + stepS) : [];
     this.#draw();
     this.#fillLegend();
     this.#fillTable();

@@ -62,6 +62,11 @@ def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clie
     browser.wait_for("batch-jobs", "#issued table")
 
 
+def test_mark_in_a_minute_that_is_not_over_is_in_the_chart(browser: Browser, url: str) -> None:
+    browser.open(f"{url}?at={int(time.time()) // 60 * 60 + 59}")
+    browser.wait_for("the moment of the link that was followed here", "#issued .legend.marks", 50.0)
+
+
 def test_span_sorting_and_filter_are_in_the_url_and_survive_a_reload(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")
