@@ -9,7 +9,7 @@ from oauth_ratelimit.cli.config import check_config
 from oauth_ratelimit.cli.context import LAST_VALID, STILL_OFF, CliContext, says_off, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.explain import denials_command, explain_command
-from oauth_ratelimit.cli.output import visible
+from oauth_ratelimit.cli.output import print_text, visible
 from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, trust
 from oauth_ratelimit.cli.statistics import replay_command, report, suggest_command, what_if
 from oauth_ratelimit.cli.status import rollout_command, show, status_command
@@ -37,10 +37,10 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except ConfigError as exc:
             for problem in exc.problems:
-                click.echo(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
+                print_text(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
             advice = NEEDS_STORE if ctx.obj.allows_invalid_config else NEEDS_CONFIGURATION
             effect = STILL_OFF if says_off(exc) else LAST_VALID
-            click.secho(advice.format(command=ctx.invoked_subcommand, effect=effect), fg="yellow", err=True)
+            print_text(advice.format(command=ctx.invoked_subcommand, effect=effect), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)
@@ -51,9 +51,9 @@ class Commands(click.Group):
             raise click.UsageError(f"{exc.option_name} goes before the command: {usage}", exc.ctx) from None
         except StoreError as exc:
             servers = ctx.obj.servers if isinstance(exc, StoreUnavailable) else None
-            click.echo(f"Error: {visible(str(exc))}{f' ({servers})' if servers else ''}", err=True)
+            print_text(f"Error: {visible(str(exc))}{f' ({servers})' if servers else ''}", err=True)
             if ctx.invoked_subcommand == mode.name:
-                click.secho(MODE_WITHOUT_MONGODB, fg="yellow", err=True)
+                print_text(MODE_WITHOUT_MONGODB, fg="yellow", err=True)
             ctx.exit(NO_DATABASE)
 
 

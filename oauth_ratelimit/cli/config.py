@@ -8,7 +8,7 @@ from flask import Flask
 
 from oauth_ratelimit.cli.context import CliContext, reason_text, script_of
 from oauth_ratelimit.cli.options import examples, json_option
-from oauth_ratelimit.cli.output import Value, print_facts, print_json, visible
+from oauth_ratelimit.cli.output import Value, print_facts, print_json, print_text, visible
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.loader import permission_warning
 from oauth_ratelimit.core.key import visible_name
@@ -78,15 +78,15 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
         print_json({**found, "running": running, "summary": more})
     elif problems:
         for problem in problems:
-            click.echo(f"{visible(file)}: {visible_name(problem)}", err=True)
-        click.secho(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
+            print_text(f"{visible(file)}: {visible_name(problem)}", err=True)
+        print_text(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
     elif settings is not None:
-        click.secho(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
+        print_text(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
         _print_summary(settings)
         for warning in warnings:
-            click.secho(f"Warning: {visible_name(warning)}", fg="yellow", err=True)
+            print_text(f"Warning: {visible_name(warning)}", fg="yellow", err=True)
         if running:
-            click.echo(f"Running instances: {visible_name(running)}")
+            print_text(f"Running instances: {visible_name(running)}")
     if failure is not None:
         raise failure
     ctx.exit(1 if problems else 0)

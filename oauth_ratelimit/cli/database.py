@@ -24,6 +24,7 @@ from oauth_ratelimit.cli.output import (
     print_json,
     print_records,
     print_table,
+    print_text,
     print_unknown_client_hint,
     visible,
 )
@@ -85,7 +86,7 @@ def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) 
         ]
         print_records(form, records, MIGRATION_COLUMNS)
         for problem in (problem for each in records for problem in each["problems"]):
-            click.echo(problem, err=form != "table")
+            print_text(problem, err=form != "table")
         ctx.exit(1 if any(state.is_pending or state.problems for state in states) else 0)
     done = {"created_collections": migrations.create_collections(), "applied_migrations": migrations.upgrade()}
     print_records(form, [done], DONE_COLUMNS, whole=done)
@@ -120,7 +121,7 @@ def reset(
     if as_json:
         print_json({"reset_count": count})
     else:
-        click.echo(f"{counted(count, 'counter document')} set to zero")
+        print_text(f"{counted(count, 'counter document')} set to zero")
         print_unknown_client_hint(context, client)
 
 
@@ -143,7 +144,7 @@ def forget_tokens(context: CliContext, client: str, as_json: bool) -> None:
     doubt = check_obeyed(context, STATISTICS)
     print_hint(doubt and visible(doubt))
     if not as_json:
-        click.echo("Takes effect on every instance within two sync intervals.")
+        print_text("Takes effect on every instance within two sync intervals.")
         print_unknown_client_hint(context, client)
 
 
@@ -190,12 +191,12 @@ def erase(
         parts = [{"what": name, done: erased.counts.get(name, "rejected")} for name in PARTS]
         print_table([Column("what", "what"), Number(done, done)], parts)
         for name, reason in erased.refused.items():
-            click.echo(f"{name}: {visible(reason)}", err=True)
-        click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
+            print_text(f"{name}: {visible(reason)}", err=True)
+        print_text(f"Not erased: {'; '.join(NOT_ERASED)}.")
         if not dry_run:
-            click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")
+            print_text(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send statistics of this minute.")
         for instance in erased.cut_off:
-            click.echo(f"{visible(instance_text(instance))} is cut off and may bring counters back, until they expire.")
+            print_text(f"{visible(instance_text(instance))} is cut off and may bring counters back, until they expire.")
     if erased.refused:
         raise StoreRejected(f"not all records could be read: {', '.join(erased.refused)}")
     if erased.came_back:
@@ -221,7 +222,7 @@ def _erase(context: CliContext, person: Person, *, dry_run: bool) -> Erased:
     wait_s = max(sync.interval_s, sync.max_interval_s) + 2 * sync.interval_s  # until each has sent its hits
     for number in range(1 if dry_run else MAX_ROUNDS):
         if number:
-            click.echo(WAITING.format(wait_s=wait_s), err=True)
+            print_text(WAITING.format(wait_s=wait_s), err=True)
             sleep(wait_s)
         found: dict[str, int] = {}
         for name in PARTS:

@@ -13,11 +13,13 @@ from oauth_ratelimit.cli.output import (
     Column,
     Name,
     Number,
+    Time,
     print_facts,
     print_hint,
     print_json,
     print_records,
     print_table,
+    print_text,
     print_unknown_client_hint,
     visible,
 )
@@ -78,8 +80,8 @@ MORE = "Only the last {count}. More: -n, a shorter time, or --format csv, which 
 SHOWN = 20  # rows of a table
 MAX_READ = 10_000  # records for a table, whose title has their sum
 DENIAL_COLUMNS = [
-    Column("from", lambda denial: denial["first_at"][11:-1]),
-    Column("to, UTC", lambda denial: denial["last_at"][11:-1]),
+    Time("from", lambda denial: denial["first_at"][11:-1]),
+    Time("to, UTC", lambda denial: denial["last_at"][11:-1]),
     Name("client", "client_id"),
     Name("user", "username"),
     Column("where", lambda denial: denial["scope" if denial["where"] == Where.ENDPOINT else "where"]),
@@ -181,7 +183,7 @@ def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> 
     context.allows_invalid_config = True
     record = context.stores.denials.find(explained(parse_decision_id)(decision_id))
     if record is None:
-        click.echo(DENIAL_NOT_FOUND.format(id=decision_id), err=True)
+        print_text(DENIAL_NOT_FOUND.format(id=decision_id), err=True)
         click.get_current_context().exit(1)
     data = denial_data(record)
     if as_json:
@@ -251,10 +253,10 @@ def denials_command(
             "clients": counted(len({each.denial.client_id for each in found}), "client"),
             "records": f"{'the last ' if len(found) == MAX_READ else ''}{counted(len(found), 'record')}",
         }
-        click.secho(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
-    days = [Column("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
+        print_text(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
+    days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
     print_records(form, list(map(denial_data, shown)), [*days, *DENIAL_COLUMNS], empty=NO_DENIALS)
     if len(found) > len(shown):
-        click.secho(MORE.format(count=len(shown)), fg="yellow", err=True)
+        print_hint(MORE.format(count=len(shown)))
     if not found:
         print_unknown_client_hint(context, client)

@@ -1,7 +1,7 @@
 """Output of the commands: JSON and CSV for programs, tables for people.
 
-Clients choose their own names, so control characters are escaped. On a terminal a table folds long cells until it fits;
-elsewhere each row is one line.
+Clients choose their own names, so control characters are escaped. On a terminal sentences and tables fit its width:
+texts fold, names are cut last. Elsewhere each sentence and each row is one line.
 """
 
 import csv
@@ -13,8 +13,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import ClassVar
+from itertools import chain, zip_longest
+from typing import Any, ClassVar, TextIO
 
 import click
 
@@ -43,7 +43,7 @@ class Column:
     title: str
     value: str | Callable[[Record], Value]
     is_number: ClassVar[bool] = False
-    priority: ClassVar[int] = 0  # of columns to make narrower on a terminal
+    is_whole: ClassVar[bool] = False  # True if its cells are never folded nor cut
 
     def text(self, record: Record) -> str:
         return _text(record[self.value] if isinstance(self.value, str) else self.value(record))
@@ -52,13 +52,17 @@ class Column:
 class Number(Column):
     """Column of numbers, aligned to the right and not folded."""
 
-    is_number, priority = True, 2
+    is_number = is_whole = True
+
+
+class Time(Column):
+    """Column of times, which are not folded."""
+
+    is_whole = True
 
 
 class Name(Column):
-    """Column of names, cut on a terminal where they are too long for it."""
-
-    priority = 1
+    """Column of names, ids or addresses: cut on a terminal if it is too narrow although all other columns fold."""
 
 
 def visible(text: str) -> str:
@@ -131,12 +135,12 @@ def print_table(
         click.secho(visible(title), bold=True)
     cells = [[column.text(record) for column in columns] for record in records]
     if not cells:
-        click.echo(empty)
+        print_text(empty)
         return 0
     widths = _widths(columns, cells)
     for row in ([column.title for column in columns], *cells):
         folded = [
-            [short(text, width)] if isinstance(column, Name) else textwrap.wrap(text, width)
+            [short(text, width)] if isinstance(column, Name) else _folded(text, width)
             for text, width, column in zip(row, widths, columns, strict=True)
         ]
         for line in zip_longest(*folded, fillvalue=""):
@@ -148,26 +152,57 @@ def print_table(
     return len(cells)
 
 
+def _folded(text: str, width: int) -> list[str]:
+    """Return lines of a width, broken within a word, if possible at a hyphen, only if that does not fit."""
+    return textwrap.wrap(text, width, break_on_hyphens=_longest_part([text], " ") > width)
+
+
+def _longest_part(texts: Iterable[str], separators: str) -> int:
+    return max(len(part) for text in texts for part in re.findall(f"[^{separators}]+-?|$", text))
+
+
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column; on a terminal titles of numbers fold, then names and text, until it fits."""
-    longest = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    widths = [max(len(column.title), width) for column, width in zip(columns, longest, strict=True)]
-    if not sys.stdout.isatty():
+    """Return the width of each column, on a terminal made narrower in steps until the table fits."""
+    cells = [*zip(*rows, strict=True)]
+    widths = [max(map(len, (column.title, *texts))) for column, texts in zip(columns, cells, strict=True)]
+    if (width := _terminal_width(sys.stdout)) is None:
         return widths
-    least = [
-        max(longest[index] if column.is_number else MIN_WIDTH, *map(len, re.findall(r"[^ -]+-?", column.title)))
-        for index, column in enumerate(columns)
-    ]
-    room = shutil.get_terminal_size().columns - len(GAP) * (len(columns) - 1)
-    while sum(widths) > room and (wide := [index for index, width in enumerate(widths) if width > least[index]]):
-        widths[max(wide, key=lambda index: (columns[index].priority, widths[index]))] -= 1
+    room = width - len(GAP) * (len(columns) - 1)
+    # Titles and texts fold between words, then at hyphens; names are cut after that, and words last.
+    for separators, is_cut in ((" ", False), (" -", False), (" -", True), ("", True)):
+        least = [
+            max(_least(column, texts, separators, is_cut=is_cut), _longest_part([column.title], " -"))
+            for column, texts in zip(columns, cells, strict=True)
+        ]
+        while sum(widths) > room and (wide := [index for index, each in enumerate(widths) if each > least[index]]):
+            widths[max(wide, key=lambda index: widths[index])] -= 1
     return widths
+
+
+def _least(column: Column, texts: Sequence[str], separators: str, *, is_cut: bool) -> int:
+    is_name = isinstance(column, Name)
+    if column.is_whole or (is_name and not is_cut):
+        return max(map(len, texts))
+    return _longest_part(texts, separators) if separators and not is_name else MIN_WIDTH
 
 
 def print_facts(facts: Sequence[tuple[str, Value]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        click.echo(f"{name.ljust(width)}{GAP}{_text(value)}")
+        print_text(f"{name.ljust(width)}{GAP}{_text(value)}", indent=width + len(GAP))
+
+
+def print_text(text: str, *, indent: int = 0, err: bool = False, **style: Any) -> None:
+    """Print lines, on a terminal folded between words; ``indent`` is that of what follows the first line."""
+    if width := _terminal_width(sys.stderr if err else sys.stdout):
+        more: dict[str, Any] = {"subsequent_indent": " " * indent, "break_long_words": False}
+        lines = (textwrap.wrap(each, width, break_on_hyphens=False, **more) or [""] for each in text.split("\n"))
+        text = "\n".join(chain.from_iterable(lines))
+    click.secho(text, err=err, **style)
+
+
+def _terminal_width(stream: TextIO) -> int | None:
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def _text(value: Value) -> str:
@@ -184,4 +219,4 @@ def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -
 
 def print_hint(hint: str | None) -> None:
     if hint:
-        click.secho(hint, fg="yellow", err=True)
+        print_text(hint, fg="yellow", err=True)

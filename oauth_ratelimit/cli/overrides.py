@@ -18,7 +18,17 @@ from oauth_ratelimit.cli.options import (
     override_options,
     yes_option,
 )
-from oauth_ratelimit.cli.output import Column, print_hint, print_json, print_records, print_unknown_client_hint, visible
+from oauth_ratelimit.cli.output import (
+    Column,
+    Name,
+    Time,
+    print_hint,
+    print_json,
+    print_records,
+    print_text,
+    print_unknown_client_hint,
+    visible,
+)
 from oauth_ratelimit.core.key import matches_any, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -60,15 +70,15 @@ def _value(change: Record) -> Any:
     return change["mode"] or "trusted"
 
 
-CHANGE_COLUMNS = [Column("what", _what), Column("client", _whose), Column("value", _value)]
+CHANGE_COLUMNS = [Column("what", _what), Name("client", _whose), Column("value", _value)]
 OVERRIDE_COLUMNS = [
     *CHANGE_COLUMNS,
-    Column("until", lambda change: change["until"] or "no end"),
+    Time("until", lambda change: change["until"] or "no end"),
     Column("by", "by"),
     Column("reason", "reason"),
 ]
 HISTORY_COLUMNS = [
-    Column("when", "at"),
+    Time("when", "at"),
     Column("by", "by"),
     Column("action", "action"),
     *CHANGE_COLUMNS,
@@ -189,7 +199,7 @@ def remove_trust(context: CliContext, /, client: str, **options: Any) -> None:
     """
     patterns = [pattern for pattern in context.settings.policies.trusted if matches_any([pattern], client)]
     if patterns:
-        click.echo(f"Still trusted by the configuration: {visible(', '.join(patterns))}", err=True)
+        print_text(f"Still trusted by the configuration: {visible(', '.join(patterns))}", err=True)
     remove(context, [Target(OverrideKind.TRUSTED, client)], **options)
 
 
@@ -220,7 +230,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     else:
         click.echo(context.mode_text if context.mode is None else mode_text(context.policies))
         if not context.invalid:
-            click.echo(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
+            print_text(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
         print_overrides("table", overrides, empty="No override changes the mode.")
 
 
@@ -319,7 +329,7 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
         except StoreRejected as exc:  # a user without the right to read statistics may still change limits
             lines = [f"Whom this hits is not known: {exc}"]
         for line in lines:
-            click.echo(visible(line), err=True)
+            print_text(visible(line), err=True)
     confirm(question, is_confirmed=options["is_confirmed"])
 
 

@@ -13,7 +13,14 @@ from click.core import ParameterSource
 
 from oauth_ratelimit.cli.context import CliContext, Function
 from oauth_ratelimit.cli.options import invalid
-from oauth_ratelimit.cli.output import STATISTICS_LAG, Value, print_facts, print_unknown_client_hint, visible
+from oauth_ratelimit.cli.output import (
+    STATISTICS_LAG,
+    Value,
+    print_facts,
+    print_text,
+    print_unknown_client_hint,
+    visible,
+)
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
@@ -133,14 +140,14 @@ class Source(NamedTuple):
         if self.facts is not None and form != "json":
             self.facts.print_problems()
             if needs_lifetime and not self.settings.statistics.token_lifetime_s:
-                click.secho(NO_LIFETIME, fg="yellow", err=True)
+                print_text(NO_LIFETIME, fg="yellow", err=True)
             if form == "table":
                 print_facts(self.facts.table())
 
     def print_notes(self, context: CliContext, client_id: str | None, *, is_empty: bool) -> None:
         """Print what people should know about statistics of MongoDB, after a table."""
         if self.facts is None:
-            click.echo(STATISTICS_LAG, err=True)
+            print_text(STATISTICS_LAG, err=True)
             if is_empty:
                 print_unknown_client_hint(context, client_id)
 
@@ -184,7 +191,7 @@ def _settings_or_none(context: CliContext) -> Settings:
     try:
         return context.settings
     except (click.UsageError, ConfigError):
-        click.secho(NO_TRUST, fg="yellow", err=True)
+        print_text(NO_TRUST, fg="yellow", err=True)
         return Settings()
 
 
@@ -279,9 +286,9 @@ class RecordingFacts:
 
     def print_problems(self) -> None:
         for problem in self.source.problems:
-            click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
+            print_text(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
         for note in self.notes:
-            click.secho(visible(note), fg="yellow", err=True)
+            print_text(visible(note), fg="yellow", err=True)
 
 
 def _named(counts: Counter[str]) -> str:

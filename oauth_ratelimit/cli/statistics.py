@@ -31,6 +31,7 @@ from oauth_ratelimit.cli.output import (
     print_json_list,
     print_records,
     print_table,
+    print_text,
 )
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options, source_of, source_options
 from oauth_ratelimit.config import load_config
@@ -136,7 +137,7 @@ def report(context: CliContext, /, **options: Any) -> None:
     count = print_records(form, records, REPORT_COLUMNS, empty=NO_STATISTICS)
     if form == "table":
         if count:
-            click.echo(LETTERS)
+            print_text(LETTERS)
         source.print_notes(context, options["client"], is_empty=not count)
 
 
@@ -183,12 +184,12 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
         return
     source.print_facts("table", needs_lifetime=options["lifetime_s"] is None)
     if recording is None:
-        click.echo(HEAVIEST_ONLY, err=True)
+        print_text(HEAVIEST_ONLY, err=True)
     source.print_notes(context, None, is_empty=False)
     if traffic.trusted_count:
-        click.echo(TRUSTED.format(requests=counted(traffic.trusted_count, "request")))
+        print_text(TRUSTED.format(requests=counted(traffic.trusted_count, "request")))
     if not proposal.suggestions:
-        click.echo(NOTHING_TO_PROPOSE)
+        print_text(NOTHING_TO_PROPOSE)
         return
     basis = proposal.basis
     print_table(
@@ -196,8 +197,8 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     )
     click.echo()
     if traffic.left_out_count:
-        click.secho(EXCLUDED.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
-    click.echo(TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=basis))
+        print_text(EXCLUDED.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
+    print_text(TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=basis))
     click.echo(yaml.safe_dump(data["configuration"], sort_keys=False, default_flow_style=None), nl=False)
 
 
@@ -270,15 +271,15 @@ def what_if(context: CliContext, /, **options: Any) -> None:
         over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
         spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
         denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
-        click.secho(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)
+        print_text(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)
     print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
     if form == "table":
         if subjects:
-            click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if kind in OF_USERS and source.facts is None else APPROXIMATE)
+            print_text(f"{APPROXIMATE} {HEAVIEST_ONLY}" if kind in OF_USERS and source.facts is None else APPROXIMATE)
         if unknown := sum(not each["is_known"] for each in subjects):
-            click.echo(TOO_SHORT.format(subjects=counted(unknown, subject)))
+            print_text(TOO_SHORT.format(subjects=counted(unknown, subject)))
         if excluded:
-            click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
+            print_text(EXCLUDED.format(requests=counted(excluded, "request")))
         source.print_notes(context, options["client"], is_empty=not subjects)
 
 

@@ -14,6 +14,7 @@ from oauth_ratelimit.cli.output import (
     print_json,
     print_records,
     print_table,
+    print_text,
     print_unknown_client_hint,
     visible,
 )
@@ -110,23 +111,23 @@ def status_command(context: CliContext, form: str) -> None:
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:
-        click.secho(f"\nAttention: {LEFT_OUT}.", fg="red")
+        print_text(f"\nAttention: {LEFT_OUT}.", fg="red")
     rejecting = [beat for beat in status.heartbeats if beat.config_rejected_at_s is not None]
     for beat in rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
-        click.secho(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since), fg="red")
+        print_text(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since), fg="red")
     for name, text, colour in (("connection_problem", RECONNECTING, "yellow"), ("refused", REFUSED, "red")):
         for what, count in status.counted_by(name):
-            click.secho(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)
+            print_text(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)
     restart = None if context.invalid else restart_text(context.settings, status.heartbeats)
     if restart:
-        click.secho(f"\nThe file asks for changes: {visible(restart)}.", fg="yellow")
+        print_text(f"\nThe file asks for changes: {visible(restart)}.", fg="yellow")
     if len(found := status.counted_by("config_digest")) > 1:
         files = [f"{visible(digest) or 'unreadable'} on {counted(count, 'instance')}" for digest, count in found]
-        click.secho(DIFFERENT_FILES.format(files=", ".join(files)), fg="yellow")
+        print_text(DIFFERENT_FILES.format(files=", ".join(files)), fg="yellow")
     others = sum(beat.mode != mode for beat in status.heartbeats)
     if others and mode is not None:
-        click.secho(OTHER_MODES.format(mode=mode, instances=counted(others, "instance")), fg="yellow")
+        print_text(OTHER_MODES.format(mode=mode, instances=counted(others, "instance")), fg="yellow")
 
 
 @click.command()
@@ -190,11 +191,11 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
             ("instances", data["instance_count"]),
         ]
-        click.echo(STATISTICS_LAG, err=True)
+        print_text(STATISTICS_LAG, err=True)
     print_facts([*facts, ("counters", "shared through MongoDB" if rollout.is_shared else "not shared")])
     click.echo()
     for problem in rollout.problems:
-        click.secho(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
+        print_text(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
     if rollout.step is RolloutStep.ENFORCE:
         click.echo(ENFORCED_BY_OVERRIDE if rollout.next_commands else "All limits are enforced. Keep the alerts.")
     else:

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli import command, database, explain, overrides, statistics, status
 from oauth_ratelimit.cli.context import CliContext
-from oauth_ratelimit.cli.output import Column, print_table
+from oauth_ratelimit.cli.output import Column, Name, Number, print_facts, print_table
+from oauth_ratelimit.operations.format import Record
 from tests.cli.conftest import WHY, Terminal
 from tests.support.limiters import send_hits
 
@@ -46,8 +48,13 @@ def test_bar_is_drawn_on_a_terminal_for_many_minutes(
 def test_table_folds_to_the_width_of_a_terminal_alone(
     columns: list[Column], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled = [replace(column, value="number" if column.is_number else "text") for column in columns]
-    row = {"number": 12345, "text": LONG}
+    values = [
+        "number" if column.is_number else "time" if column.is_whole else "name" if isinstance(column, Name) else "text"
+        for column in columns
+    ]
+    filled = [replace(column, value=value) for column, value in zip(columns, values, strict=True)]
+    time = "2026-12-01T14:05:00Z"[11 * (values.count("time") > 1) :]
+    row: Record = {"number": 12345, "text": LONG, "name": "a" * 90, "time": time}
     print_table(filled, [row])
     assert 2 == len(capsys.readouterr().out.splitlines()), "one line for each row in a pipe"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -56,6 +63,40 @@ def test_table_folds_to_the_width_of_a_terminal_alone(
     output = capsys.readouterr().out
 
     assert 80 >= max(map(len, output.splitlines())), output
+    assert values.count("time") == output.count(time), "a time stands on one line"
+    assert values.count("name") == output.count("aaaaaaa…"), "a long name is cut to what is left"
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        (80, "mobile-app  127.0.0.66 nils  failures-address: 30 per 10 minute         9"),
+        (60, "mobile-app  127.0.0.66 nils  failures-address: 30          9"),
+        (50, "mobile-app  127.0.0.66 nils  failures-           9"),
+        (44, "mobile-app  127.0.0.66…  failures-         9"),
+    ],
+)
+def test_names_are_cut_only_where_all_other_columns_are_folded(
+    room: int, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(room))
+    columns = [Name("client", "client"), Name("user", "user"), Column("limit", "limit"), Number("requests", "requests")]
+    limit = "failures-address: 30 per 10 minute"
+    print_table(columns, [{"client": "mobile-app", "user": "127.0.0.66 nils", "limit": limit, "requests": 9}])
+
+    assert line == capsys.readouterr().out.splitlines()[1]
+
+
+def test_sentences_wrap_between_words_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    whole, folded = "forecast  denied: over the limit user\n", "forecast  denied: over\n          the limit user\n"
+    for is_terminal, expected in ((False, whole), (True, folded)):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer)
+        print_facts([("forecast", "denied: over the limit user")])
+        assert expected == click.unstyle(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
