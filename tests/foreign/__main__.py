@@ -23,7 +23,7 @@ FOLDER = ROOT / ".venv-foreign"
 PYTHON = FOLDER / "bin" / "python"
 CANAILLE = "canaille[captcha,fido,front,oidc,otp,scim,server,sms]"
 EXAMPLE = ("authlib", "flask", "flask-sqlalchemy")
-TESTED_WITH = ("scim2-", "pytest-")  # of the versions that Canaille's tests are locked to, those that matter
+TESTED_WITH = ("authlib", "pytest-", "scim2-")  # of the versions that its tests are locked to, those that matter
 TOOLS = """
     babel beautifulsoup4 faker flask-webtest portpicker pyquery pytest pytest-httpserver pytest-lazy-fixtures
     pytest-scim2-server pytest-smtpd scim2-tester setuptools<=81 time-machine
