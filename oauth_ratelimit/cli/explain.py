@@ -60,7 +60,8 @@ LIMIT_COLUMNS = [
 ]
 GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
-    "See denials {client} --where guard. guard.trusted_addresses lets an address in; reset does not."
+    "See denials {client} --where guard. guard.trusted_addresses lets an address in, trust add what "
+    "the client passes on; reset neither."
 )
 USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
 MAX_NAMED = 5
