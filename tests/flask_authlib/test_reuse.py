@@ -298,6 +298,20 @@ def test_a_revocation_drops_all_tokens_of_the_client(site: ReuseSite, way: str) 
         assert site.ask().status_code == 429
 
 
+def test_the_token_after_a_revocation_stays(mongo_uri: str) -> None:
+    """Although its process reads the notice that it has written."""
+    with reuse_site(reuse_config(store={"uri": mongo_uri})) as site:
+        site.use_up("b")
+        wait_until(lambda: site.token("b") == site.token("b"), "the overrides are known, so that limits are enforced")
+        site.revoke(site.use_up())
+        tokens = app_limiter_of(site.app)._running_worker().tokens
+        tokens.run()
+        token = site.token()
+        for _ in range(3):
+            tokens.run()
+            assert token == site.token()
+
+
 def test_a_revocation_counts_while_nothing_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
 

@@ -67,6 +67,11 @@ def test_first_request_logs_once_what_applies() -> None:
     } == entry
 
 
+def test_limits_that_do_not_apply_are_not_logged() -> None:
+    [entry] = of("ratelimit_started", started(settings={"mode": "off"}))
+    assert ("off", {}) == (entry["mode"], entry["limits"])
+
+
 @pytest.mark.parametrize("is_limited", [True, False])
 def test_grants_of_the_authorization_endpoint_are_named(is_limited: bool) -> None:
     """As unprotected, if the application has opted out."""
