@@ -220,12 +220,14 @@ def _users(case: Case, run: Run) -> Verdict | None:
         return None
     names = named(user.username for user in over)
     verb = ("is" if len(over) == 1 else "are") if run.is_real else "would be"
-    rest = f"{'other is' if others == 1 else 'others are'} not" if run.is_real else "would not"
-    rest = f"; {others:,} {rest}" if known else ""
-    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}){rest}."
+    rest = f"; {others:,} {('other is' if others == 1 else 'others are') if run.is_real else 'would'} not"
+    subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}){rest if known else ''}."
     denied, offered = sum(user.over for user in over), sum(user.offered for user in over)
-    sent = f"{counted(max(denied, offered), 'request')} since {utc_time(run.recent_s)}"
-    why = f"{names} sent {sent}, {denied:,} of them over the limit." if offered else f"{names}: {sent} over the limit."
+    why = f"{names}: {counted(denied, 'request')} over the limit since {utc_time(run.recent_s)}."
+    if offered > denied:
+        until = utc_time(recent[-1].minute_s + MINUTE_S)
+        sent = f"{counted(offered, 'request')} from {utc_time(run.recent_s)} to {until}"
+        why = f"{names} sent {sent}, {denied:,} of them over the limit."
     action = f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL}"
     return Verdict("denied", f"{subject} Since", action, why, subject=subject)
 
@@ -239,7 +241,7 @@ def _denied_users(case: Case, run: Run) -> list[UserLoad]:
     recorded = Counter[str]()
     for each in case.records if run.is_real else ():
         recorded[each.denial.username or ""] += each.request_count if each.last_at_s >= run.recent_s else 0
-    over |= {name: UserLoad(name, 0, count) for name, count in recorded.items() if count and name not in over}
+    over |= {name: UserLoad(name, count, count) for name, count in recorded.items() if count and name not in over}
     return sorted(over.values(), key=lambda user: (-user.over, user.username))
 
 

@@ -173,7 +173,8 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
         found.subject,
         found.lead,
     )
-    assert f"mallory sent 50 requests since {utc_time(minute(5).minute_s)}, 45 of them over the limit." == found.why
+    since, until = utc_time(minute(5).minute_s), utc_time(minute(0).minute_s)
+    assert f"mallory sent 50 requests from {since} to {until}, 45 of them over the limit." == found.why
     assert f"Since {utc_time(BEGUN_S)} {subject[:-1]}:" == judge_all(present(5, 1, 1), found).lead
     everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
     assert not judge(storm(everybody, kinds={"user": LimitKind.USER})).subject
@@ -196,7 +197,7 @@ def test_user_who_is_denied_is_named_before_the_minute_is_over_and_has_users() -
     case = storm([of_users(1, alice=0, bob=0), now], kinds={"user": LimitKind.USER}, records=[of_mallory(5)])
 
     assert "1 user of batch-jobs is denied (mallory); 1 other is not." == judge(case).subject
-    assert "mallory: 9 requests since" in judge(case).why
+    assert "mallory: 9 requests over the limit since" in judge(case).why
     first = replace(case, minutes=[now])
     assert "1 user of batch-jobs is denied (mallory)." == judge(first).subject, "nobody else is known yet"
     assert not judge(replace(first, records=())).subject
