@@ -68,9 +68,8 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         hits = f"{counted(round(usage.estimate), 'hit')}; allowed: {policy_text(usage.policy)}"
         nearest = usage.used_ratio, f"{hits}. Next request: {forecast[1]}"
     case = replace(case, is_unknown=suggestions is not None, nearest=nearest)
-    found = judge(case)
-    if is_chosen and explanation.username is not None and not case.is_unknown:
-        found = _of_user(case, explanation.username, found)
+    is_of_user = is_chosen and explanation.username is not None and not case.is_unknown
+    found = _of_user(case, explanation.username or "") if is_of_user else judge(case)
     if case.addresses and not case.is_unknown:
         where = f"The guard denies everybody at {named(case.addresses)} now, users of this client, too."
         action = "Nothing to do, unless they are users of yours: look at the client *."
@@ -92,12 +91,12 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     }
 
 
-def _of_user(case: Case, username: str, of_client: Verdict) -> Verdict:
+def _of_user(case: Case, username: str) -> Verdict:
     """Return the verdict on a user, by its denials and, of minutes in which it sent most, its requests.
 
     It is the client's if only the minutes know that the user was over a limit: they do not say by which, and when.
     """
-    stored = storable_name(username)
+    stored, of_client = storable_name(username), judge(replace(case, nearest=None))  # which is the user's
     records = [each for each in case.records if each.denial.username == stored]
     loads = [(minute.minute_s, user) for minute in case.minutes for user in minute.users if user.username == stored]
     together = f"All users of {short(case.client_id)} together: {of_client.lead}"

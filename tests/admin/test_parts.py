@@ -262,9 +262,12 @@ def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter
     send_hits(limiter, 1, "quiet")
     send_hits(limiter, 10, "app")
     send_hits(limiter, 1, "app", "alice")
+    send_hits(limiter, 5, "quiet", "bob")
 
     assert "No requests are recorded in the last hour." in page.part("client", id="quiet")
     assert "At its limit now: 10 hits; allowed: client: 10/hour." in page.part("client", id="app")
+    bob = page.part("client", id="quiet", user="bob")
+    assert "bob At its limit now: 5 hits;" in bob and "All users of quiet together: No requests are recorded" in bob
     assert "Next request: denied: over client" in page.part("limits", id="app")
     assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now$", page.part("users", id="app"))
 
