@@ -124,9 +124,8 @@ class Case:
 
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
-        return Verdict(
-            "unknown", "Unknown: no counters, statistics or configuration for this id.", "Check how it is spelt."
-        )
+        lead = "Unknown: no counters, statistics or configuration for this id."
+        return Verdict("unknown", lead, "Check how it is spelt.")
     runs = last_runs(case.minutes, case.changes)
     for run in runs:
         change = case.change_after(run)
@@ -135,7 +134,8 @@ def judge(case: Case) -> Verdict:
             continue
         if change is None:
             return _active(case, run, runs)
-        lead = f"Changed at {utc_time(change.at_s)}: {change.text}. What it does shows at {utc_time(known_s)}."
+        lead = f"Changed at {utc_time(change.at_s)}: {change.said(run.policies)}."
+        lead += f" What it does shows at {utc_time(known_s)}."
         return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
     return _recovered(case, runs[0]) if runs and not case.is_trusted else _quiet(case)
 
@@ -295,7 +295,7 @@ def _recovered(case: Case, run: Run) -> Verdict:
     if run.is_guard:
         lead = f"The guard denied guesses until {until}{who}; it does not count those that it lets through."
     elif change:
-        lead = f"Not {denied}{who} since the change at {utc_time(change.at_s)}: {change.text}."
+        lead = f"Not {denied}{who} since the change at {utc_time(change.at_s)}: {change.said(run.policies)}."
     elif later:
         lead = f"Not {denied} any more{who}: {counted(later, 'request')} since {until}, none over a limit."
     else:
