@@ -8,8 +8,7 @@ from typing import Any
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
 from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
-from oauth_ratelimit.admin.text import source_text
-from oauth_ratelimit.admin.verdict import judge, last_runs
+from oauth_ratelimit.admin.verdict import judge
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID
@@ -30,6 +29,7 @@ from oauth_ratelimit.operations.changes import (
     unaffected_by_mode,
 )
 from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
+from oauth_ratelimit.operations.denied import last_runs, source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import Record, duration, number, short
 from oauth_ratelimit.process.log import get_logger

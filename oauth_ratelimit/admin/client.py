@@ -5,7 +5,6 @@ from datetime import tzinfo
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept, named_client
 from oauth_ratelimit.admin.present import read_case, read_minutes
-from oauth_ratelimit.admin.text import source_text
 from oauth_ratelimit.admin.verdict import NOTHING, Case, Verdict, judge, named
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
@@ -24,6 +23,7 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
+from oauth_ratelimit.operations.denied import source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import Record, counted, denial_data, policy_text, short
 from oauth_ratelimit.operations.status import nearest_to_limit

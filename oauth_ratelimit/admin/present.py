@@ -1,15 +1,11 @@
 """The present: state of the whole, verdict on all clients and on one, instances, and the changes that led there."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept
 from oauth_ratelimit.admin.order import is_guessed, judge_all, severity
-from oauth_ratelimit.admin.text import Mark, change_text
-from oauth_ratelimit.admin.verdict import PAUSE_S, Case, judge, last_runs
+from oauth_ratelimit.admin.verdict import Case, judge
 from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.failed_auth import ANYONE
-from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
@@ -18,26 +14,21 @@ from oauth_ratelimit.core.statistics import (
     MINUTE_S,
     OTHER_CLIENTS,
     WRITTEN_S,
-    ClientMinute,
 )
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.denied import PAUSE_S, last_runs, recent_minutes, recorded_marks
 from oauth_ratelimit.operations.explain import guesses_under
-from oauth_ratelimit.operations.format import Record, counted, instance_text, utc_time
+from oauth_ratelimit.operations.format import Record, utc_time
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.summary import limits_by_kind
 from oauth_ratelimit.store.mongo.denials import of_client
-from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import Present
 
 PRESENT_TTL_S = 3.0
 USUAL_DAYS = 7
-PARTS = ("by", "peaks", "denials")
-OF_USERS = ("users", "registers")
 MAX_MARKS = 20
 MAX_HISTORY = 200
-TOGETHER_S = 60  # instances that start so soon one after the other are one mark
-CLIENTS = "clients."  # what the path of a client's own value begins with
 MAX_RECORDS = 50
 MAX_USER_RECORDS = 500
 
@@ -128,22 +119,6 @@ def _last_denied(context: OperatorContext) -> str | None:
     return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
 
 
-@kept(PRESENT_TTL_S)
-def read_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
-    """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
-    since_s = context.now_s - HOUR_S
-    minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
-    if _is_beyond(minutes, since_s):
-        day_s, stored = context.now_s - DAY_S, storable_name(client_id)
-        minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
-        since_s = day_s
-    return context.now_s, minutes, _is_beyond(minutes, since_s)
-
-
-def _is_beyond(minutes: Sequence[ClientMinute], since_s: float) -> bool:
-    return any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
-
-
 @kept(300.0)
 def read_usual(context: OperatorContext, client_id: str) -> float | None:
     """Return the requests per minute of a client at this hour of the last days; None if no such day is recorded."""
@@ -164,6 +139,8 @@ def _read_records(context: OperatorContext, client_id: str) -> list[DenialRecord
 
 
 read_guesses = kept(PRESENT_TTL_S)(guesses_under)
+read_minutes = kept(PRESENT_TTL_S)(recent_minutes)
+read_marks = kept(5.0)(recorded_marks)
 
 
 def read_case(cache: ReadCache, client_id: str) -> Case:
@@ -195,62 +172,6 @@ def read_case(cache: ReadCache, client_id: str) -> Case:
         addresses=read_guesses(cache, ANYONE) if client_id != ANYONE and is_locked_out else (),
         is_trusted=matched[0].trusted,
     )
-
-
-@kept(5.0)
-def read_marks(context: OperatorContext) -> list[Mark]:
-    """Return all recorded changes, in whole seconds, the oldest first."""
-    return sorted((mark._replace(at_s=int(mark.at_s)) for mark in _marks(context)), key=lambda mark: mark.at_s)
-
-
-def _marks(context: OperatorContext) -> Iterator[Mark]:
-    yield from _of_operators(context)
-    for index, change in enumerate(context.stores.heartbeats.configurations()):
-        is_first = not index and not change.changes
-        yield Mark(change.at_s, "") if is_first else _of_configuration(change)
-    events = context.stores.heartbeats.events()
-    is_cut_off = any(each.kind == "reconnected" for each in events)
-    beats = context.stores.heartbeats.read(context.now_s) if is_cut_off else []
-    yield from _of_instances(events, {each.instance: each.host for each in beats})
-
-
-def _of_operators(context: OperatorContext) -> Iterator[Mark]:
-    entries = context.stores.overrides.history()
-    for index, entry in enumerate(entries):
-        target, text = entry.target, change_text(entry)
-        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id)
-        end_s = (entry.override and entry.override.until_s) or context.now_s + 1
-        is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
-        if end_s <= context.now_s and not is_replaced:
-            yield Mark(end_s, f"override ended: {text}", target.client_id)
-
-
-def _of_configuration(change: ConfigurationChange) -> Mark:
-    lines = [visible_name(line).replace(" -> ", " → ") for line in change.changes]
-    more = f" and {counted(len(lines) - 1, 'other change')}" if len(lines) > 1 else ""
-    text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
-    names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
-    is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
-    seen = f"first seen by {instance_text(change.instance)}"
-    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines)
-
-
-def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
-    """Yield what happened to instances, to several at once together. The first one of another version is a change."""
-    versions: set[str] = set()
-    groups: defaultdict[tuple[float, str, str], list[InstanceEvent]] = defaultdict(list)
-    for event in sorted(events, key=lambda each: each.at_s):
-        groups[event.at_s // TOGETHER_S, event.kind, event.version].append(event)
-    for (_, kind, version), found in groups.items():
-        is_new = kind == "started" and bool(versions) and version not in versions
-        versions.add(version)
-        who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
-        label, apart = f", version {visible_name(version)}" if kind == "started" else "", 0
-        if kind == "reconnected":
-            label, apart = " to MongoDB", len({hosts.get(each.instance) or each.instance for each in found})
-        if apart > 1:
-            label += f": until then they counted apart, so up to {apart:,} times a limit was admitted"
-        yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
 
 
 @kept(0.0)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all, kept, whole
 from oauth_ratelimit.admin.order import RULE, severity
 from oauth_ratelimit.admin.present import read_marks, read_status
-from oauth_ratelimit.admin.text import Mark
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.denied import Mark
 from oauth_ratelimit.operations.format import Record, counted, json_safe, short
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.admin.text import Mark, change_before, changes_text, limits_text, outage_before, when_text
+from oauth_ratelimit.admin.text import when_text
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.failed_auth import ANYONE
@@ -24,18 +24,26 @@ from oauth_ratelimit.core.statistics import (
     WRITTEN_S,
     ClientMinute,
     ClientSum,
-    Denials,
     Source,
     Tally,
     UserLoad,
     full_minute,
 )
+from oauth_ratelimit.operations.denied import (
+    ACTIVE_S,
+    PAUSE_S,
+    Mark,
+    Run,
+    change_before,
+    changes_text,
+    last_runs,
+    limits_text,
+    outage_before,
+)
 from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.summary import names_text
 
-ACTIVE_S = 60  # after the last denial, as long as "now" is
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
-PAUSE_S = 600  # between denials that belong together
 NEAR = 0.8  # share of a limit
 UNUSUAL = 2.0  # times the usual requests
 MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
@@ -68,29 +76,6 @@ class Verdict(NamedTuple):
     details: Sequence[str] = ()
     since: str = ""  # the time from which the client is denied, or would be
     subject: str = ""  # who is denied if it is not the whole client: some of its users, or an address that guesses
-
-
-class Run(NamedTuple):
-    """Denials of a client, each less than ten minutes after the one before, by policy and ``Source.grant``."""
-
-    denials: Mapping[tuple[str, str], Denials]
-    first_s: int
-    last_s: int
-    is_real: bool  # False if a dry run would have denied
-
-    @property
-    def policies(self) -> set[str]:
-        return {policy for policy, _ in self.denials}
-
-    @property
-    def recent_s(self) -> int:
-        """Start of the minutes in which it is looked who was denied."""
-        return max(self.first_s, self.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
-
-    @property
-    def is_guard(self) -> bool:
-        """True if only guesses of passwords or secrets are denied."""
-        return all(grant.startswith(GUARD) for _, grant in self.denials)
 
 
 @dataclass(frozen=True)
@@ -138,35 +123,6 @@ def judge(case: Case) -> Verdict:
         lead += f" What it does shows at {utc_time(known_s)}."
         return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
     return _recovered(case, runs[0]) if runs and not case.is_trusted else _quiet(case)
-
-
-def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> list[Run]:
-    """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
-    return [run for is_real in (True, False) if (run := _last_run(minutes, changes, is_real=is_real))]
-
-
-def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
-    found: dict[tuple[str, str], Denials] = {}
-    latest: dict[tuple[str, str], Denials] = {}
-    others: dict[tuple[str, str], list[Denials]] = {}  # of the other outcome, since the latest one
-    first_s, last_s = sys.maxsize, 0
-    entries = [(key[:2], key[2] == "denied", each) for minute in minutes for key, each in minute.denials.items()]
-    for limit, is_denied, each in sorted(entries, key=lambda entry: -entry[2].last_s):
-        if is_denied != is_real:
-            later = latest.get(limit, each)
-            if later.first_s < each.first_s and sum(later.first_s < mark.at_s < later.last_s for mark in changes) > 1:
-                first_s = each.last_s  # the mode was changed within a minute and back
-                break
-            others.setdefault(limit, []).append(each)
-            continue
-        is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others.pop(limit, ()))
-        if found and (is_over or first_s - each.last_s > PAUSE_S):
-            break  # it ended there, or the mode was another one in between
-        known = found.get(limit, each._replace(total=0))  # with the limit that applied last
-        first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
-        found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
-        latest[limit] = each
-    return Run(found, first_s, last_s, is_real) if found else None
 
 
 def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:

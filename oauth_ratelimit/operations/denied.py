@@ -1,0 +1,230 @@
+"""Since when a client is denied, and what was changed before: for commands and the admin page."""
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
+from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, HOUR_S, MINUTE_S, ClientMinute, Denials
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, utc_time
+from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
+
+ACTIVE_S = 60  # after the last denial, as long as "now" is
+NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
+CAUSE_S = 600  # a change so long before the first denial may be its cause
+PAUSE_S = 600  # between denials that belong together
+PARTS = ("by", "peaks", "denials")
+OF_USERS = ("users", "registers")
+TOGETHER_S = 60  # instances that start so soon one after the other are one mark
+CLIENTS = "clients."  # what the path of a client's own value begins with
+
+
+class Mark(NamedTuple):
+    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
+
+    at_s: float
+    text: str  # what changed; empty for the first configuration that is known
+    client_id: str | None = None  # the only client that it concerns; None for all
+    is_change: bool = True  # False if nothing of the configuration has changed
+    apart: int = 0  # hosts that counted apart until then, without MongoDB
+    lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
+
+    def said(self, policies: Collection[str]) -> str:
+        """Return the text, with the line of one of these policies if there is one."""
+        lines = (line for line in self.lines if any(f"[{policy}]" in line for policy in policies))
+        return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text)
+
+
+class Run(NamedTuple):
+    """Denials of a client, each less than ten minutes after the one before, by policy and ``Source.grant``."""
+
+    denials: Mapping[tuple[str, str], Denials]
+    first_s: int
+    last_s: int
+    is_real: bool  # False if a dry run would have denied
+
+    @property
+    def policies(self) -> set[str]:
+        return {policy for policy, _ in self.denials}
+
+    @property
+    def recent_s(self) -> int:
+        """Start of the minutes in which it is looked who was denied."""
+        return max(self.first_s, self.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
+
+    @property
+    def is_guard(self) -> bool:
+        """True if only guesses of passwords or secrets are denied."""
+        return all(grant.startswith(GUARD) for _, grant in self.denials)
+
+
+def recent_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
+    """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
+    since_s = context.now_s - HOUR_S
+    minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
+    if _is_beyond(minutes, since_s):
+        day_s, stored = context.now_s - DAY_S, storable_name(client_id)
+        minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
+        since_s = day_s
+    return context.now_s, minutes, _is_beyond(minutes, since_s)
+
+
+def _is_beyond(minutes: Sequence[ClientMinute], since_s: float) -> bool:
+    return any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
+
+
+def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> list[Run]:
+    """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
+    return [run for is_real in (True, False) if (run := _last_run(minutes, changes, is_real=is_real))]
+
+
+def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
+    found: dict[tuple[str, str], Denials] = {}
+    latest: dict[tuple[str, str], Denials] = {}
+    others: dict[tuple[str, str], list[Denials]] = {}  # of the other outcome, since the latest one
+    first_s, last_s = sys.maxsize, 0
+    entries = [(key[:2], key[2] == "denied", each) for minute in minutes for key, each in minute.denials.items()]
+    for limit, is_denied, each in sorted(entries, key=lambda entry: -entry[2].last_s):
+        if is_denied != is_real:
+            later = latest.get(limit, each)
+            if later.first_s < each.first_s and sum(later.first_s < mark.at_s < later.last_s for mark in changes) > 1:
+                first_s = each.last_s  # the mode was changed within a minute and back
+                break
+            others.setdefault(limit, []).append(each)
+            continue
+        is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others.pop(limit, ()))
+        if found and (is_over or first_s - each.last_s > PAUSE_S):
+            break  # it ended there, or the mode was another one in between
+        known = found.get(limit, each._replace(total=0))  # with the limit that applied last
+        first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
+        found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
+        latest[limit] = each
+    return Run(found, first_s, last_s, is_real) if found else None
+
+
+def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:
+    """Return the limits with most denials, by policy and ``Source.grant``: each with its grant types or endpoint."""
+    policies: defaultdict[tuple[str, int, int], Counter[str]] = defaultdict(Counter)
+    for (policy, grant), each in found.items():
+        policies[policy, each.limit, each.window_s][grant] = each.total
+    noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
+    texts = []
+    for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
+        if grants.total() >= noted:
+            rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
+            texts.append(f"the limit {policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
+    return " and by ".join(texts)
+
+
+def source_text(grant: str) -> str:
+    """Return a ``Source.grant`` in words."""
+    if grant.startswith(ENDPOINT):
+        return f"at {grant.removeprefix(ENDPOINT)}"
+    return f"the guard against guessing ({grant.removeprefix(GUARD)})" if grant.startswith(GUARD) else grant
+
+
+def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str] = ()) -> str:
+    """Return the last change so long before the first denial that it may be the cause."""
+    found = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
+    return next(texts, "")
+
+
+def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
+    """Return the end of the last outage so long before the first denial that it may be the cause."""
+    ends = [each for each in outages if 0 <= begun_s - each.at_s <= CAUSE_S][-1:]
+    text = "The cause may be an outage of MongoDB until {}: {} hosts counted apart, and what they admitted now counts."
+    return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
+
+
+def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
+    """Return the last change, and whether it may be the cause or the remedy."""
+    after = [each for each in changes if each.at_s > begun_s and each.text]
+    if after:
+        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
+    if not changes:
+        return "No change of the configuration is recorded."
+    unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
+    return change_before(changes, begun_s, policies) or unchanged
+
+
+def recorded_marks(context: OperatorContext) -> list[Mark]:
+    """Return all recorded changes, in whole seconds, the oldest first."""
+    return sorted((mark._replace(at_s=int(mark.at_s)) for mark in _marks(context)), key=lambda mark: mark.at_s)
+
+
+def _marks(context: OperatorContext) -> Iterator[Mark]:
+    yield from _of_operators(context)
+    for index, change in enumerate(context.stores.heartbeats.configurations()):
+        is_first = not index and not change.changes
+        yield Mark(change.at_s, "") if is_first else _of_configuration(change)
+    events = context.stores.heartbeats.events()
+    is_cut_off = any(each.kind == "reconnected" for each in events)
+    beats = context.stores.heartbeats.read(context.now_s) if is_cut_off else []
+    yield from _of_instances(events, {each.instance: each.host for each in beats})
+
+
+def _of_operators(context: OperatorContext) -> Iterator[Mark]:
+    entries = context.stores.overrides.history()
+    for index, entry in enumerate(entries):
+        target, text = entry.target, change_text(entry)
+        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id)
+        end_s = (entry.override and entry.override.until_s) or context.now_s + 1
+        is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
+        if end_s <= context.now_s and not is_replaced:
+            yield Mark(end_s, f"override ended: {text}", target.client_id)
+
+
+def _of_configuration(change: ConfigurationChange) -> Mark:
+    lines = [visible_name(line).replace(" -> ", " → ") for line in change.changes]
+    more = f" and {counted(len(lines) - 1, 'other change')}" if len(lines) > 1 else ""
+    text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
+    names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
+    is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
+    seen = f"first seen by {instance_text(change.instance)}"
+    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines)
+
+
+def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
+    """Yield what happened to instances, to several at once together. The first one of another version is a change."""
+    versions: set[str] = set()
+    groups: defaultdict[tuple[float, str, str], list[InstanceEvent]] = defaultdict(list)
+    for event in sorted(events, key=lambda each: each.at_s):
+        groups[event.at_s // TOGETHER_S, event.kind, event.version].append(event)
+    for (_, kind, version), found in groups.items():
+        is_new = kind == "started" and bool(versions) and version not in versions
+        versions.add(version)
+        who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
+        label, apart = f", version {visible_name(version)}" if kind == "started" else "", 0
+        if kind == "reconnected":
+            label, apart = " to MongoDB", len({hosts.get(each.instance) or each.instance for each in found})
+        if apart > 1:
+            label += f": until then they counted apart, so up to {apart:,} times a limit was admitted"
+        yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
+
+
+def change_text(entry: HistoryEntry) -> str:
+    target = entry.target
+    if isinstance(target, Counters):
+        what = "counters set to zero"
+    elif entry.override is None:
+        what = f"override removed, {_target_text(target)}"
+    else:
+        what = override_text(entry.override)
+    return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
+
+
+def override_text(override: Override) -> str:
+    if override.mode is not None:
+        percent = override.canary_percent
+        return f"mode {override.mode.value}{'' if percent is None else f' with canary {percent:g} %'}"
+    kind, limits = override.target.limit_kind, ", ".join(map(policy_text, override.policies)) or "none"
+    return _target_text(override.target) + (f" {limits.removeprefix(f'{kind}: ')}" if kind else "")
+
+
+def _target_text(target: Target) -> str:
+    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
