@@ -11,6 +11,7 @@ import click
 from flask import current_app
 from flask.cli import NoAppException, ScriptInfo
 
+from oauth_ratelimit.cli.output import print_text
 from oauth_ratelimit.config import Settings, StoreSettings, load_config
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
@@ -115,10 +116,10 @@ class CliContext(OperatorContext):
                 raise
             self._invalid = exc
         for problem in self._invalid.problems[:MAX_PROBLEMS]:
-            click.secho(f"Invalid: {visible_name(f'{self._invalid.source}: {problem}')}", fg="yellow", err=True)
+            print_text(f"Invalid: {visible_name(f'{self._invalid.source}: {problem}')}", fg="yellow", err=True)
         is_off = says_off(self._invalid)
         effect = STILL_OFF if is_off else LAST_VALID + TO_SWITCH_OFF
-        click.secho(INVALID.format(effect=effect), fg="yellow", err=True)
+        print_text(INVALID.format(effect=effect), fg="yellow", err=True)
         return settings.switched_off() if is_off else settings
 
     def _load_valid(self) -> Settings:

@@ -1,8 +1,9 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any
 
 import click
@@ -30,6 +31,7 @@ from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_END
 from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
+from oauth_ratelimit.operations.denied import since_texts, since_texts_of
 from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
@@ -60,8 +62,11 @@ LIMIT_COLUMNS = [
 ]
 GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
-    "See denials {client} --where guard. guard.trusted_addresses lets an address in, trust add what "
-    "the client passes on; reset neither."
+    "See denials {client} --where guard. {switch}"
+)
+GUARD_SWITCH = (
+    "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
+    "configuration file denies no guess; reset and mode set change none of it."
 )
 USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
 MAX_NAMED = 5
@@ -128,7 +133,7 @@ def explain_command(
     if as_json:
         print_json({**explanation.data(), "hint": hint})
     else:
-        _print_explanation(explanation)
+        _print_explanation(explanation, since=_since(context, client, user))
         for each in (hint, *_hints(context, client, user)):
             print_hint(each)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
@@ -137,7 +142,7 @@ def explain_command(
         print_hint(f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}")
 
 
-def _print_explanation(explanation: LimitExplanation) -> None:
+def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -> None:
     data, trust = explanation.data(), explanation.trust_origin
     grants = explanation.context.policies.grants_of(explanation.client_id)
     plain = f"token; apart, with --grant: {', '.join(grants)}" if grants else "token"
@@ -153,6 +158,8 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             ("forecast", data["forecast"]["text"] if data["forecast"] else "unknown"),
         ]
     )
+    for text in since:
+        print_text(visible(text))
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)
     limits = [{**limit, "from": origin_text(origin)} for limit, (_, origin) in pairs]
@@ -161,11 +168,24 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     print_table(LIMIT_COLUMNS, limits, empty=TRUSTED if trust else empty)
 
 
+def _since(context: CliContext, client_id: str, username: str | None) -> list[str]:
+    """Return since when a client or user is denied, and what was changed before."""
+    with suppress(StoreError):  # without it the limits are explained all the same
+        if context.is_shared and username is None:
+            return since_texts(context, client_id)
+        if context.is_shared:
+            since_s = context.now_s - HOUR_S
+            conditions = of_client(client_id), of_user(context.pseudonyms.all_of(username or ""), [])
+            found = context.stores.denials.between(since_s, context.now_s, *conditions, at_most=MAX_READ)
+            return since_texts_of(context, found, since_s=since_s)
+    return []
+
+
 def _hints(context: CliContext, client_id: str, username: str | None) -> Iterator[str]:
     """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
         return
-    name, since_s = visible(client_id), context.now_s - HOUR_S
+    name, since_s = quote(visible(client_id)), context.now_s - HOUR_S
     with suppress(StoreError):  # a missing hint must not fail the command
         if username is None:
             users = ClientSum.of(client_id, context.minutes(since_s, client_id, parts=("users",))).users.values()
@@ -173,10 +193,12 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
             texts = [f"{short(user.username)} ({user.over:,} of {counted(user.offered, 'request')})" for user in over]
             if texts:
                 named = ", ".join(names_text(texts, at_most=MAX_NAMED))
-                yield USERS.format(users=named, client=name, first=visible(over[0].username))
+                yield USERS.format(users=named, client=name, first=quote(visible(over[0].username)))
         if guesses := guesses_under(context, client_id):
             yield GUARDED.format(
-                client=name, guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED))
+                client=name,
+                guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED)),
+                switch=GUARD_SWITCH,
             )
 
 
@@ -255,9 +277,14 @@ def denials_command(
             "records": f"{'the last ' if len(found) == MAX_READ else ''}{counted(len(found), 'record')}",
         }
         print_text(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
+        first_s = found[-1].denial.at_s if len(found) == MAX_READ else since_s
+        for text in since_texts_of(context, found, since_s=first_s):
+            print_text(visible(text))
     days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
     print_records(form, list(map(denial_data, shown)), [*days, *DENIAL_COLUMNS], empty=NO_DENIALS)
     if len(found) > len(shown):
         print_hint(MORE.format(count=len(shown)))
+    if form == "table" and any(each.denial.where is Where.GUARD for each in found):
+        print_hint(GUARD_SWITCH)
     if not found:
         print_unknown_client_hint(context, client)

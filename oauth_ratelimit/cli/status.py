@@ -1,5 +1,7 @@
 """Commands that read the state of instances, counters and rollout: status, show, rollout."""
 
+from contextlib import suppress
+
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context, program
@@ -19,7 +21,10 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.usage import UsageReader
+from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.operations.denied import since_texts_of
 from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
@@ -37,6 +42,7 @@ from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, St
 from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5
+MAX_RECORDS = 1000  # denials of the last hour that are looked at
 ENFORCED_BY_OVERRIDE = "All limits are enforced, by an override. To have the configuration say it:"
 OTHER_MODES = (
     "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
@@ -108,6 +114,12 @@ def status_command(context: CliContext, form: str) -> None:
     )
     if facts is None:
         return
+    with suppress(StoreError):  # a user without the right to read denials sees the instances all the same
+        since_s = context.now_s - HOUR_S
+        denials = context.stores.denials.between(since_s, context.now_s, at_most=MAX_RECORDS)
+        since_s = denials[-1].denial.at_s if len(denials) == MAX_RECORDS else since_s
+        for text in since_texts_of(context, denials, since_s=since_s):
+            print_text(visible(text), fg="yellow")
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:

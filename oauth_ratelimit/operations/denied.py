@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, HOUR_S, MINUTE_S, ClientMinute, Denials
@@ -104,6 +105,44 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
         found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
         latest[limit] = each
     return Run(found, first_s, last_s, is_real) if found else None
+
+
+def since_texts(context: OperatorContext, client_id: str) -> list[str]:
+    """Return since when a client is denied, or until when it was, and the last change before; empty if it was not."""
+    _, minutes, is_beyond = recent_minutes(context, client_id)
+    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
+
+
+def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
+    """Return the same of recorded denials, which were read from a time on."""
+    minutes = [_minute_of(each) for each in records]
+    is_beyond = any(run.first_s < since_s + MINUTE_S for run in last_runs(minutes))
+    return _since_texts(context, minutes, {each.denial.client_id for each in records}, is_beyond=is_beyond)
+
+
+def _minute_of(record: DenialRecord) -> ClientMinute:
+    denial, grant = record.denial, record.denial.grant_type or "no grant type"
+    if denial.where is not Where.TOKEN:
+        is_guard = denial.where is Where.GUARD
+        grant = f"{GUARD}{(denial.scope or '').partition(':')[2]}" if is_guard else f"{ENDPOINT}{denial.scope}"
+    key = (denial.policy or "", grant, "denied")
+    span = (int(denial.at_s), int(record.last_at_s))
+    found = Denials(record.request_count, *span, denial.limit or 0, denial.window_s or 0)
+    return ClientMinute(denial.client_id, span[0] // MINUTE_S * MINUTE_S, denials={key: found})
+
+
+def _since_texts(
+    context: OperatorContext, minutes: Sequence[ClientMinute], clients: Collection[str], *, is_beyond: bool
+) -> list[str]:
+    changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
+    for run in last_runs(minutes, changes):
+        is_now = context.now_s - run.last_s <= ACTIVE_S
+        word = ("Would be denied" if is_now else "Would have been denied") + " (dry run)"
+        word = "Denied" if run.is_real else word
+        begun = f"{'before ' if is_beyond else ''}{utc_time(run.first_s)}"
+        span = f"since {begun}" if is_now else f"from {begun} to {utc_time(run.last_s)}"
+        return [f"{word} {span} by {limits_text(run.denials)}.", changes_text(changes, run.first_s, run.policies)]
+    return []
 
 
 def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:

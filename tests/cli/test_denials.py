@@ -8,8 +8,17 @@ import pytest
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.explain import period
 from oauth_ratelimit.core.failed_auth import FailureKind
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.fields import date_of
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal
 from tests.support.limiters import send_hits
 
@@ -32,7 +41,7 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         now_s=limiter.now_s(),
     )
     denials.close(Deadline())
-    title, _, *lines = terminal.ok("denials", "app").splitlines()
+    title, _, _, _, *lines = terminal.ok("denials", "app").splitlines()
     rows = [line.split()[2:] for line in lines]
 
     assert sorted(rows) == [
@@ -45,15 +54,46 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         (each["username"], each["request_count"]) for each in terminal.data("denials", "app", "alice")
     }
     assert ["guard"] == [each["where"] for each in terminal.data("denials", "--where", "guard", *RANGE)]
-    assert (
-        "apart from these limits: alice from 192.0.2.7. See denials app --where guard."
-        in terminal.run("explain", "app").stderr
-    )
+    hint = terminal.run("explain", "app").stderr
+    assert "apart from these limits: alice from 192.0.2.7. See denials app --where guard." in hint
+    assert "guard.mode: dry-run" in hint
+    assert "guard.mode: dry-run" in terminal.run("denials").stderr
+    assert "guard.mode" not in terminal.run("denials", "--where", "token").stderr
     assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
     short = terminal.run("denials", "-n", "2")
     more = "Only the last 2. More: -n, a shorter time, or --format csv, which has all.\n"
-    assert (4, more) == (len(short.stdout.splitlines()), short.stderr)
+    assert (6, True) == (len(short.stdout.splitlines()), more in short.stderr)
     assert "7 requests" in short.stdout, "the sum is of all"
+
+
+@pytest.mark.parametrize(
+    "words", [("denials",), ("denials", "app", "alice"), ("explain", "app", "alice"), ("explain", "app"), ("status",)]
+)
+def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
+    terminal: Terminal,
+    limiter: Limiter,
+    denials: DenialRecorder,
+    connection: Connection,
+    now_s: float,
+    words: tuple[str, ...],
+) -> None:
+    for client_id, author, ago_s in (("app", "ann", 5), ("other", "bob", 1)):
+        target = Target(OverrideKind.LIMIT, client_id, LimitKind.USER)
+        limits = (Policy(LimitKind.USER, 5, Window.of(3600)),)
+        OverrideStore(connection).put(Override(target, author, "x", now_s, policies=limits))
+        made = {"$set": {"history.0.at": date_of(int(now_s) - ago_s)}}
+        connection.collection(OVERRIDES).update_one({"_id.clientId": client_id}, made)
+    for _ in range(9):
+        limiter.check("app", "alice", grant_type="password")
+    denials.close(Deadline())
+    denied = {("user", "password", "denied"): Denials(4, int(now_s), int(now_s), 5, 3600)}
+    minute = ClientMinute("app", int(now_s) // 60 * 60, {Source("user", "password"): Tally(9, 4)}, denials=denied)
+    StatisticsStore(connection).put("one-0", [minute], keep_s=1e6)
+
+    text = terminal.ok(*words)
+    assert f"Denied since {utc_time(int(now_s))} by the limit user (5/hour), password.\n" in text
+    assert "Changed 5 s before it began: user limit 5/hour for app (ann).\n" in text
+    assert "Denied" not in terminal.ok("explain", "app", "bob")
 
 
 def test_programs_get_all_records_and_a_terminal_gets_whole_words(
