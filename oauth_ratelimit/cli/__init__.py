@@ -22,9 +22,10 @@ NEEDS_CONFIGURATION = (
     "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
     "{effect}"
 )
-MODE_WITHOUT_MONGODB = (
-    "Without MongoDB: mode: off in the file of each instance takes effect within seconds, whatever overrides say; "
-    "OAUTH_RATELIMIT_MODE=off in its environment does with a restart."
+WITHOUT_MONGODB = (
+    "Limits go on from memory meanwhile. Without MongoDB only the configuration changes them: mode: off in the file of "
+    "each instance takes effect within seconds, whatever overrides say; OAUTH_RATELIMIT_MODE=off in its environment "
+    "does with a restart."
 )
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri before the command it works all the same."
 
@@ -52,8 +53,8 @@ class Commands(click.Group):
         except StoreError as exc:
             servers = ctx.obj.servers if isinstance(exc, StoreUnavailable) else None
             print_text(f"Error: {visible(str(exc))}{f' ({servers})' if servers else ''}", err=True)
-            if ctx.invoked_subcommand == mode.name:
-                print_text(MODE_WITHOUT_MONGODB, fg="yellow", err=True)
+            if isinstance(exc, StoreUnavailable) or ctx.invoked_subcommand == mode.name:
+                print_text(WITHOUT_MONGODB, fg="yellow", err=True)
             ctx.exit(NO_DATABASE)
 
 

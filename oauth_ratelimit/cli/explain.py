@@ -27,6 +27,7 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import Where, parse_decision_id
 from oauth_ratelimit.core.failed_auth import folded
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
 from oauth_ratelimit.errors import StoreError
@@ -77,10 +78,9 @@ NO_LIMIT_WITHOUT_USER = (
 )
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 YEARS = range(1970, 9999)  # without those at whose ends dates overflow
-NO_DENIALS = (
-    "No denial is recorded in that time. A dry run denies nobody (see what-if), events.keep_denials: 0 records none, "
-    "and instances send records every ten seconds."
-)
+NO_DENIALS = "No denial is recorded in that time. Instances send records every ten seconds.{unless}"
+IN_DRY_RUN = " A dry run denies nobody: see what-if."
+KEEPS_NONE = " events.keep_denials: 0 records none."
 FOUND = "Denials from {since} to {until}: {requests} of {clients}, in {records}"
 MORE = "Only the last {count}. More: -n, a shorter time, or --format csv, which has all."
 SHOWN = 20  # rows of a table
@@ -281,7 +281,10 @@ def denials_command(
         for text in since_texts_of(context, found, since_s=first_s):
             print_text(visible(text))
     days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
-    print_records(form, list(map(denial_data, shown)), [*days, *DENIAL_COLUMNS], empty=NO_DENIALS)
+    keeps_none = not context.invalid and not context.settings.events.keep_denials_s
+    unless = KEEPS_NONE if keeps_none else "" if context.mode is Mode.ENFORCE else IN_DRY_RUN
+    columns, empty = [*days, *DENIAL_COLUMNS], NO_DENIALS.format(unless=unless)
+    print_records(form, list(map(denial_data, shown)), columns, empty=empty)
     if len(found) > len(shown):
         print_hint(MORE.format(count=len(shown)))
     if form == "table" and any(each.denial.where is Where.GUARD for each in found):

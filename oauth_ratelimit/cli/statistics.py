@@ -38,10 +38,10 @@ from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute, Tally
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.operations.format import Record, counted, duration, utc_time
+from oauth_ratelimit.operations.format import Record, counted, duration, percent_text, utc_time
 from oauth_ratelimit.traffic.judge import judge_subjects
 from oauth_ratelimit.traffic.minutes import OF_USERS, Replayed, ReuseShares, excluded_count, loads
-from oauth_ratelimit.traffic.report import find, period_text, record_of
+from oauth_ratelimit.traffic.report import Fault, find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
 NO_STATISTICS = "No statistics."
@@ -61,7 +61,7 @@ SUGGEST_COLUMNS = [
     Number("denied", "denied"),
     Number("of well-behaved", "well_behaved_denied"),
     Number("reuse spares", "spared"),
-    Number("needless stopped", lambda one: one["stopped_ratio"] and f"{one['stopped_ratio']:.0%}"),
+    Number("needless stopped", lambda one: one["stopped_ratio"] and percent_text(one["stopped_ratio"])),
 ]
 SUMS = ("offered", "denied", "at_least", "at_most", "spared")
 APPROXIMATE = (
@@ -76,22 +76,28 @@ WHAT_IF_COLUMNS = [
     Name("user", "username"),
     Number("requests", "offered"),
     Number("denied", "denied"),
-    Number("share", lambda effect: f"{effect['denied'] / effect['offered']:.1%}"),
+    Number("share", lambda effect: percent_text(effect["denied"] / effect["offered"])),
     Number("at least", "at_least"),
     Number("at most", "at_most"),
     Number("reuse spares", "spared"),
     Number("busiest minute", "peak_per_minute"),
 ]
+
+
+def _faults(finding: Record) -> str:
+    """Return the faults of a client, without the one that its verdict names."""
+    return ", ".join(each for each in finding["faults"] if each != Fault.OVER_LIMIT)
+
+
 REPORT_COLUMNS = [
     Name("client", "client_id"),
-    Column("verdict", "verdict"),
-    Column("faults", lambda finding: ", ".join(finding["faults"]) or None),
+    Column("verdict", lambda finding: ": ".join(filter(None, (finding["verdict"], _faults(finding))))),
     Number("requests", "requests"),
     Number("needless", "needless"),
     Number("denied", "denied"),
     Number("dry run", "would_deny"),
     Number("reuse spares", lambda finding: finding["reused"] + finding["would_reuse"]),
-    Number("users", "user_count"),
+    Number("users", lambda finding: finding["user_count"] and f"about {finding['user_count']:,}"),
 ]
 
 
@@ -268,9 +274,9 @@ def what_if(context: CliContext, /, **options: Any) -> None:
     source.print_facts(form)
     if form == "table":
         subject = "user" if kind in OF_USERS else "client"
-        over = f"{data['affected_count']} of {counted(len(subjects), subject)} over the limit"
-        spared = f", reuse would spare {data['spared']}" if data["spared"] else ""
-        denied = f"about {data['denied']} of {counted(data['offered'], 'request')} denied{spared}"
+        over = f"{data['affected_count']:,} of {counted(len(subjects), subject)} over the limit"
+        spared = f", reuse would spare {data['spared']:,}" if data["spared"] else ""
+        denied = f"about {data['denied']:,} of {counted(data['offered'], 'request')} denied{spared}"
         print_text(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)
     print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
     if form == "table":
@@ -292,8 +298,8 @@ CLIENT_COLUMNS = [
     Column("client", "client_id"),
     Number("requests", "requests"),
     Number("over a limit", "over"),
-    Number("share", lambda each: f"{each['over'] / each['requests']:.1%}"),
-    Number("users", "user_count"),
+    Number("share", lambda each: percent_text(each["over"] / each["requests"])),
+    Number("users", lambda finding: finding["user_count"] and f"about {finding['user_count']:,}"),
 ]
 USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Number("over a limit", "over")]
 

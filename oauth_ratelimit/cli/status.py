@@ -34,6 +34,8 @@ from oauth_ratelimit.operations.format import (
     mode_source_text,
     mode_text,
     next_text,
+    percent_text,
+    short,
     spared_text,
     usage_data,
     utc_time,
@@ -74,7 +76,7 @@ USAGE_COLUMNS = [
     Column("limit", limit_text),
     Column("mode", "mode"),
     Number("hits", "estimate"),
-    Number("used", lambda usage: f"{usage['used_ratio']:.0%}"),
+    Number("used", lambda usage: percent_text(usage["used_ratio"])),
     Number("next in", next_text),
 ]
 
@@ -193,7 +195,10 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     ]
     if rollout.is_shared:
         day = data["last_day"]
-        named = ", ".join(f"{each['client_id']} ({each['over']:,})" for each in day["clients"])
+        clients = [f"{short(each['client_id'])} ({each['over']:,})" for each in day["clients"]]
+        if (more := day["client_count"] - len(clients)) > 0:
+            clients.append(f"… and {more:,} more")
+        named = ", ".join(clients)
         facts += [
             ("requests, last day", day["requests"]),
             ("denied", day["denied"]),

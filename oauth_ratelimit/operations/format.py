@@ -78,7 +78,8 @@ def origin_text(origin: Origin) -> str:
     override = origin.override
     if override is None:
         is_specific = "." in origin.name or "[" in origin.name
-        return origin.name if is_specific else f"{origin.name}, for everybody"
+        name = "the configuration" if origin.name == "mode" else origin.name
+        return name if is_specific else f"{name}, for everybody"
     end = "" if override.until_s is None else f" until {utc_time(override.until_s)}"
     return f"override by {override.author}{end}: {override.reason}"
 

@@ -40,7 +40,7 @@ class Traffic:
         self.window_s = window_s
         self.bin_s = max(1, window_s // BINS_PER_WINDOW // MINUTE_S) * MINUTE_S
         self.request_count = 0
-        self.starts: set[int] = set()  # of bins with requests, seconds since the epoch
+        self.minutes: set[int] = set()  # with requests: their starts, seconds since the epoch
         self.trusted_count = 0  # requests of trusted clients, which are left out
         self.left_out_count = 0  # requests of subjects for which there was no room
         self.reuse = ReuseShares(LimitKind.CLIENT)
@@ -60,7 +60,7 @@ class Traffic:
             self.trusted_count += total.offered
         elif total.offered:
             self.request_count += total.offered - total.trusted
-            self.starts.add(minute.minute_s // self.bin_s * self.bin_s)
+            self.minutes.add(minute.minute_s)
             self._clients[name].add(minute)
             self.reuse.add(minute)
             for kind in LimitKind:
@@ -88,12 +88,12 @@ class Traffic:
 
     @property
     def day_count(self) -> int:
-        return len({start_s // DAY_S for start_s in self.starts})
+        return len({minute_s // DAY_S for minute_s in self.minutes})
 
     @property
     def span_s(self) -> int:
-        """Time from the first bin with requests to the end of the last one; 0 without requests."""
-        return max(self.starts) + self.bin_s - min(self.starts) if self.starts else 0
+        """Time from the first minute with requests to the end of the last one; 0 without requests."""
+        return max(self.minutes) + MINUTE_S - min(self.minutes) if self.minutes else 0
 
 
 class Profile:

@@ -116,12 +116,12 @@ UNREACHABLE = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
         ("mode",),
     ],
 )
-def test_unreachable_mongodb_exits_with_three_and_one_line(terminal: Terminal, words: tuple[str, ...]) -> None:
+def test_unreachable_mongodb_exits_with_three_and_what_works(terminal: Terminal, words: tuple[str, ...]) -> None:
     result = terminal.run("--mongo-uri", UNREACHABLE, *words)
     error, *more = result.stderr.splitlines()
 
     assert (3, "Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)") == (result.exit_code, error)
-    assert ["Without MongoDB"] * (words == ("mode",)) == [text.partition(":")[0] for text in more]
+    assert [True] == ["mode: off in the file of each instance takes effect within seconds" in text for text in more]
 
 
 @pytest.mark.parametrize(

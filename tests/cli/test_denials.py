@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+import yaml
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.explain import period
@@ -118,9 +119,14 @@ def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Term
     limiter.sync()
     result = terminal.run("denials", "wbe-shop")
 
-    assert "No denial is recorded in that time. A dry run denies nobody" in result.stdout
+    recorded = "No denial is recorded in that time. Instances send records every ten seconds."
+    assert f"{recorded}\n" == result.stdout.partition("\n")[2]
     assert "did you mean 'web-shop'?" in result.stderr
     assert "" == terminal.run("explain", "web-shop").stderr
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run"}))
+    assert f"{recorded} A dry run denies nobody: see what-if.\n" in terminal.ok("denials")
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "events": {"keep_denials": 0}}))
+    assert f"{recorded} events.keep_denials: 0 records none.\n" in terminal.ok("denials")
 
 
 @pytest.mark.parametrize(

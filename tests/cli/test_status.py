@@ -46,8 +46,8 @@ def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limi
     assert {(None, 5.0), ("grant:refresh_token", 3.0)} == {
         (row["scope"], row["estimate"]) for row in terminal.data("show", "app", "alice")
     }
-    assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5", "100%"]] == [
-        line.split()[:8] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
+    assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5", "100", "%"]] == [
+        line.split()[:9] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
     ]
 
 
@@ -159,6 +159,18 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
     assert "Next, in spite of that:\n  oauth-ratelimit mode unset --reason" in terminal.ok("rollout")
+
+
+def test_rollout_names_the_worst_clients_and_counts_the_others(terminal: Terminal, connection: Connection) -> None:
+    minute_s, source = int(time.time()) // 60 * 60 - 60, Source("client", "client_credentials")
+    tallies = ((f"app-{number}", {source: Tally(9, number)}) for number in range(1, 8))
+    store, minutes = StatisticsStore(connection), [ClientMinute(name, minute_s, tally) for name, tally in tallies]
+    store.put("one-0", minutes[2:], keep_s=1e6)
+    worst = "app-7 (7), app-6 (6), app-5 (5), app-4 (4), app-3 (3)"
+
+    assert f"clients over a limit  5: {worst}\n" in terminal.ok("rollout")
+    store.put("one-1", minutes[:2], keep_s=1e6)
+    assert f"clients over a limit  7: {worst}, … and 2 more\n" in terminal.ok("rollout")
 
 
 def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(

@@ -146,7 +146,7 @@ def test_total_ceiling_is_above_every_client_without_waste() -> None:
 @pytest.mark.parametrize(
     ("each_day", "basis", "is_enough"),
     [
-        ([45], "45 requests within 1 h", False),
+        ([45], "45 requests within 59 min", False),
         ([5000], "5,000 requests within 1 h", False),
         ([500, 499], "999 requests on 2 days", False),
         ([500, 500], "1,000 requests on 2 days", True),
