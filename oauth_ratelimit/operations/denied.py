@@ -9,7 +9,17 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, HOUR_S, MINUTE_S, ClientMinute, Denials
+from oauth_ratelimit.core.statistics import (
+    DAY_S,
+    ENDPOINT,
+    GUARD,
+    HOUR_S,
+    MINUTE_S,
+    NO_REQUESTS,
+    ClientMinute,
+    Denials,
+    full_minute,
+)
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
@@ -110,7 +120,24 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
 def since_texts(context: OperatorContext, client_id: str) -> list[str]:
     """Return since when a client is denied, or until when it was, and the last change before; empty if it was not."""
     _, minutes, is_beyond = recent_minutes(context, client_id)
-    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
+    found = _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
+    return [*found, *_effect_texts(context, minutes, _changes(context, {client_id}))]
+
+
+def _changes(context: OperatorContext, clients: Collection[str]) -> list[Mark]:
+    return [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
+
+
+def _effect_texts(context: OperatorContext, minutes: Sequence[ClientMinute], changes: Sequence[Mark]) -> Iterator[str]:
+    """Yield how many requests were over a limit before and after the last change since the denials began."""
+    at_s, delay_s = (changes[-1].at_s if changes else 0.0), 2 * context.settings.sync.interval_s
+    for run in last_runs(minutes, changes)[:1]:
+        full = [each for each in minutes if run.first_s - MINUTE_S < each.minute_s <= full_minute(context.now_s)]
+        before = sum((each.tally() for each in full if each.minute_s + MINUTE_S <= at_s), NO_REQUESTS)
+        after = sum((each.tally() for each in full if each.minute_s >= at_s + delay_s), NO_REQUESTS)
+        if before.over and after.offered:
+            since = f"since then {after.over:,} of {after.offered:,}"
+            yield f"Over a limit before it: {before.over:,} of {counted(before.offered, 'request')}; {since}."
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
@@ -134,7 +161,7 @@ def _minute_of(record: DenialRecord) -> ClientMinute:
 def _since_texts(
     context: OperatorContext, minutes: Sequence[ClientMinute], clients: Collection[str], *, is_beyond: bool
 ) -> list[str]:
-    changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
+    changes = _changes(context, clients)
     for run in last_runs(minutes, changes):
         is_now = context.now_s - run.last_s <= ACTIVE_S
         word = ("Would be denied" if is_now else "Would have been denied") + " (dry run)"

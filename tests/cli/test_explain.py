@@ -6,10 +6,16 @@ import pytest
 import yaml
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally, UserLoad
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.fields import date_of
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal
 from tests.support.limiters import send_hits
@@ -36,6 +42,28 @@ def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, 
     hint = "In the last hour these users were over a limit: bob (52 of 60 requests). To explain one: explain app bob\n"
     assert hint == terminal.run("explain", "app").stderr
     assert "" == terminal.run("explain", "app", "alice").stderr
+
+
+def test_change_that_hardly_helped_is_shown_with_what_was_over_a_limit_before_and_after(
+    terminal: Terminal, connection: Connection
+) -> None:
+    store, own = StatisticsStore(connection), Source("client", "client_credentials")
+    now_s = int(time.time()) // 60 * 60
+    minutes = []
+    for ago_min, over in ((7, 70), (6, 70), (3, 67), (2, 66)):
+        at_s = now_s - 60 * ago_min
+        denials = {("client", "client_credentials", "denied"): Denials(over, at_s, at_s + 59, 10, 60)}
+        minutes.append(ClientMinute("app", at_s, {own: Tally(80 - over, over)}, denials=denials))
+    store.put("process", minutes, keep_s=1e6)
+    target = Target(OverrideKind.LIMIT, "app", LimitKind.CLIENT)
+    limits = (Policy(LimitKind.CLIENT, 13, Window.of(60)),)
+    OverrideStore(connection).put(Override(target, "ann", "x", now_s, policies=limits))
+    made = {"$set": {"history.0.at": date_of(now_s - 240)}}
+    connection.collection(OVERRIDES).update_one({"_id.clientId": "app"}, made)
+
+    text = terminal.ok("explain", "app")
+    assert f"Changed since it began, at {utc_time(now_s - 240)}: client limit 13/minute for app (ann).\n" in text
+    assert "Over a limit before it: 140 of 160 requests; since then 133 of 160.\n" in text
 
 
 def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Terminal) -> None:
