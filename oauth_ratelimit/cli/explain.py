@@ -134,7 +134,7 @@ def explain_command(
         print_json({**explanation.data(), "hint": hint})
     else:
         _print_explanation(explanation, since=_since(context, client, user))
-        for each in (hint, *_hints(context, client, user)):
+        for each in tuple(_hints(context, client, user)) or (hint,):  # whoever was denied is not unknown
             print_hint(each)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:

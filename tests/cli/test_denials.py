@@ -28,7 +28,7 @@ RANGE = ("--from", "1970-01-01", "--to", "2100-01-01")
 
 
 def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
-    terminal: Terminal, limiter: Limiter, denials: DenialRecorder
+    terminal: Terminal, limiter: Limiter, denials: DenialRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for user, count in (("alice", 9), ("bob", 7)):
         decisions = [limiter.check("app", user, grant_type="password") for _ in range(count)]
@@ -59,6 +59,10 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
     assert "apart from these limits: alice from 192.0.2.7. See denials app --where guard." in hint
     assert "guard.mode: dry-run" in hint
     assert "guard.mode: dry-run" in terminal.run("denials").stderr
+    monkeypatch.setattr("oauth_ratelimit.cli.explain.guesses_under", lambda *_: ["nils from 192.0.2.7"])
+    everybody = terminal.run("explain", "*").stderr
+    assert "limits: nils from 192.0.2.7. See denials '*' --where guard." in everybody
+    assert "No counters" not in everybody
     assert "guard.mode" not in terminal.run("denials", "--where", "token").stderr
     assert [] == terminal.data("denials", "app", "--from", "1970-01-01", "--to", "2000-01-01")
     short = terminal.run("denials", "-n", "2")
