@@ -278,8 +278,9 @@ def denials_command(
         }
         print_text(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
         first_s = found[-1].denial.at_s if len(found) == MAX_READ else since_s
-        for text in since_texts_of(context, found, since_s=first_s):
-            print_text(visible(text))
+        with suppress(StoreError):  # a user without the right to read changes sees the denials all the same
+            for text in since_texts_of(context, found, since_s=first_s):
+                print_text(visible(text))
     days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
     keeps_none = not context.invalid and not context.settings.events.keep_denials_s
     unless = KEEPS_NONE if keeps_none else "" if context.mode is Mode.ENFORCE else IN_DRY_RUN

@@ -120,24 +120,7 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
 def since_texts(context: OperatorContext, client_id: str) -> list[str]:
     """Return since when a client is denied, or until when it was, and the last change before; empty if it was not."""
     _, minutes, is_beyond = recent_minutes(context, client_id)
-    found = _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
-    return [*found, *_effect_texts(context, minutes, _changes(context, {client_id}))]
-
-
-def _changes(context: OperatorContext, clients: Collection[str]) -> list[Mark]:
-    return [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
-
-
-def _effect_texts(context: OperatorContext, minutes: Sequence[ClientMinute], changes: Sequence[Mark]) -> Iterator[str]:
-    """Yield how many requests were over a limit before and after the last change since the denials began."""
-    at_s, delay_s = (changes[-1].at_s if changes else 0.0), 2 * context.settings.sync.interval_s
-    for run in last_runs(minutes, changes)[:1]:
-        full = [each for each in minutes if run.first_s - MINUTE_S < each.minute_s <= full_minute(context.now_s)]
-        before = sum((each.tally() for each in full if each.minute_s + MINUTE_S <= at_s), NO_REQUESTS)
-        after = sum((each.tally() for each in full if each.minute_s >= at_s + delay_s), NO_REQUESTS)
-        if before.over and after.offered:
-            since = f"since then {after.over:,} of {after.offered:,}"
-            yield f"Over a limit before it: {before.over:,} of {counted(before.offered, 'request')}; {since}."
+    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
@@ -161,15 +144,33 @@ def _minute_of(record: DenialRecord) -> ClientMinute:
 def _since_texts(
     context: OperatorContext, minutes: Sequence[ClientMinute], clients: Collection[str], *, is_beyond: bool
 ) -> list[str]:
-    changes = _changes(context, clients)
+    changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
     for run in last_runs(minutes, changes):
         is_now = context.now_s - run.last_s <= ACTIVE_S
         word = ("Would be denied" if is_now else "Would have been denied") + " (dry run)"
         word = "Denied" if run.is_real else word
         begun = f"{'before ' if is_beyond else ''}{utc_time(run.first_s)}"
         span = f"since {begun}" if is_now else f"from {begun} to {utc_time(run.last_s)}"
-        return [f"{word} {span} by {limits_text(run.denials)}.", changes_text(changes, run.first_s, run.policies)]
+        texts = [f"{word} {span} by {limits_text(run.denials)}."]
+        known = [each for each in changes if is_now or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
+        if known or not changes:
+            texts.append(changes_text(known, run.first_s, run.policies))
+        return [*texts, *_effect_texts(context, minutes, run, known[-1:])]
     return []
+
+
+def _effect_texts(
+    context: OperatorContext, minutes: Sequence[ClientMinute], run: Run, changes: Sequence[Mark]
+) -> Iterator[str]:
+    """Yield how many requests were over a limit in full minutes before and after a change."""
+    delay_s, full_s = 2 * context.settings.sync.interval_s, full_minute(context.now_s)
+    for change in changes:
+        full = [each for each in minutes if run.first_s - MINUTE_S < each.minute_s <= full_s]
+        before = sum((each.tally() for each in full if each.minute_s + MINUTE_S <= change.at_s), NO_REQUESTS)
+        after = sum((each.tally() for each in full if each.minute_s >= change.at_s + delay_s), NO_REQUESTS)
+        if before.over and after.offered:
+            since = f"since then {after.over:,} of {after.offered:,}"
+            yield f"Over a limit before it: {before.over:,} of {counted(before.offered, 'request')}; {since}."
 
 
 def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:

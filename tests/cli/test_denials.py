@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
 from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
@@ -99,6 +101,18 @@ def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
     assert f"Denied since {utc_time(int(now_s))} by the limit user (5/hour), password.\n" in text
     assert "Changed 5 s before it began: user limit 5/hour for app (ann).\n" in text
     assert "Denied" not in terminal.ok("explain", "app", "bob")
+
+
+@pytest.mark.parametrize("words", [("denials",), ("explain", "app"), ("status",)])
+def test_command_works_for_an_operator_who_may_not_read_changes(
+    terminal: Terminal, limiter: Limiter, denials: DenialRecorder, monkeypatch: pytest.MonkeyPatch, words: tuple[str]
+) -> None:
+    send_hits(limiter, 9, "app", "alice")
+    denials.close(Deadline())
+    refused = StoreRejected("MongoDB refuses find on ratelimit_instances")
+    monkeypatch.setattr("oauth_ratelimit.operations.denied.recorded_marks", Mock(side_effect=refused))
+
+    assert "Denied since" not in terminal.ok(*words)
 
 
 def test_programs_get_all_records_and_a_terminal_gets_whole_words(

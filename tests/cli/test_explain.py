@@ -64,6 +64,8 @@ def test_change_that_hardly_helped_is_shown_with_what_was_over_a_limit_before_an
     text = terminal.ok("explain", "app")
     assert f"Changed since it began, at {utc_time(now_s - 240)}: client limit 13/minute for app (ann).\n" in text
     assert "Over a limit before it: 140 of 160 requests; since then 133 of 160.\n" in text
+    terminal.ok("trust", "add", "app", "--reason", "x")  # more than a minute after the last denial
+    assert "Over a limit before it: 140 of 160 requests; since then 133 of 160.\n" in terminal.ok("explain", "app")
 
 
 def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Terminal) -> None:
