@@ -82,16 +82,12 @@ WHAT_IF_COLUMNS = [
     Number("reuse spares", "spared"),
     Number("busiest minute", "peak_per_minute"),
 ]
-
-
-def _faults(finding: Record) -> str:
-    """Return the faults of a client, without the one that its verdict names."""
-    return ", ".join(each for each in finding["faults"] if each != Fault.OVER_LIMIT)
-
-
 REPORT_COLUMNS = [
     Name("client", "client_id"),
-    Column("verdict", lambda finding: ": ".join(filter(None, (finding["verdict"], _faults(finding))))),
+    Column(
+        "verdict",
+        lambda one: ", ".join((one["verdict"], *(each for each in one["faults"] if each != Fault.OVER_LIMIT))),
+    ),
     Number("requests", "requests"),
     Number("needless", "needless"),
     Number("denied", "denied"),

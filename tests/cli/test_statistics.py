@@ -112,7 +112,7 @@ def test_report_has_clients_in_every_format(terminal: Terminal) -> None:
     table = terminal.ok("report")
     assert all(words in table for words in (*names, "over its limits", "Letters to the owners: --format text"))
     (row,) = (line for line in table.splitlines() if line.startswith("shop"))
-    assert "over its limits: logs-in-again, token-per-call " in row
+    assert "over its limits, logs-in-again, token-per-call " in row
     assert ["300", "240", "about", "2"] == row.split()[-4:]
     letters = terminal.ok("report", "--format", "text")
     assert letters.startswith("Your client mobile-app requests too many access tokens\n\nHello")
