@@ -17,8 +17,8 @@ READS_PER_HIT = 10.0  # of all instances together, at most
 SHORTEST_BURST_S = 0.5  # hits that came in less time say little about the rate
 SHORTEST_GAP_S = 0.003  # between two reads of a key
 FIRST_QUIET_S = 0.004  # taken for the time since a request when that is shorter
-BACK_OFF = 3  # times the time that a read has looked back on in vain
-MAX_EMPTY_READS = 3
+EMPTY_READS = 20  # in a row that may find nothing, before reads become rarer
+BACK_OFF = 2  # times the time that a read has looked back on in vain
 QUIET_HITS = 1 / 2  # expected after a request within as much time as has passed since
 LONE_READ_GAP_S = 60.0  # at least, between two reads of a document for what nobody's hits need
 
@@ -84,13 +84,11 @@ def found_rate(hits: int, passed_s: float) -> float:
 
 
 def back_off_s(empty_count: int, passed_s: float) -> float:
-    """Return the least seconds until the next read after some in a row that found nothing, ``inf`` if there is none.
+    """Return the least seconds until the next read after some in a row that found nothing.
 
     ``passed_s`` is the time that the last one looked back on.
     """
-    if not empty_count:
-        return 0.0
-    return BACK_OFF * passed_s if empty_count < MAX_EMPTY_READS else inf
+    return BACK_OFF * passed_s if empty_count > EMPTY_READS else 0.0
 
 
 def filled_after_s(tier: Tier, content: Content, rate: float) -> float:

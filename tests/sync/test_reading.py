@@ -92,8 +92,8 @@ def test_rate_that_was_found_brings_the_next_read_forward() -> None:
     assert pytest.approx(0.032) == gap_s(a_filling(6), found=100.0)
 
 
-@pytest.mark.parametrize(("empty_count", "expected_s"), [(0, 0.0), (1, 6.0), (2, 6.0), (3, inf)])
-def test_reads_that_find_nothing_back_off_and_end(empty_count: int, expected_s: float) -> None:
+@pytest.mark.parametrize(("empty_count", "expected_s"), [(0, 0.0), (20, 0.0), (21, 4.0), (1000, 4.0)])
+def test_reads_that_find_nothing_for_long_become_rarer(empty_count: int, expected_s: float) -> None:
     assert expected_s == reading.back_off_s(empty_count, 2.0)
 
 
