@@ -33,8 +33,8 @@ from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.mongod import Mongod
 from testbed.replica_set import ReplicaSet
 
-GOAL, GOAL_OF_CONFLICTS = "<= 1.3", "<= 1.7"
-GOAL_IN_BATCHES = "<= 1.2"  # on a replica set, where each batch waits for a majority
+GOAL, GOAL_OF_CONFLICTS = "<= 1.5", "<= 1.8"
+GOAL_IN_BATCHES = "<= 1.3"  # on a replica set, where each batch waits for a majority
 ONE_BULK = "one bulk_write"
 CONFLICT_PERCENT = 10
 STALL_KEY_COUNT = 100_000

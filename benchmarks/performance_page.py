@@ -31,11 +31,15 @@ ROWS = {
     "on a replica set, against the same batches": "flush/replica set, 10,000 keys/against bulk_writes of 400",
     "longest run of a cycle without a pause": "flush/10,000 keys/longest run without a pause",
     "requests' p99.9 during a flush of 100,000 keys": "flush/stall, batches of 400/p99.9",
-    "instructions added to a client_credentials request": "endpoint/instructions of client_credentials, added",
     "a decision in memory": "decision/one key/ours",
+    "the same, denied": "decision/one key/ours, denied",
     "the same, `limits`, sliding window in memory": "decision/one key/limits sliding",
-    "decisions of four threads, against these": "decision/4 threads/faster than limits sliding",
-    "a decision of `limits` on MongoDB": "decision/shared store/limits on MongoDB",
+    "`limits` in memory, in times of ours": "decision/one key/faster than limits sliding",
+    "the same, 100,000 different keys": "decision/100,000 keys/ours: faster than limits sliding",
+    "the same, four threads": "decision/4 threads/faster than limits sliding",
+    "`limits` on Redis, in times of ours": "decision/shared store/faster than limits on Redis",
+    "`limits` on MongoDB, in times of ours": "decision/shared store/faster than limits on MongoDB",
+    "limits of user and whole client, more than one limit": "decision/one key/client_total, more",
 }
 
 

@@ -1,12 +1,19 @@
-"""The results of benchmarks that are kept, and the pages on accuracy and performance that show them."""
+"""The benchmarks, their results that are kept, and the pages on accuracy and performance that show them."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from benchmarks import accuracy_page, performance_page
+from benchmarks.__main__ import TOPICS
 from benchmarks.instructions import compare
 from benchmarks.results import load
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_topic_fits_the_package(topic: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{topic}").run)
 
 
 def test_tables_of_accuracy_are_up_to_date() -> None:
