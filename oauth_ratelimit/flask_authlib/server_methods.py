@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 class _Names(NamedTuple):
     by_position: tuple[str, ...] = ()
     by_keyword: tuple[str, ...] = ()  # alone
+    takes_any: bool = False  # keyword
 
 
 class MethodHook:
@@ -100,7 +101,8 @@ class MethodHook:
                 own[position] = name
             elif position == len(own) and any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
                 own.append(name)
-        return _Names(tuple(own), tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY))
+        alone = tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
+        return _Names(tuple(own), alone, any(each.kind is Parameter.VAR_KEYWORD for each in parameters))
 
 
 class HookedMethod:
@@ -124,7 +126,12 @@ class HookedMethod:
 
     def shows(self, *names: str) -> bool:
         """Return True if the method has arguments of these names."""
-        return {*names} <= {name for known in self._hook.names_of(self.__wrapped__) for name in known}
+        known: _Names = self._hook.names_of(self.__wrapped__)
+        return {*names} <= {*known.by_position, *known.by_keyword}
+
+    def takes_any_keyword(self) -> bool:
+        hook: MethodHook = self._hook
+        return hook.names_of(self.__wrapped__).takes_any
 
     def __eq__(self, other: object) -> bool:
         return bool(self.__wrapped__ == (other.__wrapped__ if isinstance(other, HookedMethod) else other))

@@ -164,9 +164,14 @@ def _name_of(server: Any) -> str:
 
 
 def _deciding_hook(server: Any) -> str:
-    """Return the method whose arguments name client, user and grant type. Only in the first a token can be reused."""
+    """Return the method whose arguments name client, user and grant type. Only in the first a token can be reused.
+
+    Authlib's grants pass them by keyword.
+    """
     method = getattr(server, "generate_token", None)
-    shows = isinstance(method, HookedMethod) and method.shows("grant_type", "client", "user")
+    if not isinstance(method, HookedMethod):
+        return "save_token"
+    shows = method.takes_any_keyword() or method.shows("grant_type", "client", "user")
     return "generate_token" if shows else "save_token"
 
 

@@ -140,6 +140,7 @@ def with_all_by_keyword(*, client: Any, grant_type: Any, user: Any = None) -> An
 def with_any(*args: Any, **kwargs: Any) -> Any: ...
 def with_options_first(options: Any, /, client: Any, user: Any, grant_type: Any = "custom") -> Any: ...
 def without_the_user(grant_type: Any, client: Any, scope: Any = None) -> Any: ...
+def with_the_user_among_others(client: Any, grant_type: Any, **others: Any) -> Any: ...
 def of_its_own(request: Any) -> Any: ...
 
 
@@ -159,6 +160,8 @@ CALLS: list[tuple[Callable[..., Any], Call, str]] = [  # the signature, a call, 
     (with_options_first, (({}, CLIENT, USER), {"grant_type": "custom"}), "generate_token"),
     (with_options_first, (({}, CLIENT, USER), {}), "save_token"),
     (without_the_user, (("custom", CLIENT), {"scope": "all"}), "save_token"),
+    (with_the_user_among_others, ((CLIENT, "custom"), {"user": USER, "scope": "all"}), "generate_token"),
+    (with_the_user_among_others, ((CLIENT, "custom"), {"scope": "all"}), "save_token"),  # it may find the user itself
     (of_its_own, ((object(),), {}), "save_token"),
 ]
 
@@ -220,15 +223,16 @@ def test_method_of_the_object_that_calls_no_other_is_limited(base: Any) -> None:
 
 def test_start_says_which_method_decides() -> None:
     app = make_app(**SETTINGS)
-    server, second = make_server(app), AuthorizationServer(app)
+    server, second, third = make_server(app), AuthorizationServer(app), AuthorizationServer(app)
     second.generate_token = without_the_user
+    third.generate_token = with_the_user_among_others
     with capture_logs() as logs:
-        OAuthRateLimit(app, [server, second], clock=Clock())
+        OAuthRateLimit(app, [server, second, third], clock=Clock())
         assert 200 == ask(app).status_code
     app_limiter_of(app).close()
 
     [started] = [entry for entry in logs if entry["event"] == "ratelimit_started"]
-    assert ["generate_token", "save_token"] == [text.split(": ")[1] for text in started["servers"]]
+    assert ["generate_token", "save_token", "generate_token"] == [text.split(": ")[1] for text in started["servers"]]
 
 
 # What Flask, tests and applications do with a method.
