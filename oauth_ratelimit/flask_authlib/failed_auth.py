@@ -36,7 +36,15 @@ from oauth_ratelimit.flask_authlib.request_state import (
     limited_request,
 )
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.flask_authlib.unseen import PASSWORDS, hides_passwords, hides_secrets, name_of, type_of
+from oauth_ratelimit.flask_authlib.unseen import (
+    PASSWORDS,
+    client_auth_of,
+    hides_passwords,
+    hides_secrets,
+    methods_of,
+    name_of,
+    type_of,
+)
 from oauth_ratelimit.guard import Guard, Guess
 
 MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
@@ -90,11 +98,22 @@ class Check:
         self._guard: Guard | None = None
         self._networks: tuple[str, ...] = ()
         self._guesses: list[tuple[str | None, Guess]] = []  # with the client that was looked up, None without one
-        self.checks_nothing = False  # True while clients are looked up that show no secret
+        self._ran: set[str] = set()  # methods that authenticate clients
+        self._repeats = False  # True while one of them runs again, with the same secret
+        self._checks_nothing = False  # True while clients are looked up that show no secret
         self.is_seen = False  # True once a client was looked up whose secret is checked
         with app_limiter.fail_open("guard_failed"):
             self._networks = _watched_networks(app_limiter, is_authorize=is_authorize)
             self._guard = app_limiter.guard() if self._networks else None  # it may start the worker, which may fail
+
+    def run(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
+        """Run a method that authenticates clients. A server may have it check a secret twice: one guess."""
+        self._repeats, self._checks_nothing = name in self._ran, method is authenticate_none
+        self._ran.add(name)
+        try:
+            return method(*args)
+        finally:
+            self._repeats = self._checks_nothing = False
 
     def look_up(self, client_id: str, client: Any) -> None:
         """Reserve a guess at a client, or raise if there were too many failures. Its secret is not checked yet.
@@ -102,7 +121,7 @@ class Check:
         A name without a secret is no guess. But anybody can make up any number of those that do not exist.
         """
         with self._app_limiter.fail_open("guard_failed"):
-            if not self.checks_nothing:
+            if not self._checks_nothing:
                 self.is_seen = True
                 self._settle([guess for name, guess in self._guesses if name is None])
                 name = counted = str(client.get_client_id() if client else client_id)
@@ -131,7 +150,7 @@ class Check:
             self.reserve(None, keys, is_exempt=not is_public and is_trusted)
 
     def reserve(self, name: str | None, keys: Sequence[Key], *, is_exempt: bool = False) -> None:
-        if self._guard is None:
+        if self._guard is None or (self._repeats and any(guess.keys == keys for _, guess in self._guesses)):
             return
         # A second guess of the same request would wait for the first one.
         found = self._guard.reserve(keys, is_exempt=is_exempt, waits=not self._guesses)
@@ -177,6 +196,14 @@ class Check:
             self.settle()
 
 
+class _Methods(dict[str, Any]):
+    """Methods that authenticate clients, by name. Within a check, those that run are known to it."""
+
+    def __getitem__(self, name: str) -> Any:
+        method, check = super().__getitem__(name), _current.get()
+        return method if check is None else partial(check.run, name, method)
+
+
 _current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
 
 
@@ -193,9 +220,11 @@ def authenticate_guarded(
     ``is_hidden`` is True if the application may check it where that is not seen.
     """
     with app_limiter.fail_open("guard_failed"):
-        kept = getattr(server, "_client_auth", None)
-        if kept is None or getattr(kept, "_methods", {}).get(NO_SECRET) is authenticate_none:  # Authlib's, not yet ours
-            server.register_client_auth_method(NO_SECRET, _authenticate_none)
+        if client_auth_of(server) is None:
+            server.register_client_auth_method(NO_SECRET, authenticate_none)  # which makes it
+        methods = methods_of(server)
+        if methods and not isinstance(methods, _Methods):
+            client_auth_of(server)._methods = _Methods(methods)
     with Check(app_limiter, is_authorize=is_authorize, may_fail=False) as check:
         if is_hidden:
             check.reserve_unseen()
@@ -203,17 +232,6 @@ def authenticate_guarded(
         with app_limiter.fail_open("guard_failed"):
             check.release(str(client.get_client_id()))
         return client, check.is_seen
-
-
-def _authenticate_none(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
-    check = _current.get()
-    if check is None:
-        return authenticate_none(query_client, oauth_request)
-    check.checks_nothing = True
-    try:
-        return authenticate_none(query_client, oauth_request)
-    finally:
-        check.checks_nothing = False
 
 
 def look_up(query: Callable[[str], Any], client_id: str) -> Any:

@@ -36,7 +36,7 @@ from oauth_ratelimit.flask_authlib.request_state import (
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod, MethodCall, MethodHook
 from oauth_ratelimit.flask_authlib.token_reuse import ReuseRequest
-from oauth_ratelimit.flask_authlib.unseen import AUTHENTICATE, SECRETS, hidden_check, methods_of
+from oauth_ratelimit.flask_authlib.unseen import AUTHENTICATE, SECRETS, client_auth_of, hidden_check, methods_of
 
 REVOCATION = "revocation"
 ASKED = ("grant_type", "client", "user")  # arguments of generate_token that decide
@@ -237,7 +237,7 @@ def _token_of(call: MethodCall, state: RequestState) -> tuple[Any, Any, str, Reu
 
 def _hook_look_up(server: Any) -> None:
     """Put the hook around the look-up of clients that Authlib has kept, which may have been before it was there."""
-    kept: Any = getattr(server, "_client_auth", None)
+    kept = client_auth_of(server)
     query = getattr(kept, "query_client", None)
     if query is not None and not isinstance(query, HookedMethod):
         kept.query_client = RateLimitMixin.query_client.around(server, query)

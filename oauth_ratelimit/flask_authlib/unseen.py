@@ -8,6 +8,8 @@ from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
+from authlib.oauth2.rfc6749 import ClientAuthentication
+
 from oauth_ratelimit.core.policy import PASSWORD
 
 AUTHENTICATE = "authenticate_client"
@@ -52,9 +54,15 @@ def type_of(grant: Any) -> str | None:
     return grant_type if isinstance(grant_type, str) else None
 
 
+def client_auth_of(server: Any) -> Any:
+    """Return what authenticates clients, set in place of the server's method or kept; None before Authlib makes it."""
+    method = getattr(server.authenticate_client, "__wrapped__", server.authenticate_client)
+    return method if isinstance(method, ClientAuthentication) else getattr(server, "_client_auth", None)
+
+
 def methods_of(server: Any) -> dict[str, Any]:
     """Return the functions that authenticate clients, by the name of their method."""
-    found: dict[str, Any] = getattr(getattr(server, "_client_auth", None), "_methods", {})
+    found: dict[str, Any] = getattr(client_auth_of(server), "_methods", {})
     return found
 
 

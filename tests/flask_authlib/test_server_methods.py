@@ -318,3 +318,25 @@ def test_look_up_that_an_application_gives_authlib_is_guarded() -> None:
     OAuthRateLimit(app, server, clock=Clock())
     assert [401, 401, 401, 429] == [_guess(app) for _ in range(4)]
     app_limiter_of(app).close()
+
+
+class AskingTwice(ClientAuthentication):  # type: ignore[misc]
+    """Fence's way: whoever can authenticate has to do it again, without the method that checks nothing."""
+
+    def authenticate(self, request: Any, methods: Any, endpoint: str) -> Any:
+        super().authenticate(request, methods, endpoint)
+        return super().authenticate(request, [name for name in methods if name != "none"], endpoint)
+
+
+@pytest.mark.parametrize("place", ["authenticate_client", "_client_auth"])
+def test_secret_is_one_guess_though_an_object_of_the_application_checks_it_twice(place: str) -> None:
+    app = make_app(**SETTINGS)
+    server = make_server(app)
+    setattr(server, place, AskingTwice(server.query_client))
+    with capture_logs() as logs:
+        OAuthRateLimit(app, server, clock=Clock())
+        found = [_guess(app), _guess(app), ask(app).status_code, _guess(app), _guess(app)]
+    app_limiter_of(app).close()
+
+    assert [401, 401, 200, 401, 429] == found
+    assert "guard_sees_no_check" not in [entry["event"] for entry in logs]
