@@ -13,17 +13,14 @@ from oauth_ratelimit.core.statistics import (
     DAY_S,
     ENDPOINT,
     GUARD,
-    MINUTE_S,
-    OVER,
     ClientMinute,
     ClientSum,
-    Denials,
     Source,
     Tally,
 )
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
-from oauth_ratelimit.operations.denied import source_text
+from oauth_ratelimit.operations.denied import NO_GRANT, minute_of, source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import Record, counted, denial_data, policy_text, short
 from oauth_ratelimit.operations.status import nearest_to_limit
@@ -102,16 +99,11 @@ def _of_user(case: Case, username: str) -> Verdict:
     together = f"All users of {short(case.client_id)} together: {of_client.lead}"
     if not records and any(user.over for _, user in loads):
         return of_client._replace(lead=together)
-    grant, minutes = next((each.denial.grant_type or "none" for each in records), "none"), list[ClientMinute]()
+    grant, minutes = next((each.denial.grant_type or NO_GRANT for each in records), NO_GRANT), list[ClientMinute]()
     for at_s, user in loads:
         tally = Tally(user.offered - user.over, user.denied, user.would_deny)
         minutes.append(ClientMinute(case.client_id, at_s, {Source("user", grant): tally}))
-    for each in records:
-        first = each.denial
-        limit, at_s = (first.limit or 0, first.window_s or 0), int(first.at_s)
-        key, times = (first.policy or "", first.grant_type or "none", OVER[0]), (at_s, int(each.last_at_s))
-        denials = {key: Denials(each.request_count, *times, *limit)}
-        minutes.append(ClientMinute(case.client_id, at_s // MINUTE_S * MINUTE_S, denials=denials))
+    minutes += map(minute_of, records)
     minutes.sort(key=lambda minute: minute.minute_s)
     own = replace(case, username=username, minutes=minutes, is_beyond=False, usual=None, others_active=0, records=())
     found = judge(own)

@@ -51,22 +51,22 @@ class HostTable:
     """
 
     def __init__(self, host: Host, *, max_keys: int) -> None:
-        self.host = self._host = host
+        self.host = host
         self.max_keys = max_keys
         self.waiting_count = 0  # rows whose hits wait for a later cycle, roughly
 
     def drop_damaged(self, name: str, exc: Exception) -> None:
         """Delete a row that cannot be unpacked, and log it. Raises ``HostLocked``: who finds it next tries again."""
-        self._host.run("DELETE FROM rows WHERE name = ?", (name,))
+        self.host.run("DELETE FROM rows WHERE name = ?", (name,))
         facts = {"key": logged_name(f"{name}"), "reason": f"{type(exc).__name__}: {exc}", "effect": LOST}
-        self._host.later(partial(log.error, "host_row_damaged", **facts))
+        self.host.later(partial(log.error, "host_row_damaged", **facts))
 
     def read(self, statement: str, name: str) -> Any:
         """Return the row that a statement finds, None if there is none."""
         try:
-            return self._host.run(statement, (name,)).fetchone()
+            return self.host.run(statement, (name,)).fetchone()
         except HostLocked:  # a reader waits only for a process that repairs the file after another one was killed
-            self._host.count_alone(UnusableFile("another process holds its lock"))
+            self.host.count_alone(UnusableFile("another process holds its lock"))
             return None
 
     def insert(
@@ -76,10 +76,10 @@ class HostTable:
         added = (
             "INSERT OR IGNORE INTO rows (name, requested, due, urgent) SELECT ?, ?, ?, ? FROM host WHERE key_count < ?"
         )
-        most = inf if has_room else 0 if self._host.is_nearly_full else self.max_keys
-        self._host.run(added, (name, now_s, due_s, urgent_s, most))
+        most = inf if has_room else 0 if self.host.is_nearly_full else self.max_keys
+        self.host.run(added, (name, now_s, due_s, urgent_s, most))
         if urgent_s is not None:
-            self._host.wake()
+            self.host.wake()
 
     def write(self, rows: Sequence[Written]) -> bool:
         """Write rows if none of them has changed since it was read, and return whether they were written."""
@@ -90,9 +90,9 @@ class HostTable:
             values += (name, change, *new.values())
             columns += (tuple(new),)
             is_urgent = is_urgent or "urgent" in new
-        is_written = self._host.run(_update(columns), values).rowcount == len(rows)
+        is_written = self.host.run(_update(columns), values).rowcount == len(rows)
         if is_written and is_urgent:
-            self._host.wake()
+            self.host.wake()
         return is_written
 
     def delete_unused(self, name: str, change: int) -> bool:
@@ -104,33 +104,33 @@ class HostTable:
             "DELETE FROM rows WHERE name = ? AND change = ? AND writer_count = 0 AND unsent IS NULL AND taken IS NULL "
             "AND attempt IS NULL"
         )
-        return self._host.run(unused, (name, change)).rowcount == 1
+        return self.host.run(unused, (name, change)).rowcount == 1
 
     def ask(self, name: str, due_s: float) -> None:
         """Note a request that is counted nowhere, so that the next cycle looks at the document; unless it is locked."""
         asked = "UPDATE rows SET is_asked = 1, due = min(due, ?), change = change + 1 WHERE name = ?"
         with suppress(sqlite3.Error):
-            self._host.connection.execute(asked, (due_s, name))
+            self.host.connection.execute(asked, (due_s, name))
 
     def load(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return ``change`` and ``SYNC_COLUMNS`` of the rows that exist, in the order of the names."""
         marks = ", ".join("?" * len(names))
         selected = f"SELECT change, {_OF_SYNC} FROM rows WHERE name IN ({marks})"
-        rows = {row[1]: row for row in self._host.connection.execute(selected, names)}
+        rows = {row[1]: row for row in self.host.connection.execute(selected, names)}
         return [rows[name] for name in names if name in rows]
 
     def changes(self, names: Sequence[str]) -> list[tuple[str, int]]:
         """Return the rows that exist, each with the number of its last change."""
         marks = ", ".join("?" * len(names))
-        return self._host.connection.execute(f"SELECT name, change FROM rows WHERE name IN ({marks})", names).fetchall()
+        return self.host.connection.execute(f"SELECT name, change FROM rows WHERE name IN ({marks})", names).fetchall()
 
     def store(self, columns: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write some columns of rows that exist: the name of each, and its values."""
         assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(columns, start=2))
-        self._host.connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
+        self.host.connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
 
     def delete(self, names: Iterable[str]) -> None:
-        self._host.connection.executemany("DELETE FROM rows WHERE name = ?", ((name,) for name in names))
+        self.host.connection.executemany("DELETE FROM rows WHERE name = ?", ((name,) for name in names))
 
     def due_names(self, until_s: float, *, hits_until_s: float) -> list[str]:
         """Return the rows that are due, those with hits also if they are due later."""
@@ -143,15 +143,13 @@ class HostTable:
 
     def urgent_names(self, until_s: float) -> list[str]:
         """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
-        self._host.hear()
+        self.host.hear()
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
-    def next_s(self, column: str) -> float:
-        """Return the earliest time in a column, infinity without one. Takes the lock."""
-        with self._host.locked():
-            found = self._host.connection.execute(
-                f"SELECT min({column}) FROM rows WHERE {column} IS NOT NULL"
-            ).fetchone()
+    def next_urgent_s(self) -> float:
+        """Return the time at which the first row is to be synchronised at once, or infinity. Takes the lock."""
+        with self.host.locked():
+            found = self.host.connection.execute("SELECT min(urgent) FROM rows WHERE urgent IS NOT NULL").fetchone()
         return inf if found[0] is None else found[0]
 
     def all_names(
@@ -168,21 +166,21 @@ class HostTable:
         )
         last: tuple[float, int] = (after_s, 0)
         while True:
-            with self._host.locked():
-                found = self._host.connection.execute(part, (*last, until_s, LISTED)).fetchall()
+            with self.host.locked():
+                found = self.host.connection.execute(part, (*last, until_s, LISTED)).fetchall()
             if not found:
                 return
             last = found[-1][:2]
             yield [name for *_, name in found]
 
     def key_count(self) -> int:
-        count: int = self._host.connection.execute("SELECT key_count FROM host").fetchone()[0]
+        count: int = self.host.connection.execute("SELECT key_count FROM host").fetchone()[0]
         return count
 
     def excess_count(self) -> int:
         """Return the number of rows to forget, to make room for new ones."""
         count = self.key_count()
-        if self._host.is_nearly_full:
+        if self.host.is_nearly_full:
             return count - int(count * ROOMY_RATIO)
         return 0 if count < self.max_keys * FEWEST_FREE else count - int(self.max_keys * ROOMY_RATIO)
 
@@ -190,7 +188,7 @@ class HostTable:
         """Count the rows whose hits wait for a later cycle."""
         waiting = "SELECT 1 FROM rows WHERE due > ? AND due <= ? AND unsent IS NOT NULL LIMIT ?"
         counted = f"SELECT count(*) FROM ({waiting})"
-        self.waiting_count = self._host.connection.execute(counted, (now_s, until_s, MAX_WAITING)).fetchone()[0]
+        self.waiting_count = self.host.connection.execute(counted, (now_s, until_s, MAX_WAITING)).fetchone()[0]
         return self.waiting_count
 
     def end_waiting(self, now_s: float, until_s: float) -> None:
@@ -199,11 +197,11 @@ class HostTable:
         ended = f"UPDATE rows SET due = ?, change = change + 1 WHERE rowid IN ({waiting})"
         count = LISTED
         while count == LISTED:
-            with self._host.transaction():
-                count = self._host.connection.execute(ended, (now_s, now_s, until_s, LISTED)).rowcount
+            with self.host.transaction():
+                count = self.host.connection.execute(ended, (now_s, now_s, until_s, LISTED)).rowcount
 
     def _names(self, statement: str, *values: float) -> list[str]:
-        return [name for (name,) in self._host.connection.execute(statement, values)]
+        return [name for (name,) in self.host.connection.execute(statement, values)]
 
 
 @lru_cache(maxsize=100)

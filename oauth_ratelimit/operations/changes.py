@@ -26,8 +26,8 @@ MAX_NAMED = 5  # sections of the configuration, or instances, in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
-NOT_KNOWN = "so whether they obey is not known"
-NO_INSTANCE = f"No instance has reported in the last 10 minutes, {NOT_KNOWN}."
+DOUBT = "Whether all instances obey is not known: "
+NO_INSTANCE = f"{DOUBT}none has reported in the last 10 minutes."
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 
 
@@ -147,17 +147,17 @@ def check_obeyed(context: OperatorContext, collection: str = OVERRIDES) -> str |
     try:
         beats = context.stores.heartbeats.read(context.now_s)
     except StoreRejected as exc:  # a user without the right to read them may still make changes
-        return f"Which instances obey is not known: {exc}"
+        return f"{DOUBT}{exc}"
     late = [beat.instance for beat in beats if is_late(beat, context.now_s)]
     unable = [beat.instance for beat in beats if _cannot_read(beat, collection) and beat.instance not in late]
     if unable:
         raise StoreRejected(f"stored, without effect on {_instances(unable)}: they lack the right to read {collection}")
     if not late:
         return None if beats else NO_INSTANCE
-    doubt = f"for {LATE_AFTER_S:g} s nothing was heard from {_instances(late)}, {NOT_KNOWN}"
+    silent = f"no report for {LATE_AFTER_S:g} s from {_instances(late)}"
     if len(late) == len(beats):
-        raise StoreRejected(f"stored, but {doubt}")
-    return f"F{doubt[1:]}."
+        raise StoreRejected(f"stored, but there was {silent}")
+    return f"{DOUBT}{silent}."
 
 
 def _cannot_read(beat: Heartbeat, collection: str) -> bool:

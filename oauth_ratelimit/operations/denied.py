@@ -24,6 +24,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
+NO_GRANT = "no grant type"
 ACTIVE_S = 60  # after the last denial, as long as "now" is
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 CAUSE_S = 600  # a change so long before the first denial may be its cause
@@ -125,13 +126,14 @@ def since_texts(context: OperatorContext, client_id: str) -> list[str]:
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
     """Return the same of recorded denials, which were read from a time on."""
-    minutes = [_minute_of(each) for each in records]
+    minutes = [minute_of(each) for each in records]
     is_beyond = any(run.first_s < since_s + MINUTE_S for run in last_runs(minutes))
     return _since_texts(context, minutes, {each.denial.client_id for each in records}, is_beyond=is_beyond)
 
 
-def _minute_of(record: DenialRecord) -> ClientMinute:
-    denial, grant = record.denial, record.denial.grant_type or "no grant type"
+def minute_of(record: DenialRecord) -> ClientMinute:
+    """Return a recorded denial as the minute that it would be counted in."""
+    denial, grant = record.denial, record.denial.grant_type or NO_GRANT
     if denial.where is not Where.TOKEN:
         is_guard = denial.where is Where.GUARD
         grant = f"{GUARD}{(denial.scope or '').partition(':')[2]}" if is_guard else f"{ENDPOINT}{denial.scope}"

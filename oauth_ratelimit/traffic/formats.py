@@ -145,9 +145,8 @@ class RowReader:
         self.form = recording.form  # None until the first line is read, unless it was given
         self.row_count = self.user_count = 0
         self.address_count = 0  # rows without a client, whose address is taken for it
-        self.paths: Counter[str] = (
-            Counter()
-        )  # of rows, up to a number of paths; of requests left out until there is one
+        # Of rows, up to a number of paths; of requests that are left out until there is a row.
+        self.paths: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
         self.bad_count = 0  # malformed lines
         self.problems: list[Problem] = []  # the first malformed lines

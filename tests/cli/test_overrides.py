@@ -377,10 +377,10 @@ def test_counts_of_a_user_through_all_clients_are_shown_and_reset_under_a_star(t
         (
             (0, 60),
             None,
-            (0, "For 30 s nothing was heard from 1 instance (worker 17 on node-1), so whether they obey is not known."),
+            (0, "Whether all instances obey is not known: no report for 30 s from 1 instance (worker 17 on node-1)."),
         ),
-        ((60,), None, (3, "stored, but for 30 s nothing was heard from 1 instance (worker 17 on node-0)")),
-        ((), None, (0, "No instance has reported in the last 10 minutes, so whether they obey is not known.")),
+        ((60,), None, (3, "stored, but there was no report for 30 s from 1 instance (worker 17 on node-0)")),
+        ((), None, (0, "Whether all instances obey is not known: none has reported in the last 10 minutes.")),
     ],
 )
 def test_change_that_instances_cannot_read_fails_and_names_them(
