@@ -304,9 +304,14 @@ class Limiter:
         self._host.wake()
 
     @property
+    def next_due_s(self) -> float:
+        """Time at which a scheduled ``sync`` has a key to look at, by the monotonic clock; infinity without one."""
+        return self._table.next_s("due")
+
+    @property
     def next_urgent_s(self) -> float:
         """Time at which ``sync_urgent`` has a key to look at, by the monotonic clock; infinity if there is none."""
-        return self._table.next_urgent_s()
+        return self._table.next_s("urgent")
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits, modes and trusted clients. Counters of the same series stay.

@@ -146,10 +146,12 @@ class HostTable:
         self.host.hear()
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
-    def next_urgent_s(self) -> float:
-        """Return the time at which the first row is to be synchronised at once, or infinity. Takes the lock."""
+    def next_s(self, column: str) -> float:
+        """Return the earliest time in a column, infinity without one. Takes the lock."""
         with self.host.locked():
-            found = self.host.connection.execute("SELECT min(urgent) FROM rows WHERE urgent IS NOT NULL").fetchone()
+            found = self.host.connection.execute(
+                f"SELECT min({column}) FROM rows WHERE {column} IS NOT NULL"
+            ).fetchone()
         return inf if found[0] is None else found[0]
 
     def all_names(

@@ -197,7 +197,7 @@ def test_row_that_becomes_urgent_ends_the_waiting(*, is_new: bool) -> None:
     began_s = time.monotonic()
     table.host.wait(10.0)
     assert time.monotonic() - began_s < 10
-    assert 5.0 == table.next_urgent_s()
+    assert 5.0 == table.next_s("urgent")
 
 
 def test_urgent_rows_are_taken_when_it_is_time_the_most_urgent_first() -> None:
