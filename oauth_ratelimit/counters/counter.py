@@ -173,7 +173,7 @@ class RequestCounter:
     def confirm(self, held: Held | None, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if held is not None and self._keeps_held:
-            self._settle(held, Step.CONFIRM if held.is_written else Step.SEND, now_s)
+            self._settle(held, Step.CONFIRM, now_s)
 
     def take_back(self, held: Held | None, *, now_s: float) -> bool:
         """Take a request that was held out of the totals again, and return whether it was.
@@ -190,9 +190,11 @@ class RequestCounter:
 
     def _settle(self, held: Held, step: Step, now_s: float) -> bool:
         """Take the last step of a request, or have it taken once the file's lock is free."""
-        begun_s, held.step = time.monotonic(), step
+        begun_s = time.monotonic()
         with self._host.own_lock():
             self._host.begin(begun_s, held.spare_s)
+            # Not before: until then another thread may be writing the request, by the step that it had.
+            held.step = step if held.is_written or step is not Step.CONFIRM else Step.SEND
             try:
                 is_done = held in self._host.postponed or self._do(held, now_s)
             except HostLocked:

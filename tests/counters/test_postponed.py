@@ -1,5 +1,6 @@
 """Requests that do not get the lock of the host's file: each counts once, here and in the store."""
 
+import threading
 import time
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
@@ -11,6 +12,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.counter import DROPPED, LOST
+from oauth_ratelimit.counters.host import Host
+from oauth_ratelimit.counters.table import HostTable
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, limiter_of, locked, stored_hits, used_hits
@@ -124,6 +127,36 @@ def test_next_request_that_gets_the_lock_writes_what_was_postponed(path: Path, c
         assert 0 == used_hits(other, CLIENT, NAME)
         worker.check(CLIENT, NAME)
         assert 4 == used_hits(other, CLIENT, NAME)
+
+
+@pytest.mark.parametrize(("way", "expected"), [("confirm", 1), ("take_back", 0), ("release", 0)])
+def test_response_that_is_known_while_another_thread_writes_its_request_counts_it_once_or_not_at_all(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, way: str, expected: int
+) -> None:
+    store, waits, read, own_lock = MemoryStore(clock), threading.Event(), HostTable.read, Host.own_lock
+    with closing(a_worker(path, clock, store)) as worker:
+        with locked(path):
+            _, held = worker.hold(CLIENT, NAME)
+        settling = threading.Thread(target=getattr(worker, way), args=(held,))
+
+        def read_and_settle(table: HostTable, statement: str, name: str) -> Any:
+            if settling.ident is None:
+                settling.start()
+                assert waits.wait(30)
+            return read(table, statement, name)
+
+        def wait_for_lock(host: Host) -> threading.Lock:
+            if threading.current_thread() is settling:
+                waits.set()
+            return own_lock(host)
+
+        monkeypatch.setattr(HostTable, "read", read_and_settle)
+        monkeypatch.setattr(Host, "own_lock", wait_for_lock)
+        worker.sync()
+        settling.join()
+        assert expected == used_hits(worker, CLIENT, NAME)
+        worker.sync()
+        assert [expected] * 2 == stored(store)
 
 
 def test_guess_that_was_right_vanishes_although_the_file_was_locked(path: Path, clock: Clock) -> None:
