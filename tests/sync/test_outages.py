@@ -1,5 +1,7 @@
 """A store that does not answer: what is logged, kept, dropped and sent afterwards."""
 
+import os
+import signal
 from typing import Any
 from unittest.mock import Mock
 
@@ -97,6 +99,28 @@ def test_child_forked_below_python_leaves_its_parents_hits_to_the_parent(
         hit(limiter)
     assert 3 == stored_hits(faulty)
     assert 2 == len(faulty.read([KEY])[KEY].writers)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
+def test_child_forked_in_a_cycle_of_its_parent_sends_its_own_hits_alone(faulty: FaultyStore, clock: Clock) -> None:
+    limiter, children = a_limiter(faulty, clock), list[int]()
+
+    def fork() -> None:
+        faulty.before_write = bool
+        children.append(os.fork())
+        if not children[0]:
+            signal.alarm(10)  # ends a child that waits for the end of its parent's cycle
+            status = 1
+            try:
+                hit(limiter)
+                status = int(stored_hits(faulty) != 1)
+            finally:
+                os._exit(status)
+
+    faulty.before_write = fork
+    hit(limiter)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+    assert 1 == stored_hits(faulty)
 
 
 def test_writes_after_a_long_outage_send_few_frames_each(faulty: FaultyStore, clock: Clock) -> None:
