@@ -14,11 +14,11 @@ from oauth_ratelimit.store.mongo.heartbeats import (
     MAX_CONFIGURATIONS,
     MAX_EVENTS,
     MAX_HISTORY_BYTES,
+    REVOCATION,
     Heartbeat,
     HeartbeatStore,
     InstanceEvent,
 )
-from oauth_ratelimit.store.mongo.rollups import CHANGED
 
 NOW_S = 4_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
@@ -37,7 +37,7 @@ def a_heartbeat(instance: str, beat_at_s: float = NOW_S) -> Heartbeat:
 
 def test_heartbeats_are_read_by_instance_as_they_were_put(store: HeartbeatStore, connection: Connection) -> None:
     """Each replaces the former one of its instance. Other documents of the collection are none."""
-    connection.collection(STATISTICS).insert_one({"_id": {CHANGED: 60, "start": 0}, "expire": NOW})
+    connection.collection(STATISTICS).insert_one({"_id": {REVOCATION: "app"}, "expire": NOW})
     for heartbeat in (a_heartbeat("b"), a_heartbeat("a", NOW_S - 1), a_heartbeat("a")):
         store.put(heartbeat)
 
