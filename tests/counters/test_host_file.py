@@ -25,7 +25,8 @@ from oauth_ratelimit.counters.host_file import LAYOUT
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 
-CONTEXT: Any = multiprocessing.get_context("spawn")
+CONTEXT: Any = multiprocessing.get_context("forkserver")  # whose processes import nothing by themselves
+CONTEXT.set_forkserver_preload([__name__])
 WINDOW = "366d"  # no frame ends meanwhile
 NOBODY = 65534
 

@@ -72,11 +72,11 @@ def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], pre
     """Counters add up, and gauges are combined."""
     with Gunicorn(APP, workers=2, preload=preload, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
-        # A worker's first decisions are a dry run's, until it has read the overrides.
-        wait_until(lambda: sum(samples(server, "decisions_total")) == count, "both workers count their requests")
+        # Requests are counted in the background, their durations last.
+        wait_until(lambda: samples(server, "decision_seconds_count") == [count], "both workers count their requests")
 
+        # A worker's first decisions are a dry run's, until it has read the overrides.
         assert [count] * 6 == [sum(samples(server, "decisions_total")) for _ in range(6)]
-        assert [count] == samples(server, "decision_seconds_count")
         assert samples(server, "decision_seconds_sum")[0] > 0
         assert [count] == samples(server, "client_decisions_total")
         assert [1000 / 600] == samples(server, "client_limit_per_second")
@@ -85,7 +85,7 @@ def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], pre
         assert [0] == samples(server, "flush_failures_total")
         assert [0] == samples(server, "near_limit_total")
         assert 1 == len(samples(server, "flush_conflicts_total"))
-        assert samples(server, "flush_seconds_count")[0] >= 2
+        assert samples(server, "flush_seconds_count")[0] >= 1
         wait_until(lambda: samples(server, "in_flight_hits") == [0], "everything is flushed")
         [age_s] = samples(server, "snapshot_age_seconds")
         assert 0.0 <= age_s < 60.0

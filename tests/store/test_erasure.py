@@ -27,6 +27,7 @@ from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.operations.format import instance_text
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.counters import CounterDocuments
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
@@ -368,11 +369,14 @@ def test_refused_part_is_named_and_hides_no_instance_that_is_cut_off(
     assert {worker.health_monitor.instance for worker in instances.workers} == set(data["cut_off"])
 
 
-def test_instance_that_is_cut_off_is_named(instances: Instances, connection: Connection) -> None:
+def test_instance_that_is_cut_off_is_named(
+    instances: Instances, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut_off, running = (worker.health_monitor.instance for worker in instances.workers)
-    heartbeats = connection.collection("ratelimit_stats")
-    for instance, ago_s in ((cut_off, 16), (running, 9)):
-        beat = {"$set": {"beat_at_s": time.time() - ago_s}}
+    heartbeats, now_s, facts = connection.collection("ratelimit_stats"), time.time(), CounterDocuments.facts
+    monkeypatch.setattr(CounterDocuments, "facts", lambda documents: facts(documents)._replace(clock_s=now_s))
+    for instance, ago_s in ((cut_off, 16), (running, 14)):
+        beat = {"$set": {"beat_at_s": now_s - ago_s}}
         assert heartbeats.update_one({"_id": {"instance": instance}}, beat).matched_count
     assert [cut_off] == instances.terminal.data("erase", "--user", "ann", "--yes")["cut_off"]
     assert f"{instance_text(cut_off)} is cut off and may bring counters back" in instances.terminal.ok(
