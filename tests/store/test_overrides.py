@@ -162,6 +162,9 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "limits that are no list": an_override(limits={"0": {}}),
     "limits that are no mappings": an_override(limits=[1, "x"]),
     "more fields in its id": an_override(_id={"kind": "mode", "clientId": "app", "more": 1}, mode="off", limits=[]),
+    "kind of no limit in its id": an_override(
+        _id={"kind": "mode", "clientId": "app", "limitKind": None}, mode="enforce", limits=[]
+    ),
     "another order in its id": an_override(_id={"clientId": None, "kind": "mode"}, mode="enforce", limits=[]),
     "author of forty thousand letters": an_override(by="x" * 40_000),
     "thousands of limits": an_override(limits=[an_override()["limits"][0]] * (MAX_POLICIES + 1)),

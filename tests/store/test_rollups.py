@@ -5,9 +5,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from bson import Decimal128, Int64
+from pymongo.collection import Collection
+from pymongo.errors import AutoReconnect
 
 from oauth_ratelimit.core.statistics import (
     DAY_S,
@@ -167,7 +170,10 @@ def test_week_of_all_clients_is_read_from_few_documents(connection: Connection, 
     assert (True, True) == (0 < of_totals <= 60, of_totals < of_lines <= 190)
 
 
-def test_late_minute_is_derived_again_with_all_steps_around_it_once(connection: Connection) -> None:
+def test_late_minute_is_derived_again_with_all_steps_around_it_once(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an instance that has begun with it was cut off."""
     fleet = Fleet(connection)
     minute_s = fleet.clock()
     fleet.write(minute_s, client_id="shop", allowed=5)
@@ -176,9 +182,21 @@ def test_late_minute_is_derived_again_with_all_steps_around_it_once(connection: 
     fleet.clock.advance(2 * DAY_S)
     fleet.derive()
     fleet.write(minute_s, client_id="shop", writer="two", allowed=7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "bulk_write", Mock(side_effect=AutoReconnect("an outage")))
+        with pytest.raises(StoreUnavailable):
+            fleet.derive()
 
     assert (4, 0) == (fleet.derive(), fleet.derive())
     fleet.check(7 * DAY_S)
+
+
+def test_step_is_derived_from_the_minutes_if_a_finer_one_is_missing(connection: Connection) -> None:
+    fleet = Fleet(connection)
+    start_s = int(fleet.clock()) // HOUR_S * HOUR_S - HOUR_S
+    fleet.write(start_s, client_id="shop", allowed=5)
+    fleet.rollups.derive((HOUR_S, start_s), keep_s=KEEP_S)
+    assert [5] == [client.tally.allowed for client in fleet.rollups.rows(start_s, start_s + HOUR_S).clients]
 
 
 def test_step_with_a_late_minute_is_not_derived_before_it_is_over(connection: Connection) -> None:
