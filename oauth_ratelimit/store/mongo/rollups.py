@@ -12,7 +12,6 @@ clock of an instance decides whether a write is in time.
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 
@@ -340,7 +339,7 @@ def _row(document: Mapping[str, Any]) -> ClientTotal:
         document["id"] or OTHER_CLIENTS,
         *tallies_of(document["counts"]),
         highest_use=None if share is None else float(share),
-        policy=None if policy is None else unquote(policy),
+        policy=policy,
         denied_from_s=whole_number(document.get("first")),
         denied_until_s=whole_number(document.get("last")),
         start_s=count(document.get("start")),

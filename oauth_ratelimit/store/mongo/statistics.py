@@ -1,7 +1,8 @@
 """Statistics in MongoDB: one document per client and minute, written by all instances.
 
 Each process keeps its own growing numbers under a name of its own and writes them with ``$max``, so a repeated or late
-write changes nothing. The sum over the processes is exact.
+write changes nothing. The sum over the processes is exact. ``sums``, ``peak`` and ``over`` repeat in few numbers what
+the other fields have in detail: rollups are made of them.
 """
 
 import hashlib
@@ -28,12 +29,10 @@ from oauth_ratelimit.core.statistics import (
     MAX_RANK,
     MINUTE_S,
     NO_REQUESTS,
-    NOT_TOKEN,
     OVER,
     REGISTER_COUNT,
     ClientMinute,
     Denials,
-    Kind,
     Peak,
     Source,
     Tally,
@@ -59,16 +58,20 @@ PARTS: Final = ("by", "peaks", "denials", "users", "registers", "seconds", "life
 DUPLICATE_KEY = 11000
 PER_SECOND: Final = struct.Struct(f">{MINUTE_S}H")  # number of requests of each second
 MAX_PER_SECOND: Final = 2**16 - 1
-KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PAGE_SIZE = 1000  # documents per round trip
 MAX_BYTES = 2**21  # of a minute of a client: some hundred processes, each with its grant types and heaviest users
 MAX_NAME_BYTES = 2**12  # of a client's id with what is around it, or of a policy
-MAX_PARTS = 2000  # processes or policies in a document
-CHUNK = 45  # of them: the server joins lists in quadratic time, so they are joined in two steps
 
 FIVE_S = 300
 MINUTES_KEPT_S = 2 * HOUR_S  # rollups of minutes
 CHANGED = "changed"  # first field of the ``_id`` of a note about a step
+
+SUMS: Final = (
+    *COUNTS,
+    *("endpoint_allowed", "endpoint_denied", "endpoint_would_deny"),
+    *("guard_denied", "guard_would_deny"),
+)
+"""Counts of a client: requests at the token endpoint, at other endpoints, and attempts that the guard denied."""
 
 Step = tuple[int, int]
 """Length and start of a step of time in seconds."""
@@ -138,7 +141,7 @@ def expiry_of(step: Step, keep_s: float) -> datetime:
 
 def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
     """Return the update that writes the numbers of a process."""
-    maxima: Document = {}
+    maxima: Document = {f"sums.{writer}": _sums(minute.tallies)}
     minima: Document = {}
     if minute.seconds:
         maxima[f"seconds.{writer}"] = _packed(minute.seconds)
@@ -151,11 +154,15 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
         maxima[f"lifetimes.{writer}.{lifetime_s}"] = token_count
     for policy, peak in minute.peaks.items():
         maxima[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
+        maxima["peak"] = max([peak.share, policy], maxima.get("peak", []))
     for (policy, grant, outcome), denials in minute.denials.items():
         path = f"denials.{_field(policy)}.{_field(grant)}.{outcome}"
         maxima[f"{path}.by.{writer}"] = denials.total
-        minima[f"{path}.first"] = denials.first_s
         maxima |= {f"{path}.last": denials.last_s, f"{path}.limit": [denials.limit, denials.window_s]}
+        minima[f"{path}.first"] = denials.first_s
+        minima["over.first"] = min(denials.first_s, minima.get("over.first", math.inf))
+        for last in ("over.last", "over.last_denied") if outcome == "denied" else ("over.last",):
+            maxima[last] = max(denials.last_s, maxima.get(last, 0))
     for user in minute.users:
         entry = [user.offered, user.denied, user.would_deny, user.username]
         maxima[f"users.{writer}.{_digest(user.username)}"] = entry
@@ -165,6 +172,17 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
     if minima:
         update["$min"] = minima
     return UpdateOne({"_id": {"clientId": minute.client_id, "minute": Int64(minute.minute_s)}}, update, upsert=True)
+
+
+def _sums(tallies: Mapping[Source, Tally]) -> list[int]:
+    """Return the counts of ``SUMS``, which only grow, so that later lists are the greater ones."""
+    endpoint, guard = (
+        sum((tally for source, tally in tallies.items() if source.grant.startswith(prefix)), NO_REQUESTS)
+        for prefix in (ENDPOINT, GUARD)
+    )
+    token = sum((tally for source, tally in tallies.items() if source.is_token), NO_REQUESTS)
+    elsewhere = (endpoint.allowed + endpoint.trusted, endpoint.denied, endpoint.would_deny)
+    return [*token, *elsewhere, guard.denied, guard.would_deny]
 
 
 def _field(name: str) -> str:
@@ -282,11 +300,10 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
     ``last_denied`` one.
     """
     selected, _ = selected_minutes(since_s, until_s, None)
-    of_kinds: Document = {"$concatArrays": [fields_of(f"$$this.v.{kind}") for kind in KINDS]}
-    share: Document = {"$arrayElemAt": [{"$cond": [{"$isArray": "$$this.v"}, "$$this.v", []]}, 0]}
-    is_short: Document = {"$lte": [{"$strLenBytes": "$$this.k"}, MAX_NAME_BYTES]}
-    is_share: Document = {"$and": [{"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}, is_short]}
-    peak: Document = {"$cond": [is_share, [share, "$$this.k"], None]}
+    share = {"$arrayElemAt": [_listed("$peak"), 0]}
+    is_small = {"$lte": [{"$bsonSize": {"peak": "$peak"}}, MAX_NAME_BYTES]}
+    is_share = {"$and": [is_small, {"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}]}
+    times = {name: f"$over.{name}" for name in ("first", "last", "last_denied")}
     return [
         {"$match": selected},
         {"$match": {"_id.clientId": {"$type": "string", **NO_LIST}}},
@@ -298,64 +315,27 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
                 "_id": False,
                 "id": "$_id.clientId",
                 "start": "$_id.minute",
-                "tallies": _flat(fields_of("$by"), of_kinds),
-                "peak": {"$max": {"$map": {"input": fields_of("$peaks"), "in": peak}}},
-                "denials": _flat(fields_of("$denials"), fields_of("$$this.v")),
+                "sums": {"$map": {"input": fields_of("$sums"), "in": _listed("$$this.v")}},
+                "peak": {"$cond": [is_share, "$peak", None]},
+                **{name: {"$cond": [{"$isNumber": time}, time, None]} for name, time in times.items()},
             }
         },
-        {
-            "$set": {
-                "token": _tallies({"$not": {"$or": [_begins(prefix) for prefix in NOT_TOKEN]}}),
-                "endpoint": _tallies(_begins(ENDPOINT)),
-                "guard": _tallies(_begins(GUARD)),
-            }
-        },
-        {"$project": {"id": 1, "start": 1, "peak": 1, **_TIMES, **_SUMS_OF_MINUTE}},
+        {"$set": {name: _sum_at(place) for place, name in enumerate(SUMS)}},
+        {"$unset": "sums"},
     ]
 
 
-def _flat(entries: Document, parts: Document) -> Document:
-    """Return the expression for the parts of all entries in one list; ``$$this`` is the entry."""
-    chunk = _joined({"$slice": ["$$entries", "$$this", CHUNK]}, parts)
-    chunks = _joined({"$range": [0, {"$size": "$$entries"}, CHUNK]}, chunk)
-    return {"$let": {"vars": {"entries": {"$slice": [entries, MAX_PARTS]}}, "in": chunks}}
+def _sum_at(place: int) -> Document:
+    """Return the expression for a sum over processes; 0 if it is no count, which a damaged document can have."""
+    total = {"$sum": {"$map": {"input": "$sums", "in": {"$arrayElemAt": ["$$this", place]}}}}
+    in_range = {"$and": [{"$gte": ["$$total", 0]}, {"$lte": ["$$total", MAX_EXACT]}]}
+    return {"$let": {"vars": {"total": total}, "in": {"$cond": [in_range, "$$total", 0]}}}
 
 
-def _joined(lists: Document, each: Document) -> Document:
-    return {"$reduce": {"input": lists, "initialValue": [], "in": {"$concatArrays": ["$$value", each]}}}
-
-
-def _begins(prefix: str) -> Document:
-    return {"$eq": [{"$indexOfBytes": ["$$this.k", prefix]}, 0]}
-
-
-def _tallies(condition: Document) -> Document:
-    return {"$filter": {"input": "$tallies", "as": "this", "cond": condition}}
-
-
-def _sum_of(*paths: str) -> Document:
-    """Return the expression for a sum; 0 if it is no count, which a damaged document can have."""
-    in_range = {"$and": [{"$gte": ["$$sum", 0]}, {"$lte": ["$$sum", MAX_EXACT]}]}
-    total: Document = {"$add": [{"$sum": path} for path in paths]}
-    return {"$let": {"vars": {"sum": total}, "in": {"$cond": [in_range, "$$sum", 0]}}}
+def _listed(path: str) -> Document:
+    return {"$cond": [{"$isArray": path}, path, []]}
 
 
 def fields_of(path: str) -> Document:
     """Return the expression for the fields of a mapping; none for anything else."""
     return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
-
-
-_TIMES: Final[Document] = {
-    "first": {"$min": {"$concatArrays": [f"$denials.v.{outcome}.first" for outcome in OVER]}},
-    "last": {"$max": {"$concatArrays": [f"$denials.v.{outcome}.last" for outcome in OVER]}},
-    "last_denied": {"$max": "$denials.v.denied.last"},
-}
-_SUMS_OF_MINUTE: Final[Document] = {name: _sum_of(f"$token.v.{name}") for name in COUNTS} | {
-    "endpoint_allowed": _sum_of("$endpoint.v.allowed", "$endpoint.v.trusted"),
-    "endpoint_denied": _sum_of("$endpoint.v.denied"),
-    "endpoint_would_deny": _sum_of("$endpoint.v.would_deny"),
-    "guard_denied": _sum_of("$guard.v.denied"),
-    "guard_would_deny": _sum_of("$guard.v.would_deny"),
-}
-SUMS: Final = tuple(_SUMS_OF_MINUTE)
-"""Counts of a client: requests at the token endpoint, at other endpoints, and attempts that the guard denied."""
