@@ -17,27 +17,20 @@ WRITE_EVERY_S = 10.0
 BATCH = 500  # records; one bulk must not keep the interpreter busy for long
 
 
-@dataclass(slots=True, eq=False)
-class SuppressionPeriod:
-    """Time in which denials of a key are counted and not logged."""
-
-    since_s: float  # time of the event that was logged, seconds since the epoch
-    until_s: float  # earliest time of the next event
-    decision_id: str | None = None  # id of all its denials, None if there was no room to keep their record
-    unlogged_before: int = 0  # denials before it that no event has counted yet
-    suppressed_count: int = 0  # denials since then
-    last_at_s: float = 0.0  # time of the last of them, 0.0 if there is none
-
-
 class DenialWriter(Protocol):
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class SuppressionPeriod:
+    """Time after a denial in which further ones of its key are counted and not logged; all have its id."""
+
     denial: Denial
-    period: SuppressionPeriod
-    written_count: int = -1  # of repeats; not written yet
+    until_s: float  # earliest time of the next event
+    unlogged_before: int = 0  # denials before it that no event has counted yet
+    suppressed_count: int = 0  # denials since then
+    last_at_s: float = 0.0  # time of the last of them, 0.0 if there is none
+    written_count: int = -1  # of those, in the record; -1 without one
 
     @property
     def is_new(self) -> bool:
@@ -45,15 +38,11 @@ class _Entry:
 
     @property
     def is_due(self) -> bool:
-        return self.written_count != self.period.suppressed_count
+        return self.written_count != self.suppressed_count
 
     def record(self, instance: str) -> DenialRecord:
-        return DenialRecord(
-            self.denial,
-            instance=instance,
-            last_at_s=max(self.denial.at_s, self.period.last_at_s),
-            suppressed_count=self.period.suppressed_count,
-        )
+        last_at_s = max(self.denial.at_s, self.last_at_s)
+        return DenialRecord(self.denial, instance, last_at_s, self.suppressed_count)
 
 
 class DenialRecorder:
@@ -75,9 +64,9 @@ class DenialRecorder:
         self._instance = instance
         self._keep_s = keep_s
         self._clock = clock
-        self._queue: deque[_Entry] = deque()  # filled by requests
-        self._entries: list[_Entry] = []
-        self._due: list[_Entry] = []
+        self._queue: deque[SuppressionPeriod] = deque()  # filled by requests
+        self._entries: list[SuppressionPeriod] = []
+        self._due: list[SuppressionPeriod] = []
         self._unwritten_count = 0  # of the entries, when they were collected
         self._next_s = 0.0
         self._lost = LostRecords("denials_unrecorded")
@@ -89,9 +78,9 @@ class DenialRecorder:
             self._lost.add(1, reason=NO_ROOM)
         return has_room
 
-    def put(self, denial: Denial, period: SuppressionPeriod) -> None:
-        """Add the first denial of a key in a minute, and the period that counts its repeats."""
-        self._queue.append(_Entry(denial, period))
+    def put(self, period: SuppressionPeriod) -> None:
+        """Add the first denial of a key in a minute."""
+        self._queue.append(period)
 
     def run(self) -> None:
         """Write one bulk at most, because the next sync cycle waits for it."""
@@ -112,7 +101,7 @@ class DenialRecorder:
 
     def _collect_due(self, now_s: float) -> None:
         """Collect the records to write, new ones first, and drop finished ones."""
-        entries = [entry for entry in self._entries if entry.is_due or now_s < entry.period.until_s]
+        entries = [entry for entry in self._entries if entry.is_due or now_s < entry.until_s]
         entries += [self._queue.popleft() for _ in range(len(self._queue))]
         entries.sort(key=lambda entry: not entry.is_new)
         # Those beyond the maximum are written, without their last count.
@@ -130,8 +119,8 @@ class DenialRecorder:
             return False
         except Exception as exc:  # noqa: BLE001  # a record that cannot be written must not block later ones
             self._lost.add(len(batch), reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
-            rejected = set(map(id, batch))
-            self._entries = [entry for entry in self._entries if id(entry) not in rejected]
+            rejected = set(batch)
+            self._entries = [entry for entry in self._entries if entry not in rejected]
         for entry, record in zip(batch, records, strict=True):
             entry.written_count = record.suppressed_count
         del self._due[:BATCH]

@@ -96,7 +96,7 @@ class DenialEvents:
         """End all suppression periods, because denials may have another reason now."""
         self._per_minute = self._budget.per_minute = self._guard_budget.per_minute = per_minute
         for period in list(self._periods.values()):
-            period.until_s = period.since_s
+            period.until_s = period.denial.at_s
 
     def end_minute(self, now_s: float) -> None:
         self._budget.end_minute(now_s)
@@ -121,10 +121,10 @@ class DenialEvents:
         """
         key = (client_id, username, scope, decision.allowed)
         period = self._periods.get(key)
-        if period is not None and period.since_s <= now_s < period.until_s:
+        if period is not None and period.denial.at_s <= now_s < period.until_s:
             period.last_at_s = now_s
             period.suppressed_count += 1
-            decision.decision_id = period.decision_id
+            decision.decision_id = period.denial.decision_id
             return True
         unlogged_count = 0 if period is None else period.unlogged_before + period.suppressed_count
         is_guess = scope in FAILURE_SCOPES
@@ -132,35 +132,33 @@ class DenialEvents:
         has_id = not decision.allowed and (is_logged or not is_guess)  # else a stranger had any number of records
         if has_id and (self._recorder is None or self._recorder.has_room()):
             decision.decision_id = secrets.token_hex(8)  # `random` belongs to the application
-        unlogged_before = 0 if is_logged else unlogged_count + 1
-        period = SuppressionPeriod(now_s, now_s + REPEAT_S, decision.decision_id, unlogged_before)
+        denial = Denial(
+            decision_id=decision.decision_id,
+            at_s=now_s,
+            client_id=storable_name(client_id),
+            username=None if username is None else storable_name(username),
+            scope=scope,
+            grant_type=grant_type,
+            policy=decision.policy,
+            limit=decision.limit,
+            window_s=decision.window_s,
+            mode=decision.mode.value,
+            is_canary=is_canary,
+            retry_after_s=decision.retry_after_s,
+            trace=self._trace_of() if is_logged or decision.decision_id else Trace(),
+        )
+        period = SuppressionPeriod(denial, now_s + REPEAT_S, unlogged_before=0 if is_logged else unlogged_count + 1)
         if len(self._periods) >= MAX_KEYS:
             self._periods.clear()
         self._periods[key] = period
-        if is_logged or decision.decision_id is not None:
-            denial = Denial(
-                decision_id=decision.decision_id,
-                at_s=now_s,
-                client_id=storable_name(client_id),
-                username=None if username is None else storable_name(username),
-                scope=scope,
-                grant_type=grant_type,
-                policy=decision.policy,
-                limit=decision.limit,
-                window_s=decision.window_s,
-                mode=decision.mode.value,
-                is_canary=is_canary,
-                retry_after_s=decision.retry_after_s,
-                trace=self._trace_of(),
+        if is_logged:
+            log.warning(
+                "request_would_be_denied" if decision.allowed else "request_denied",
+                **_logged(denial),
+                suppressed_count=unlogged_count,
             )
-            if is_logged:
-                log.warning(
-                    "request_would_be_denied" if decision.allowed else "request_denied",
-                    **_logged(denial),
-                    suppressed_count=unlogged_count,
-                )
-            if self._recorder is not None and denial.decision_id is not None:
-                self._recorder.put(denial, period)
+        if self._recorder is not None and denial.decision_id is not None:
+            self._recorder.put(period)
         return False
 
 

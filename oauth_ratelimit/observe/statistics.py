@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from heapq import nlargest
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Answer, DecidedRequest, Decision, outcome_of
@@ -51,13 +51,17 @@ class StatisticsWriter(Protocol):
 
 
 class OpenMinute:
-    """Counts of a client that still grow. Not thread-safe.
+    """Counts of a client, which grow until the minute is over. Not thread-safe.
 
-    ``max_users`` are reported by name. When there are too many in ``users``, the lighter half is dropped.
+    ``writer`` is their name in the document. ``max_users`` are reported by name. When there are too many in ``users``,
+    the lighter half is dropped.
     """
 
-    def __init__(self, client_id: str, max_users: int) -> None:
+    def __init__(self, client_id: str, minute_s: int, *, max_users: int, writer: str = "") -> None:
         self.client_id = client_id
+        self.minute_s = minute_s
+        self.writer = writer
+        self.is_over = False
         self.request_count = 0
         self.written_count = 0  # of the requests in the counts that were written last
         self.is_newly_denied = False  # for the first time in the minute with this outcome, and not written since
@@ -125,12 +129,16 @@ class OpenMinute:
             self.users = dict(self._heaviest_users(len(self.users) // 2))
         return self.users.setdefault(name, [0, 0, 0])
 
-    def snapshot(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
+    @property
+    def size(self) -> int:
+        return 1 + len(self.users)
+
+    def snapshot(self, *, is_complete: bool) -> ClientMinute:
         """Return the present counts; users only if the minute is over."""
         heaviest = self._heaviest_users(self._max_users) if is_complete else ()
         return ClientMinute(
             client_id=self.client_id,
-            minute_s=minute_s,
+            minute_s=self.minute_s,
             tallies={Source(*source): Tally(**tally) for source, tally in self._tallies.items()},
             peaks=dict(self._peaks),
             denials=dict(self._denials),
@@ -148,19 +156,6 @@ class OpenMinute:
         for register, rank in map(register_of, self.users):
             registers[register] = max(rank, registers.get(register, 0))
         return registers
-
-
-class _Entry(NamedTuple):
-    """Counts of a client to write. Those of a complete minute do not change again."""
-
-    writer: str  # name in the document
-    minute_s: int
-    client: OpenMinute
-    is_complete: bool
-
-    @property
-    def size(self) -> int:
-        return 1 + len(self.client.users)
 
 
 class StatisticsRecorder:
@@ -187,9 +182,9 @@ class StatisticsRecorder:
         self._minute_s = 0
         self._end_s = 0
         self._clients: dict[str, OpenMinute] = {}
-        self._ended: deque[_Entry] = deque()
+        self._ended: deque[OpenMinute] = deque()
         self._ended_size = 0
-        self._growing: deque[_Entry] = deque()
+        self._growing: deque[OpenMinute] = deque()
 
     @property
     def _writer_name(self) -> str:
@@ -235,7 +230,9 @@ class StatisticsRecorder:
         room = settings.clients_per_minute if is_proven else settings.clients_per_minute // 2
         name = client_id if client_id in self._clients or len(self._clients) < room else OTHER_CLIENTS
         if name not in self._clients:
-            self._clients[name] = OpenMinute(storable_name(name), settings.users_per_client)
+            self._clients[name] = OpenMinute(
+                storable_name(name), self._minute_s, max_users=settings.users_per_client, writer=self._writer_name
+            )
         return self._clients[name]
 
     def _start_minute(self, now_s: float) -> None:
@@ -249,10 +246,11 @@ class StatisticsRecorder:
         self._minute_s, self._end_s = minute_s, minute_s + MINUTE_S
 
     def _end_minute(self) -> None:
-        entries = [_Entry(self._writer_name, self._minute_s, client, True) for client in self._clients.values()]
-        self._clients = {}
-        self._ended.extend(entries)
-        self._ended_size += sum(entry.size for entry in entries)
+        for client in self._clients.values():
+            client.is_over = True
+            self._ended.append(client)
+            self._ended_size += client.size
+        self._clients, self._growing = {}, deque()
         lost_count = 0
         while self._ended_size > MAX_WAITING:
             self._ended_size -= self._ended.popleft().size
@@ -274,7 +272,7 @@ class StatisticsRecorder:
                     self._start_minute(now_s)
             if is_due or not self._growing:
                 self._growing = deque(
-                    _Entry(self._writer_name, self._minute_s, client, False)
+                    client
                     for client in self._clients.values()
                     if client.request_count != client.written_count and (is_due or client.is_newly_denied)
                 )
@@ -292,39 +290,35 @@ class StatisticsRecorder:
         self._lost.log(is_final=True)
 
     def _write_batch(self) -> bool:
-        """Write the first entries, ended minutes first. Return True if the store accepted them."""
-        batch = self._take_batch()
+        """Write the first counts, those of ended minutes first. Return True if the store accepted them."""
+        batch: list[OpenMinute] = []
+        with self._lock:
+            are_ended = bool(self._ended)
+            waiting = self._ended if are_ended else self._growing
+            while waiting and len(batch) < BATCH and waiting[0].writer == (batch or waiting)[0].writer:
+                batch.append(waiting.popleft())
+            self._ended_size -= sum(client.size for client in batch) if are_ended else 0
         if not batch:
             return True
         minutes: list[ClientMinute] = []
         counts: list[int] = []
-        for entry in yield_between(batch):
-            with self._lock if not entry.is_complete else nullcontext():  # no request changes one that is over
-                counts.append(entry.client.request_count)
-                entry.client.is_newly_denied = False
-                minutes.append(entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete))
+        for client in yield_between(batch):
+            with self._lock if not client.is_over else nullcontext():  # no request changes one that is over
+                counts.append(client.request_count)
+                client.is_newly_denied = False
+                minutes.append(client.snapshot(is_complete=client.is_over))
         try:
             refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings().keep_s)
         except StoreUnavailable:
-            with self._lock:
-                kept = [entry for entry in batch if entry.is_complete]  # the others are written again later
-                self._ended.extendleft(reversed(kept))
-                self._ended_size += sum(entry.size for entry in kept)
+            if are_ended:  # the others are written again later
+                with self._lock:
+                    self._ended.extendleft(reversed(batch))
+                    self._ended_size += sum(client.size for client in batch)
             return False
         except StoreRejected as exc:
-            self._lost.add(sum(entry.is_complete for entry in batch), reason=str(exc))
+            self._lost.add(len(batch) if are_ended else 0, reason=str(exc))
             return False
-        lost_count = sum(batch[index].is_complete for index in refused)
-        self._lost.add(lost_count, reason="a document of another form has the same _id")
-        for entry, count in zip(batch, counts, strict=True):
-            entry.client.written_count = count
+        self._lost.add(len(refused) if are_ended else 0, reason="a document of another form has the same _id")
+        for client, count in zip(batch, counts, strict=True):
+            client.written_count = count
         return True
-
-    def _take_batch(self) -> list[_Entry]:
-        batch: list[_Entry] = []
-        with self._lock:
-            waiting = self._ended or self._growing
-            while waiting and len(batch) < BATCH and waiting[0].writer == (batch or waiting)[0].writer:
-                batch.append(waiting.popleft())
-            self._ended_size -= sum(entry.size for entry in batch if entry.is_complete)
-        return batch

@@ -185,12 +185,12 @@ def minutes_of_rows(
     for row in rows:
         at_s = row.at_us / SECOND_US
         if not minute_s <= at_s < minute_s + MINUTE_S:
-            yield from (client.snapshot(minute_s, is_complete=True) for client in clients.values())
+            yield from (client.snapshot(is_complete=True) for client in clients.values())
             minute_s, clients = int(at_s // MINUTE_S) * MINUTE_S, {}
         client = clients.get(row.client)
         if client is None:
-            client = clients[row.client] = OpenMinute(row.client, ALL_USERS)
+            client = clients[row.client] = OpenMinute(row.client, minute_s, max_users=ALL_USERS)
         decision = decide(row)
         client.count(decision, "client" if row.user is None else "user", row.grant or "none", at_s, has_peak=False)
         client.count_token_request(decision, pseudonym_of(row.user), at_s)
-    yield from (client.snapshot(minute_s, is_complete=True) for client in clients.values())
+    yield from (client.snapshot(is_complete=True) for client in clients.values())

@@ -142,7 +142,7 @@ class Service:
     def minute(self) -> ClientMinute:
         """Send the requests of the next minute and return what all instances record of it."""
         begin_s = START_S + 60 * self.number
-        minute = OpenMinute("app", max_users=20)
+        minute = OpenMinute("app", int(begin_s), max_users=20)
         next_sync_s = begin_s
         for offset_s, username in sorted(self.scenario.requests(self.rng, self.number), key=lambda each: each[0]):
             self.now_s = begin_s + offset_s
@@ -157,7 +157,7 @@ class Service:
         self.number += 1
         self.now_s = START_S + 60 * self.number
         self.sync()
-        return minute.snapshot(int(begin_s), is_complete=True)
+        return minute.snapshot(is_complete=True)
 
     def sync(self) -> None:
         for limiter in self.limiters:
