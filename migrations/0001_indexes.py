@@ -22,7 +22,7 @@ def upgrade(collections: Mapping[str, Any]) -> None:
         try:
             create_indexes(collections[name], indexes)
         except OperationFailure as exc:
-            in_way = [each for each in index_problems(collections[name], indexes) if not each.is_missing]
+            in_way = [each for each in index_problems(collections[name], indexes) if each.in_way]
             if not in_way:
                 raise
             code = code_of(exc.details or {})

@@ -67,7 +67,7 @@ NOT_ERASED = (
 def init_db(ctx: click.Context, context: CliContext, is_check: bool, form: str) -> None:
     """Create collections and indexes, migrate.
 
-    With --check it names each index that is missing or has other options, with the command for mongosh that repairs it.
+    With --check it names each index that is missing, and those in its way.
 
     For a new release, and for instances that may not create indexes: run it with --mongo-uri and a user that may.
     Instances then need to read and write only. Any number of processes may run it at once, and again.

@@ -1,6 +1,5 @@
 """Indexes, which ``init-db`` makes, and so do instances where their rights allow. Migrations, which it applies."""
 
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ log = get_logger(__name__)
 CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its indexes with it
 MAX_S = 1.0  # for each index: a collection that takes longer is left to init-db
 COMMIT_QUORUM = "majority"  # by default the server waits for all members, those that are down included
-MAX_SHOWN = 100  # characters of an option
 NOT_COMPARED = {"v", "ns", "background"}  # parts of an index that say nothing about what it does
 BAD_VALUE = 2  # from a server without a replica set, which knows no quorum
 TIMEOUT_S = 3600.0  # of one migration: an index on a large collection takes long
@@ -57,17 +55,18 @@ INDEXES = {COUNTERS: (EXPIRY,), FAILURES: (EXPIRY,), STATISTICS: (EXPIRY, MINUTE
 
 
 class IndexProblem(NamedTuple):
-    """An index that is missing, or that another one keeps from being made."""
+    """An index that is missing, or that others keep from being made."""
 
     collection: str
     name: str
-    reason: str
-    command: str  # for mongosh
-    is_missing: bool
+    in_way: Sequence[str]  # names of the others
 
     def __str__(self) -> str:
-        repair = "init-db makes it, or" if self.is_missing else "To repair it,"
-        return f"index {self.name} of {self.collection}: {self.reason}. {repair} in mongosh: {self.command}"
+        index = f"index {self.name} of {self.collection}"
+        if not self.in_way:
+            return f"{index} is missing; init-db makes it"
+        others = " and ".join(self.in_way)
+        return f"{index} cannot be made, because {others} has other options; drop it, and init-db makes the right one"
 
 
 def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -> Iterator[IndexProblem]:
@@ -76,33 +75,15 @@ def index_problems(collection: Collection[Document], indexes: Iterable[Index]) -
     for name, parts in collection.index_information().items():
         options = {each: value for each, value in parts.items() if each not in NOT_COMPARED and value is not False}
         found.append({**options, "name": name, "key": dict(parts["key"])})
-    target = f"db.getSiblingDB({_script(collection.database.name)}).getCollection({_script(collection.name)})"
     for index in indexes:
-        key, options = {index.path: 1}, {"name": index.name, **index.options}
-        wanted = {"key": key, **options}
+        wanted = {"key": {index.path: 1}, "name": index.name, **index.options}
         in_way = [each for each in found if each["name"] == index.name or _signature(each) == _signature(wanted)]
         if wanted not in in_way:
-            drops = [f"{target}.dropIndex({_script(each['name'])})" for each in in_way]
-            reasons = [_differences(each, wanted) for each in in_way] or ["it is missing"]
-            command = "; ".join([*drops, f"{target}.createIndex({_script(key)}, {_script(options)})"])
-            yield IndexProblem(collection.name, index.name, "; ".join(reasons), command, is_missing=not in_way)
+            yield IndexProblem(collection.name, index.name, [each["name"] for each in in_way])
 
 
 def _signature(index: Document) -> Document:
     return {**index, "name": None, "expireAfterSeconds": None}
-
-
-def _differences(found: Document, wanted: Document) -> str:
-    options = [option for option in {**wanted, **found} if found.get(option) != wanted.get(option)]
-    return ", ".join(f"{each} is {_shown(found.get(each))} instead of {_shown(wanted.get(each))}" for each in options)
-
-
-def _shown(value: object) -> str:
-    return "not set" if value is None else _script(value)[:MAX_SHOWN]
-
-
-def _script(value: object) -> str:
-    return json.dumps(value, default=str)
 
 
 def create_indexes(collection: Collection[Document], indexes: Iterable[Index]) -> None:
