@@ -195,7 +195,7 @@ class History:
             step_s, start_s = document["_id"].values()
             ends_s[step_s] = max(ends_s[step_s], start_s + step_s)
             for client in document["clients"][1:]:
-                found[step_s, start_s, client["id"]] = client["allowed"] + client.get("denied", 0)
+                found[step_s, start_s, client["id"]] = sum(client["counts"][:2])  # allowed and denied
         expected = Counter[tuple[int, int, str]]()
         for (minute_s, client_id), count in minutes.items():
             for step_s, end_s in ends_s.items():

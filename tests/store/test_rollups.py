@@ -234,11 +234,11 @@ def test_rollup_is_not_replaced_by_what_was_read_before(connection: Connection) 
     fleet.write(fleet.clock() - 600, client_id="shop", allowed=5)
     fleet.derive()
     identity = {ROLLUP: FIVE_S, "start": int(fleet.clock() - 600) // FIVE_S * FIVE_S}
-    fleet.collection.update_one({"_id": identity}, {"$inc": {"offered": 1, "clients.0.allowed": 1}})
+    fleet.collection.update_one({"_id": identity}, {"$inc": {"offered": 1, "clients.0.counts.0": 1}})
     fleet.write(fleet.clock() - 600, client_id="shop", allowed=5)  # as before, but noted
     fleet.derive()
 
-    assert 6 == fleet.collection.find_one({"_id": identity})["clients"][0]["allowed"]  # type: ignore[index]
+    assert 6 == fleet.collection.find_one({"_id": identity})["clients"][0]["counts"][0]  # type: ignore[index]
 
 
 def test_note_of_a_write_that_came_meanwhile_is_kept(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

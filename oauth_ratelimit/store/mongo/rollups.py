@@ -10,26 +10,20 @@ clock of an instance decides whether a write is in time.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
 
+from bson import encode
 from pymongo import ASCENDING, DeleteOne, UpdateOne
+from pymongo.errors import DuplicateKeyError
 
 from oauth_ratelimit.core.failed_auth import ANYONE
-from oauth_ratelimit.core.statistics import (
-    DAY_S,
-    HOUR_S,
-    MINUTE_S,
-    NO_REQUESTS,
-    OTHER_CLIENTS,
-    OVER,
-    ClientTotal,
-    Tally,
-    full_minute,
-)
+from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, ClientTotal, Tally, full_minute
 from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
+from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, NO_LIST, count, fits, is_text, whole_number
+from oauth_ratelimit.store.mongo.fields import MALFORMED, MAX_EXACT, NO_LIST, fits, is_text, whole_number
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 from oauth_ratelimit.store.mongo.statistics import (
     CHANGED,
@@ -59,6 +53,10 @@ YOUNG_S = 900  # at the end of a period, minutes of clients are read where there
 MAX_CLIENTS = 10_000  # in a document; those with fewest requests are counted together
 MAX_CLIENTS_BYTES = 2**23  # of them
 MAX_OVER = 500  # clients over a limit that are returned at once
+
+NO_TIMES: Final[Document] = dict.fromkeys(("peak", "first", "last", "last_denied"))
+NO_ROW: Final[Document] = {"counts": [0] * len(SUMS), **NO_TIMES}
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Rows(NamedTuple):
@@ -126,18 +124,15 @@ class RollupStore(StatisticsCollection):
         end_s, finer_s = start_s + step_s, FINER_S[step_s]
         parts = [(finer_s, at_s) for at_s in range(start_s, end_s, finer_s)] if finer_s else []
         coarser = [(length_s, start_s // length_s * length_s) for length_s in FINER_S if FINER_S[length_s] == step_s]
-        identity, note_id, expire = step_id(ROLLUP, step), step_id(CHANGED, step), expiry_of(step, keep_s)
+        note_id = step_id(CHANGED, step)
         with translated_errors():
             collection = self._collection
             note = collection.find_one({"_id": note_id}, {"write": _WRITE})  # before the parts
             known = self._steps(ROLLUP, start_s, end_s)
             if note is None and step in known:
                 return
-            rows = _rows_of(parts) if parts and known.issuperset(parts) else minute_rows(start_s, end_s)
-            # A row of nobody makes one write of it also if there are no requests.
-            nobody = [{"$limit": 1}, {"$project": {"_id": False, "id": {"$literal": None}}}]
-            united = {"$unionWith": {"coll": collection.name, "pipeline": nobody}}
-            collection.aggregate([*rows, united, *_packed(), *_replacing(identity, expire, into=collection.name)])
+            stages = _rows_of(parts) if parts and known.issuperset(parts) else minute_rows(start_s, end_s)
+            self._replace(step, _summed(self._read(stages), key=lambda row: row["id"]), keep_s=keep_s)
             finish: list[UpdateOne | DeleteOne] = [change_note(each, keep_s=keep_s) for each in coarser]
             if note is not None:  # last: a process that ends before leaves it to others
                 finish.append(DeleteOne({"_id": note_id, "$expr": {"$eq": [_WRITE, note["write"]]}}))
@@ -149,22 +144,16 @@ class RollupStore(StatisticsCollection):
 
         With ``step_s`` in each of its steps; with ``client_ids`` of these clients, and of all together.
         """
-        key: Document = {"id": "$id"}
-        if step_s:
-            key["start"] = {"$subtract": ["$start", {"$mod": ["$start", step_s]}]}
         with translated_errors():
             steps, young_s, missing = self._cover(since_s, until_s, step_s or DAY_S)
-            young = minute_rows(min(young_s, default=until_s), until_s)
-            young.append({"$match": {"start": {"$in": young_s}}})
-            if client_ids is not None:
-                ids = {"$filter": {"input": [None, "$id"], "cond": _is_chosen("$$this", client_ids)}}
-                young += [{"$set": {"id": ids}}, {"$unwind": "$id"}]
-            united = {"$unionWith": {"coll": self._collection.name, "pipeline": young}}
-            stages = [*_rows_of(steps, client_ids, has_start=step_s > 0), united, *_grouped(key)]
-            clients: list[ClientTotal] = []
-            together: list[ClientTotal] = []
-            for document in self._collection.aggregate([*stages, {"$project": _COLUMNS}], batchSize=PAGE_SIZE):
-                (together if document["id"] is None else clients).append(_row(document))
+            found = list(self._read(_rows_of(steps, client_ids)))
+            for row in self._read(minute_rows(min(young_s), until_s)) if young_s else ():
+                if row["start"] in young_s:
+                    found += [row] if client_ids is None else [{**row, "id": None}]
+                    found += [row] if client_ids is not None and row["id"] in client_ids else []
+        sums = _summed(found, key=lambda row: (row["id"], row["start"] // step_s * step_s if step_s else 0))
+        totals = [(name is None, _total(name, total, at_s)) for (name, at_s), total in sums.items()]
+        together, clients = ([total for is_of_all, total in totals if is_of_all is each] for each in (True, False))
         return Rows(clients, together, {at_s // step_s * step_s for at_s in missing} if step_s else missing)
 
     def present(self, now_s: float, changes: Iterable[tuple[str | None, float]] = ()) -> Present:
@@ -173,52 +162,60 @@ class RollupStore(StatisticsCollection):
         A client is over a limit if it was since the last of the ``changes`` that concern it: each has the only client
         or None, and the time from which it has effect.
         """
-        full_s = full_minute(now_s)
-        is_full = {"$eq": ["$start", full_s]}
-        of_full = {f"full_{name}": {"$sum": {"$cond": [is_full, f"${name}", 0]}} for name in SUMS}
-        known = {"$literal": [{"id": client_id, "at": at_s} for client_id, at_s in changes]}
-        is_meant = {"$in": ["$$this.id", [None, "$_id.id"]]}
-        changed: Document = {"$map": {"input": known, "in": {"$cond": [is_meant, "$$this.at", 0]}}}
-        since = {"$max": [now_s - MINUTE_S, {"$max": changed}]}
-        over = {"$add": [f"${name}" for name in SUMS if name.endswith(OVER)]}
-        is_named: Document = {"$ne": ["$_id.id", OTHER_CLIENTS]}
-        recent: Document = {
-            "is_active": {"$not": {"$in": ["$_id.id", [OTHER_CLIENTS, ANYONE]]}},
-            "is_denied": {"$and": [is_named, {"$gte": ["$last_denied", since]}]},
-            "over": {"$cond": [{"$and": [is_named, {"$gte": ["$last", since]}]}, over, 0]},
-        }
-        counts: Document = {name: {"$sum": {"$cond": [f"${name}", 1, 0]}} for name in recent}
-        counts |= {name: {"$sum": f"${name}"} for name in of_full}
-        most: list[Document] = [
-            {"$match": {"over": {"$gt": 0}}},
-            {"$sort": {"over": -1, "_id": 1}},
-            {"$limit": MAX_OVER},
-        ]
-        most.append({"$project": {**_COLUMNS, "is_denied": True}})
-        stages = [
-            *minute_rows(full_s, now_s),
-            *_grouped({"id": "$id"}, **of_full),
-            {"$set": recent},
-            {"$facet": {"all": [{"$group": {"_id": None, **_TOTALS, **counts}}], "over": most}},
-        ]
+        full_s, changes = full_minute(now_s), list(changes)
         with translated_errors():
-            found = next(iter(self._collection.aggregate(stages)))
-        counted: Mapping[str, int] = next(iter(found["all"]), {})
-        full, both = (tallies_of(map(counted.get, names)) for names in (of_full, SUMS))
-        later = [whole - part for whole, part in zip(both, full, strict=True)]
-        is_new = any(each.over for each in later) and not any(each.over for each in full)
+            rows = list(self._read(minute_rows(full_s, now_s)))
+        halves = _summed(rows, key=lambda row: row["start"] == full_s)
+        full, later = (_total(OTHER_CLIENTS, halves.get(is_full, NO_ROW)) for is_full in (True, False))
+        is_new = later.all.over > 0 and not full.all.over
         shown = later if is_new else full
+        clients = _summed((row for row in rows if row["id"] != OTHER_CLIENTS), key=lambda row: row["id"])
+        over, denied = list[ClientTotal](), set[str]()
+        for client_id, total in clients.items():
+            changed_s = [at_s for concerned, at_s in changes if concerned in (None, client_id)]
+            since_s = max([now_s - MINUTE_S, *changed_s])
+            if (total["last_denied"] or 0) >= since_s:
+                denied.add(client_id)
+            if (total["last"] or 0) >= since_s:
+                over.append(_total(client_id, total))
+        over.sort(key=lambda each: (-each.all.denied - each.all.would_deny, each.client_id))
         return Present(
-            sum(shown, NO_REQUESTS),
-            guard=shown[-1],
+            shown.all,
+            guard=shown.guard,
             is_full=not is_new,
             since_s=full_s + MINUTE_S if is_new else full_s,
-            active_count=counted.get("is_active", 0),
-            denied_count=counted.get("is_denied", 0),
-            over_count=counted.get("over", 0),
-            over=list(map(_row, found["over"])),
-            denied={document["id"] for document in found["over"] if document["is_denied"]},
+            active_count=len(clients.keys() - {ANYONE}),
+            denied_count=len(denied),
+            over_count=len(over),
+            over=over[:MAX_OVER],
+            denied=denied,
         )
+
+    def _read(self, stages: Sequence[Document]) -> Iterator[Document]:
+        return yield_between(self._collection.aggregate(stages, batchSize=PAGE_SIZE))
+
+    def _replace(self, step: Step, sums: Mapping[str, Document], *, keep_s: float) -> None:
+        """Write a rollup, unless the present one was read later: then it has more requests.
+
+        Of very many clients, those with few requests are counted together.
+        """
+        kept, others, size = list[Document](), list[Document](), 0
+        for client_id, total in sorted(sums.items(), key=lambda each: -sum(each[1]["counts"])):
+            row = _row(client_id, total)
+            size += len(encode(row))
+            has_room = len(kept) < MAX_CLIENTS and size <= MAX_CLIENTS_BYTES and client_id != OTHER_CLIENTS
+            (kept if has_room else others).append(row if has_room else total)
+        rest = [_row(OTHER_CLIENTS, total) for total in _summed(others, key=bool).values()]
+        together = _summed(sums.values(), key=bool).get(True, NO_ROW)
+        offered = sum(together["counts"])
+        document = {
+            "offered": offered,
+            "expire": expiry_of(step, keep_s),
+            "clients": [_row(None, together), *kept, *rest],
+        }
+        has_more = {"offered": {"$gt": offered, "$type": "number", **NO_LIST}}
+        with suppress(DuplicateKeyError):
+            self._collection.replace_one({"_id": step_id(ROLLUP, step), "$nor": [has_more]}, document, upsert=True)
 
     def _cover(self, since_s: float, until_s: float, longest_s: int) -> tuple[list[Step], list[int], list[int]]:
         """Return the fewest rollups for a period, and minutes without one: the young, and the missing.
@@ -267,80 +264,54 @@ _WRITE: Final[Document] = {"$cond": [{"$eq": [{"$type": "$write"}, "objectId"]},
 """Expression for the last write that a note has; a planted value can be large."""
 
 
-def _rows_of(
-    steps: Sequence[Step], client_ids: Sequence[str] | None = None, *, has_start: bool = False
-) -> list[Document]:
-    """Return the stages that take the rows of clients out of rollups, of all or of chosen ones; no damaged ones."""
+def _rows_of(steps: Sequence[Step], client_ids: Sequence[str] | None = None) -> list[Document]:
+    """Return the stages that take the rows out of rollups, of all clients or of chosen ones and all together."""
     listed = {"$cond": [{"$isArray": "$clients"}, "$clients", []]}
-    chosen = {"$filter": {"input": listed, "cond": _is_chosen("$$this.id", client_ids)}}
-    row = {"$mergeObjects": ["$clients", {"start": "$_id.start"}]} if has_start else "$clients"  # for each client
-    taken: list[Document] = [{"$project": {"clients": chosen}}, {"$unwind": "$clients"}, {"$replaceWith": row}]
-    ids = [step_id(ROLLUP, step) for step in steps]
-    return [{"$match": {"_id": {"$in": ids}}}, *taken, {"$match": fits(MAX_NAME_BYTES)}]
-
-
-def _is_chosen(path: str, client_ids: Sequence[str] | None) -> Document:
-    return {"$eq": [{"$type": path}, "string"]} if client_ids is None else {"$in": [path, [None, *client_ids]]}
-
-
-_TOTALS: Final[Document] = {name: {"$sum": f"${name}"} for name in SUMS}
-_COLUMNS: Final[Document] = {
-    "_id": False,
-    "id": "$_id.id",
-    "start": "$_id.start",
-    "counts": [f"${name}" for name in SUMS],
-    **dict.fromkeys(("peak", "first", "last"), True),
-}
-
-
-def _grouped(key: object, **more: object) -> list[Document]:
-    times = {"first": {"$min": "$first"}, "last": {"$max": "$last"}, "last_denied": {"$max": "$last_denied"}}
-    return [{"$group": {"_id": key, **_TOTALS, "peak": {"$max": "$peak"}, **times, **more}}]
-
-
-def _packed() -> list[Document]:
-    """Return the stages that put the sums of all clients into one document, with those of few requests together."""
-    window = {"documents": ["unbounded", "current"]}
-    size = {"$sum": {"$bsonSize": "$$ROOT"}, "window": window}
-    rank = {"$setWindowFields": {"sortBy": {"offered": -1}, "output": {"rank": {"$documentNumber": {}}, "size": size}}}
-    is_beyond = {"$or": [{"$gt": ["$rank", MAX_CLIENTS]}, {"$gt": ["$size", MAX_CLIENTS_BYTES]}]}
-    client: Document = {"id": "$_id"}
-    client |= {name: {"$cond": [f"${name}", f"${name}", "$$REMOVE"]} for name in SUMS}  # zeros take room
-    client |= {name: {"$ifNull": [f"${name}", "$$REMOVE"]} for name in ("peak", "first", "last")}
+    is_text = {"$eq": [{"$type": "$$this.id"}, "string"]}
+    is_chosen = is_text if client_ids is None else {"$in": ["$$this.id", {"$literal": [None, *client_ids]}]}
     return [
-        *_grouped("$id"),
-        {"$set": {"offered": {"$add": [f"${name}" for name in SUMS]}}},
-        rank,
-        {"$set": {"id": {"$cond": [is_beyond, OTHER_CLIENTS, "$_id"]}}},
-        *_grouped("$id"),
-        {"$group": {"_id": None, "clients": {"$push": {"$cond": ["$_id", client, "$$REMOVE"]}}, **_TOTALS}},
+        {"$match": {"_id": {"$in": [step_id(ROLLUP, step) for step in steps]}}},
+        {"$project": {"clients": {"$filter": {"input": listed, "cond": is_chosen}}}},
+        {"$unwind": "$clients"},
+        {"$replaceWith": {"$mergeObjects": [NO_TIMES, "$clients", {"start": "$_id.start"}]}},
+        {"$match": fits(MAX_NAME_BYTES)},
     ]
 
 
-def _replacing(identity: Document, expire: object, *, into: str) -> list[Document]:
-    """Return the stages that replace a rollup, unless the present one was read later: then it has more requests."""
-    document = {
-        "_id": {"$literal": identity},
-        "offered": {"$add": [f"${name}" for name in SUMS]},
-        "expire": {"$literal": expire},
-        "clients": {"$concatArrays": [[{"id": None, **{name: f"${name}" for name in SUMS}}], "$clients"]},
-    }
-    is_older = {"$and": [{"$isNumber": "$offered"}, {"$lt": ["$$new.offered", "$offered"]}]}
-    matched = [{"$replaceWith": {"$cond": [is_older, "$$ROOT", "$$new"]}}]
-    return [{"$project": document}, {"$merge": {"into": into, "whenMatched": matched}}]
+def _summed(rows: Iterable[Document], *, key: Callable[[Document], Key]) -> dict[Key, Document]:
+    """Return the sums of rows by their keys. Damaged rows are left out."""
+    sums: dict[Key, Document] = {}
+    for row in rows:
+        name = key(row)
+        total = sums.get(name, NO_ROW)
+        try:
+            sums[name] = {
+                "counts": [one + other for one, other in zip(total["counts"], row["counts"], strict=True)],
+                **{
+                    part: choose(filter(None, (total[part], row[part])), default=None)
+                    for part, choose in (("peak", max), ("first", min), ("last", max), ("last_denied", max))
+                },
+            }
+        except MALFORMED:
+            continue
+    return sums
 
 
-def _row(document: Mapping[str, Any]) -> ClientTotal:
-    peak = document.get("peak")
+def _row(client_id: str | None, total: Document) -> Document:
+    return {"id": client_id, **{part: value for part, value in total.items() if value is not None}}
+
+
+def _total(client_id: str | None, row: Document, start_s: int = 0) -> ClientTotal:
+    peak = row["peak"]
     share, policy = peak if isinstance(peak, list) and len(peak) == 2 else (None, None)
     if not isinstance(share, int | float) or not math.isfinite(share) or not is_text(policy):
         share = policy = None
     return ClientTotal(
-        document["id"] or OTHER_CLIENTS,
-        *tallies_of(document["counts"]),
+        client_id or OTHER_CLIENTS,
+        *tallies_of(row["counts"]),
         highest_use=None if share is None else float(share),
         policy=policy,
-        denied_from_s=whole_number(document.get("first")),
-        denied_until_s=whole_number(document.get("last")),
-        start_s=count(document.get("start")),
+        denied_from_s=whole_number(row["first"]),
+        denied_until_s=whole_number(row["last"]),
+        start_s=start_s,
     )

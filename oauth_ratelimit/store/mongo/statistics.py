@@ -295,14 +295,12 @@ def tallies_of(sums: Iterable[object]) -> tuple[Tally, Tally, Tally]:
 def minute_rows(since_s: float, until_s: float) -> list[Document]:
     """Return the stages that sum up each client's minutes of a period. They leave out damaged fields.
 
-    Each result has the client's ``id``, the ``start`` of the minute, the counts of ``SUMS``, the highest share of a
+    Each result has the client's ``id``, the ``start`` of the minute, the ``counts`` of ``SUMS``, the highest share of a
     limit with its policy as ``peak``, and the times of the ``first`` and ``last`` request over a limit and of the
     ``last_denied`` one.
     """
     selected, _ = selected_minutes(since_s, until_s, None)
-    share = {"$arrayElemAt": [_listed("$peak"), 0]}
     is_small = {"$lte": [{"$bsonSize": {"peak": "$peak"}}, MAX_NAME_BYTES]}
-    is_share = {"$and": [is_small, {"$isNumber": share}, {"$gte": [share, 0]}, {"$lt": [share, math.inf]}]}
     times = {name: f"$over.{name}" for name in ("first", "last", "last_denied")}
     return [
         {"$match": selected},
@@ -310,18 +308,17 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
         {"$match": {"_id.minute": {"$type": ["int", "long", "double"], **NO_LIST}}},
         {"$match": fits(MAX_BYTES)},
         {"$match": fits(MAX_NAME_BYTES, "$_id")},
+        {"$set": {"sums": {"$map": {"input": fields_of("$sums"), "in": _listed("$$this.v")}}}},
         {
             "$project": {
                 "_id": False,
                 "id": "$_id.clientId",
                 "start": "$_id.minute",
-                "sums": {"$map": {"input": fields_of("$sums"), "in": _listed("$$this.v")}},
-                "peak": {"$cond": [is_share, "$peak", None]},
+                "counts": [_sum_at(place) for place in range(len(SUMS))],
+                "peak": {"$cond": [is_small, {"$ifNull": ["$peak", None]}, None]},
                 **{name: {"$cond": [{"$isNumber": time}, time, None]} for name, time in times.items()},
             }
         },
-        {"$set": {name: _sum_at(place) for place, name in enumerate(SUMS)}},
-        {"$unset": "sums"},
     ]
 
 
