@@ -420,3 +420,20 @@ def test_present_is_the_last_full_minute_and_who_is_over_a_limit_since(connectio
     assert [Tally(9, 27)] * 4 == steady, "whole minutes, at any second"
     helped = fleet.rollups.present(fleet.clock(), [(None, now_s + 15.0)])
     assert (3, 0, 0) == (helped.active_count, helped.denied_count, helped.over_count)
+
+
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [({"would_deny": 20, "allowed": 9}, {"denied": 3}), ({"allowed": 9}, {"would_deny": 1}), ({}, {"allowed": 4})],
+    ids=["enforced since", "over a limit since", "begun since"],
+)
+def test_present_is_what_came_since_if_only_then_it_came_to_that(
+    connection: Connection, before: dict[str, int], since: dict[str, int]
+) -> None:
+    fleet, now_s = Fleet(connection), 1_950_000_030
+    for ago, outcomes in ((60, before), (0, since)):
+        if outcomes:
+            fleet.write(now_s - ago, client_id="app", **outcomes)
+    present = fleet.rollups.present(now_s)
+
+    assert (False, now_s - 30, Tally(**since)) == (present.is_full, present.since_s, present.total)

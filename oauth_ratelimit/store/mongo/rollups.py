@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 class Present(NamedTuple):
     """Requests of the last full minute, and who was over a limit since then or in the last sixty seconds."""
 
-    total: Tally  # of that minute, or of what came since if only then requests were over a limit
+    total: Tally  # of that minute, or of what came since if only then requests were denied, over a limit, or made
     guard: Tally  # those of it that the guard denied, or would have denied
     is_full: bool  # True if it is of the full minute
     since_s: int  # start of the minute, or of what came since
@@ -167,7 +167,8 @@ class RollupStore(StatisticsCollection):
             rows = list(self._read(minute_rows(full_s, now_s)))
         halves = _summed(rows, key=lambda row: row["start"] == full_s)
         full, later = (_total(OTHER_CLIENTS, halves.get(is_full, NO_ROW)) for is_full in (True, False))
-        is_new = later.all.over > 0 and not full.all.over
+        names = "denied", "over", "offered"
+        is_new = any(not getattr(full.all, name) and getattr(later.all, name) for name in names)
         shown = later if is_new else full
         clients = _summed((row for row in rows if row["id"] != OTHER_CLIENTS), key=lambda row: row["id"])
         over, denied = list[ClientTotal](), set[str]()
