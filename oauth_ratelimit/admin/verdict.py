@@ -37,7 +37,6 @@ from oauth_ratelimit.operations.denied import (
     change_before,
     changes_text,
     last_runs,
-    limits_text,
     outage_before,
 )
 from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
@@ -129,15 +128,14 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     others = (each for each in runs if each is not run)
     before = next((each for each in others if run.first_s - PAUSE_S <= each.last_s <= run.first_s), None)
     begun_s = before.first_s if before and before.is_real else run.first_s  # no dry run is the cause of what it shows
-    now = run._replace(denials={key: each for key, each in run.denials.items() if each.last_s >= run.last_s - ACTIVE_S})
+    now = run.present
     lately = sum((each.tally() for each in case.minutes if each.minute_s + MINUTE_S > run.first_s), NO_REQUESTS)
     over = lately.denied + lately.would_deny
     spared = lately.would_reuse / over if over else 0.0
     spared_text = f"Reuse would have spared {percent_text(spared)} of these." if spared else ""
     action = f"{KEEP} {spared_text}" if spared >= MOST else TRY
     action = action if case.username is None else f"Look at this user first: {FOR_ALL}"
-    lead = "Denied since" if run.is_real else "Would be denied (dry run) since"
-    found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", lead, action)
+    found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", "", action)
     why, action = _cause(case, now, begun_s, found)
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
     more = (spared_text, changes_text(case.changes, begun_s, now.policies))
@@ -146,9 +144,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
         action = action.replace("Raise, Trust or Dry run", "Raise or Trust")  # it is one
         action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
     kind: Kind = "denied" if run.is_real else "dry-run"
-    begun = _begun(case, run)
-    lead = f"{found.lead} {begun} by {limits_text(now.denials)}."
-    return Verdict(kind, lead, action, why, details, begun, found.subject)
+    lead = f"{found.subject} {run.text(is_now=True, is_beyond=case.is_beyond)}".strip()
+    return Verdict(kind, lead, action, why, details, run.begun(is_beyond=case.is_beyond), found.subject)
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
@@ -162,7 +159,7 @@ def _guesses(case: Case, run: Run) -> Verdict:
         client = f"'{ANYONE}'"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    return Verdict("denied", f"{subject} Since", NO_GUESSES.format(client=client), why, subject=subject)
+    return Verdict("denied", "", NO_GUESSES.format(client=client), why, subject=subject)
 
 
 def _users(case: Case, run: Run) -> Verdict | None:
@@ -185,7 +182,7 @@ def _users(case: Case, run: Run) -> Verdict | None:
         sent = f"{counted(offered, 'request')} from {utc_time(run.recent_s)} to {until}"
         why = f"{names} sent {sent}, {denied:,} of them over the limit."
     action = f"Look at {'this user' if len(over) == 1 else 'these users'} first: {FOR_ALL}"
-    return Verdict("denied", f"{subject} Since", action, why, subject=subject)
+    return Verdict("denied", "", action, why, subject=subject)
 
 
 def _denied_users(case: Case, run: Run) -> list[UserLoad]:
@@ -298,13 +295,8 @@ def named(names: Iterable[str]) -> str:
     return ", ".join(names_text(list(map(short, names)), at_most=MAX_NAMED))
 
 
-def _begun(case: Case, run: Run) -> str:
-    return f"before {utc_time(run.first_s)}" if case.is_beyond else utc_time(run.first_s)
-
-
 def _past_text(case: Case, run: Run) -> str:
-    word = "Denied" if run.is_real else "Would have been denied (dry run)"
-    return f"{word} from {_begun(case, run)} to {utc_time(run.last_s)} by {limits_text(run.denials)}."
+    return run.text(is_now=False, is_beyond=case.is_beyond)
 
 
 def _sources(minutes: Iterable[ClientMinute]) -> Iterator[tuple[Source, Tally]]:

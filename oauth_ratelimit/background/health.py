@@ -161,6 +161,7 @@ class HealthMonitor:
                     override_count=override_count,
                     clock_offset_s=self._limiter.clock_offset_s,
                     config_digest=digest,
+                    config_file=self._file.path if self._file else None,
                     config_rejected_at_s=found.rejected_at_s,
                     fixed_values=self._fixed_values,
                     connection_problem=problem,

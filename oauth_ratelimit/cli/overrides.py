@@ -1,6 +1,7 @@
 """Commands that change limits, trust and modes at run time, and that list the changes."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -33,7 +34,7 @@ from oauth_ratelimit.core.key import matches_any, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, OnLimit
-from oauth_ratelimit.errors import ConfigError, StoreRejected
+from oauth_ratelimit.errors import ConfigError, StoreError, StoreRejected
 from oauth_ratelimit.operations.changes import (
     check_obeyed,
     end_after,
@@ -42,6 +43,7 @@ from oauth_ratelimit.operations.changes import (
     unaffected_by_mode,
 )
 from oauth_ratelimit.operations.context import unknown_client_hint
+from oauth_ratelimit.operations.denied import last_change_text
 from oauth_ratelimit.operations.format import Record, counted, entry_data, mode_source_text, mode_text, override_data
 from oauth_ratelimit.traffic.preview import impact_of
 
@@ -231,6 +233,9 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
         click.echo(context.mode_text if context.mode is None else mode_text(context.policies))
         if not context.invalid:
             print_text(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
+        with suppress(StoreError):  # it is shown also to those who may not read changes
+            if context.is_shared:
+                print_text(f"Last change: {visible(last_change_text(context))}.")
         print_overrides("table", overrides, empty="No override changes the mode.")
 
 

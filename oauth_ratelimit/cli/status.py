@@ -24,7 +24,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.denied import since_texts_of
+from oauth_ratelimit.operations.denied import last_change_text, since_texts_of
 from oauth_ratelimit.operations.format import (
     canary_text,
     counted,
@@ -51,8 +51,8 @@ OTHER_MODES = (
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."
 )
 REJECTED = (
-    "\nRejected by {instance} since {since}: its configuration file. If it started with that file, its limits are off; "
-    "else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
+    "\nRejected by {instance} since {since}: its configuration file{path}. If it started with that file, its limits "
+    "are off; else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
 )
 RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({what}), which use the former one and try again."
 REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."
@@ -129,7 +129,8 @@ def status_command(context: CliContext, form: str) -> None:
     rejecting = [beat for beat in status.heartbeats if beat.config_rejected_at_s is not None]
     for beat in rejecting[:MAX_REJECTING]:
         since = utc_time(beat.config_rejected_at_s or 0.0)
-        print_text(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since), fg="red")
+        path = visible(f" {beat.config_file}" if beat.config_file else "")
+        print_text(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since, path=path), fg="red")
     for name, text, colour in (("connection_problem", RECONNECTING, "yellow"), ("refused", REFUSED, "red")):
         for what, count in status.counted_by(name):
             print_text(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)
@@ -207,6 +208,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("reused", day["reused"]),
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
             ("instances", data["instance_count"]),
+            ("last change", last_change_text(context)),
         ]
         print_text(STATISTICS_LAG, err=True)
     print_facts([*facts, ("counters", "shared through MongoDB" if rollout.is_shared else "not shared")])

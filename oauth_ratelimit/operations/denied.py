@@ -69,6 +69,23 @@ class Run(NamedTuple):
         return max(self.first_s, self.last_s - PAUSE_S) // MINUTE_S * MINUTE_S
 
     @property
+    def present(self) -> "Run":
+        """The same without the limits that have not denied anything in its last minute."""
+        return self._replace(
+            denials={k: each for k, each in self.denials.items() if each.last_s >= self.last_s - ACTIVE_S}
+        )
+
+    def begun(self, *, is_beyond: bool) -> str:
+        return f"{'before ' if is_beyond else ''}{utc_time(self.first_s)}"
+
+    def text(self, *, is_now: bool, is_beyond: bool) -> str:
+        """Return since when somebody is denied, or from when to when, and by which limits."""
+        word = "Denied" if self.is_real else f"Would {'be' if is_now else 'have been'} denied (dry run)"
+        begun, found = self.begun(is_beyond=is_beyond), self.present if is_now else self
+        span = f"since {begun}" if is_now else f"from {begun} to {utc_time(self.last_s)}"
+        return f"{word} {span} by {limits_text(found.denials)}."
+
+    @property
     def is_guard(self) -> bool:
         """True if only guesses of passwords or secrets are denied."""
         return all(grant.startswith(GUARD) for _, grant in self.denials)
@@ -149,11 +166,7 @@ def _since_texts(
     changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
     for run in last_runs(minutes, changes):
         is_now = context.now_s - run.last_s <= ACTIVE_S
-        word = ("Would be denied" if is_now else "Would have been denied") + " (dry run)"
-        word = "Denied" if run.is_real else word
-        begun = f"{'before ' if is_beyond else ''}{utc_time(run.first_s)}"
-        span = f"since {begun}" if is_now else f"from {begun} to {utc_time(run.last_s)}"
-        texts = [f"{word} {span} by {limits_text(run.denials)}."]
+        texts = [run.text(is_now=is_now, is_beyond=is_beyond)]
         known = [each for each in changes if is_now or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
         if known or not changes:
             texts.append(changes_text(known, run.first_s, run.policies))
@@ -219,6 +232,13 @@ def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[s
         return "No change of the configuration is recorded."
     unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
     return change_before(changes, begun_s, policies) or unchanged
+
+
+def last_change_text(context: OperatorContext) -> str:
+    found = (
+        f"{utc_time(each.at_s)}: {each.text}" for each in recorded_marks(context)[::-1] if each.is_change and each.text
+    )
+    return next(found, "none is recorded")
 
 
 def recorded_marks(context: OperatorContext) -> list[Mark]:

@@ -86,7 +86,7 @@ def test_address_that_guesses_is_a_subject_of_its_own(still: None, page: Page, m
 
     assert "No client is denied. The guard denies guesses under 1 client and everybody at an address that" in overview
     assert re.search(r"since \S+ UTC: any client \(\*\)\.", overview)
-    assert "The worst: Everybody at 127.0.0.66 is denied by the guard. Since" in overview
+    assert "The worst: Everybody at 127.0.0.66 is denied by the guard. Denied since" in overview
     assert "In the last full minute 156 attempts were denied, none in the minute before." in overview
     assert "Nobody else" not in overview
     assert "any client (*) 312 312 by the guard" in page.part("clients")
@@ -191,8 +191,8 @@ def test_state_names_instances_that_reject_their_file_and_what_mongodb_refuses(
     now_s, store = time.time(), HeartbeatStore(connection)
     beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_digest="c0ffee", refused="find on there")
     for each in (beat, beat._replace(instance="node-2:8:bb", mode="off", config_rejected_at_s=now_s - 5)):
-        store.put(each)
-    assert "⚠ configuration file rejected by 1 instance since" in page.part("state")
+        store.put(each._replace(config_file="/etc/limits.yaml"))
+    assert "⚠ configuration file /etc/limits.yaml rejected by 1 instance since" in page.part("state")
     assert "⚠ MongoDB refuses find on there" in page.part("state")
     assert re.search(r"worker 7 on node-1 .* c0ffee .* worker 8 on node-2 .* off invalid", page.part("instances"))
 

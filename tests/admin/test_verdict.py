@@ -133,7 +133,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, denied=9, grant="guard:user"), minute(0, allowed=1, would_reuse=5)]), "Guesses", "Reuse"),
         (
             storm(of_minutes(denied=9, grant="guard:user"), guesses=["alice from 192.0.2.7"]),
-            "Guesses under batch-jobs are denied (alice from 192.0.2.7). Since",
+            "Guesses under batch-jobs are denied (alice from 192.0.2.7). Denied since",
             "Raise",
         ),
         (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again, none in", "X"),
@@ -170,7 +170,7 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
     found = judge(storm(minutes, kinds={"user": LimitKind.USER}))
 
     subject = "1 user of batch-jobs is denied (mallory); 5 others are not."
-    assert (subject, f"{subject} Since {utc_time(BEGUN_S)} by the limit user (6000/hour), password.") == (
+    assert (subject, f"{subject} Denied since {utc_time(BEGUN_S)} by the limit user (6000/hour), password.") == (
         found.subject,
         found.lead,
     )

@@ -1,6 +1,7 @@
 """Health of one process and its heartbeats."""
 
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec
 
@@ -9,6 +10,7 @@ import pytest
 from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
 from oauth_ratelimit.background import health
 from oauth_ratelimit.background.health import BEAT_INTERVAL_S, HealthMonitor
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
@@ -129,6 +131,11 @@ def test_failed_heartbeat_is_tried_again_at_once_unless_mongodb_refuses(
             monitor.beat(override_count=0)
 
     assert attempts == store.put.call_count
+
+
+def test_heartbeat_names_the_configuration_file(limiter: Limiter, store: Mock, tmp_path: Path) -> None:
+    HealthMonitor(limiter, store, file=ConfigFile(tmp_path / "limits.yaml")).beat(override_count=0)
+    assert str(tmp_path / "limits.yaml") == last_of(store).config_file
 
 
 @pytest.mark.parametrize("error", [None, UNREACHABLE, REFUSED], ids=["reachable", "unreachable", "refused"])

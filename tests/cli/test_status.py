@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 import time
 
@@ -158,7 +159,9 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "reuse would spare     0 of 0\n" in text
     assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
-    assert "Next, in spite of that:\n  oauth-ratelimit mode unset --reason" in terminal.ok("rollout")
+    after = terminal.ok("rollout")
+    assert "Next, in spite of that:\n  oauth-ratelimit mode unset --reason" in after
+    assert re.search(r"last change           \S+Z: mode dry-run for everybody \(ann\)\n", after)
 
 
 def test_rollout_names_the_worst_clients_and_counts_the_others(terminal: Terminal, connection: Connection) -> None:
@@ -187,8 +190,10 @@ def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_
     HeartbeatStore(connection).put(
         behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5", refused="find on ratelimit_overrides")
     )
+    HeartbeatStore(connection).put(beat._replace(config_rejected_at_s=1.8e9, config_file="/etc/limits.yaml"))
     text = terminal.ok("status")
     assert "1 host with 1 instance, 1 alone" in text
+    assert "since 2027-01-15T08:00:00Z: its configuration file /etc/limits.yaml. If it" in text
     assert "Refused by MongoDB to 1 instance, which lack a right: find on ratelimit_overrides." in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
     assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. A process" in text

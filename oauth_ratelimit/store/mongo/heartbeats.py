@@ -67,6 +67,7 @@ class Heartbeat(NamedTuple):
     host: str | None = None  # name of the rows that it counts in together with others; None if it counts alone
     synchronises: bool = True  # False if another instance of its host does
     refused: str | None = None  # what MongoDB refuses to it, such as ``find on ratelimit_overrides``
+    config_file: str | None = None  # the path of its configuration file, as it names it
 
 
 class InstanceEvent(NamedTuple):
