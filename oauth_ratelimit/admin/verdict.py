@@ -149,7 +149,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
-    client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case))
+    client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case, run))
     found = named(case.guesses)
     subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
@@ -206,6 +206,7 @@ def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str
     ratio = sum(each.tally().offered for each in minutes) / case.usual if case.usual else 0.0
     usual = f"{number(round(ratio, 1))} times its usual" if ratio >= 1.5 else "no more than usual" if ratio else ""
     sends = ", ".join(filter(None, (_of_limit(case, run, minutes), usual)))
+    sends += " in the last full minute" if sends else ""
     is_most = MIN_OTHERS <= case.others_active < 2 * case.others_over
     is_alone = MIN_OTHERS <= case.others_active and not case.others_over
     meanwhile = "; to deny nobody meanwhile: Overrides, then Dry run" if run.is_real else ""
@@ -216,9 +217,9 @@ def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str
         (is_most, MOST_CLIENTS, f"Look at limits and instances first{meanwhile}."),
         (found.subject, found.why, found.action),
         (ratio >= UNUSUAL, f"The cause is the client's load: {sends}.", found.action),
-        (ratio, f"It sends {sends}: the limit may be too low for it.", found.action),
-        (is_alone, f"Look at this client first{f': it sends {sends}' if sends else ''}.", found.action),
-        (True, f"It sends {sends}." if sends else "", found.action),
+        (ratio, f"It sent {sends}: the limit may be too low for it.", found.action),
+        (is_alone, f"Look at this client first{f': it sent {sends}' if sends else ''}.", found.action),
+        (True, f"It sent {sends}." if sends else "", found.action),
     )
     return next((why, action) for is_so, why, action in causes if is_so)
 
@@ -309,20 +310,24 @@ def _total(minutes: Iterable[ClientMinute], *, of_guard: bool = False) -> Tally:
     return sum(found, NO_REQUESTS)
 
 
-def _last_minute(case: Case) -> list[ClientMinute]:
-    """Return the last full minute, or what came since if only then requests were over a limit."""
+def _last_minute(case: Case, run: Run) -> list[ClientMinute]:
+    """Return the last full minute, or what came since if only then requests were denied, or would have been."""
     full_s = full_minute(case.now_s)
     full = [each for each in case.minutes if each.minute_s == full_s]
     since = [each for each in case.minutes if each.minute_s > full_s]
-    is_over = [any(tally.over for _, tally in _sources(part)) for part in (full, since)]
+    is_over = [any(_over(tally, run) for _, tally in _sources(part)) for part in (full, since)]
     return since if is_over == [False, True] else full
 
 
+def _over(tally: Tally, run: Run) -> int:
+    return tally.denied if run.is_real else tally.would_deny
+
+
 def _share_text(case: Case, run: Run) -> str:
-    minutes, full_s = _last_minute(case), full_minute(case.now_s)
+    minutes, full_s = _last_minute(case, run), full_minute(case.now_s)
     before = [each for each in case.minutes if each.minute_s == full_s - MINUTE_S]
     now, earlier = (_total(part, of_guard=run.is_guard) for part in (minutes, before))
-    over, over_before = (now.denied, earlier.denied) if run.is_real else (now.would_deny, earlier.would_deny)
+    over, over_before = _over(now, run), _over(earlier, run)
     if not over:
         return ""
     is_full = minutes[0].minute_s == full_s

@@ -94,7 +94,7 @@ class LimitExplanation:
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
         firm = [usage for usage in denying or exceeded if usage.policy.on_limit is not OnLimit.REUSE]
         last = max(firm or denying or exceeded, key=attrgetter("retry_after_s"))
-        reason = f"over {last.policy.name} for another {duration(last.retry_after_s)}"
+        reason = f"over the limit {last.policy.name} for another {duration(last.retry_after_s)}"
         if not firm:
             return "reused" if denying else "would-be-denied", f"{REUSED if denying else WOULD_REUSE}: {reason}"
         if denying:

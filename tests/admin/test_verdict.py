@@ -49,7 +49,7 @@ def test_storm_of_one_client_is_told_in_one_sentence_and_its_reasons() -> None:
         "denied",
         f"Denied since {begun} by the limit total-hour (6000/hour), client_credentials.",
         "Raise, Trust or Dry run on its page: the preview says what helps.",
-        "The cause is the client's load: 6 times the limit, 60 times its usual.",
+        "The cause is the client's load: 6 times the limit, 60 times its usual in the last full minute.",
         [
             "",
             "In the last full minute 500 of 600 requests were denied, 500 in the minute before.",
@@ -115,7 +115,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "has not changed",
         ),
         (storm(usual=500.0), "the limit may be too low for it", "the client's load"),
-        (storm(usual=None), "Look at this client first: it sends 6 times the limit.", "usual"),
+        (storm(usual=None), "Look at this client first: it sent 6 times the limit in the last full minute.", "usual"),
         (storm(usual=None), "this client first", "on our side"),
         (storm(usual=None, others_over=1), "1 of 211 other clients is denied", "this client first"),
         (storm(usual=None, others_active=2), "Nobody else is affected", "this client first"),
@@ -135,6 +135,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             storm(of_minutes(denied=9, grant="guard:user"), guesses=["alice from 192.0.2.7"]),
             "Guesses under batch-jobs are denied (alice from 192.0.2.7). Denied since",
             "Raise",
+        ),
+        (
+            storm([minute(1, allowed=60, would_deny=20), minute(0, allowed=15, denied=5)]),
+            f"Since {utc_time(int(NOW_S) - 45)} 5 of 20 requests were denied.",
+            "In the last full minute",
         ),
         (storm([minute(1, denied=8, reused=2)]), "8 of 10 requests were denied, 2 got their token again, none in", "X"),
         (

@@ -29,7 +29,7 @@ def test_denied_user_gets_forecast_and_limits(terminal: Terminal, limiter: Limit
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
 
     assert "denied" == data["forecast"]["kind"]
-    assert ["denied:", "over", "user", "for"] == rows["forecast"][1:5]
+    assert ["denied:", "over", "the", "limit", "user", "for", "another"] == rows["forecast"][1:8]
     assert ["50/hour", "limits,", "for", "everybody", "enforce", "8", "42"] == rows["client_total:"][1:8]
 
 

@@ -35,8 +35,8 @@ def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longe
     def forecast(username: str) -> str:
         return LimitExplanation(context_of(tiers), "app", username=username).forecast()[1]
 
-    assert forecast("alice").startswith("denied: over burst for ")
-    assert forecast("bob").startswith("admitted, would be denied: over trial for ")
+    assert forecast("alice").startswith("denied: over the limit burst for another ")
+    assert forecast("bob").startswith("admitted, would be denied: over the limit trial for another ")
     assert "admitted" == forecast("cat")
 
 
@@ -53,7 +53,7 @@ def test_grant_type_with_a_mode_only_is_explained_by_counters_of_its_own(
     context = context_of(config)
     apart, plain = (LimitExplanation(context, "app", username="alice", grant_type=each) for each in (REFRESH, None))
 
-    assert apart.forecast()[1].startswith("admitted, would be denied: over user for ")
+    assert apart.forecast()[1].startswith("admitted, would be denied: over the limit user for another ")
     assert [("user", 2, "limits"), ("client_total", 2, "limits")] == [
         (usage.policy.name, usage.estimate, origin.name) for usage, origin in apart.usages
     ]
@@ -66,7 +66,7 @@ def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, m
     kind, forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()
 
     assert "reused" == kind
-    assert forecast.startswith("gets the token that the client has") and ": over client for " in forecast
+    assert forecast.startswith("gets the token that the client has") and ": over the limit client for another " in forecast
     config["limits"] = {"client": [{"limit": 2, "window": "1h", "on_limit": "reuse"}, "2/day"]}
     count(mongo_uri, clock, config, (2, "other", None))
     assert "denied" == LimitExplanation(context_of(config), "other", username=None).forecast()[0], "the other one wins"
