@@ -78,7 +78,7 @@ NO_LIMIT_WITHOUT_USER = (
 )
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 YEARS = range(1970, 9999)  # without those at whose ends dates overflow
-NO_DENIALS = "No denial is recorded in that time. Instances send records every ten seconds.{unless}"
+NO_DENIALS = "No denial is recorded from {since} to {until}. Instances send records every ten seconds.{unless}"
 IN_DRY_RUN = " A dry run denies nobody: see what-if."
 KEEPS_NONE = " events.keep_denials: 0 records none."
 FOUND = "Denials from {since} to {until}: {requests} of {clients}, in {records}"
@@ -270,13 +270,14 @@ def denials_command(
     where, at_most = options["where"] and Where(options["where"]), MAX_READ if form == "table" else count or 0
     found = context.stores.denials.between(since_s, until_s, *conditions, where=where, at_most=at_most)
     shown = found[: (count or SHOWN) if form == "table" else None]
-    if form == "table":
+    span = {"since": utc_time(since_s), "until": utc_time(until_s)}
+    if form == "table" and found:
         sums = {
             "requests": counted(sum(each.request_count for each in found), "request"),
             "clients": counted(len({each.denial.client_id for each in found}), "client"),
             "records": f"{'the last ' if len(found) == MAX_READ else ''}{counted(len(found), 'record')}",
         }
-        print_text(FOUND.format(since=utc_time(since_s), until=utc_time(until_s), **sums), bold=True)
+        print_text(FOUND.format(**span, **sums), bold=True)
         first_s = found[-1].denial.at_s if len(found) == MAX_READ else since_s
         with suppress(StoreError):  # a user without the right to read changes sees the denials all the same
             for text in since_texts_of(context, found, since_s=first_s):
@@ -284,7 +285,7 @@ def denials_command(
     days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
     keeps_none = not context.invalid and not context.settings.events.keep_denials_s
     unless = KEEPS_NONE if keeps_none else "" if context.mode is Mode.ENFORCE else IN_DRY_RUN
-    columns, empty = [*days, *DENIAL_COLUMNS], NO_DENIALS.format(unless=unless)
+    columns, empty = [*days, *DENIAL_COLUMNS], NO_DENIALS.format(**span, unless=unless)
     print_records(form, list(map(denial_data, shown)), columns, empty=empty)
     if len(found) > len(shown):
         print_hint(MORE.format(count=len(shown)))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord, Where
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import (
@@ -21,7 +22,8 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, utc_time
+from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, short, utc_time
+from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
 NO_GRANT = "no grant type"
@@ -32,6 +34,8 @@ PAUSE_S = 600  # between denials that belong together
 PARTS = ("by", "peaks", "denials")
 OF_USERS = ("users", "registers")
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
+MAX_NAMED = 5  # clients or users in a sentence
+DENY_NOBODY = "To deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT."
 CLIENTS = "clients."  # what the path of a client's own value begins with
 
 
@@ -136,16 +140,20 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
 
 
 def since_texts(context: OperatorContext, client_id: str) -> list[str]:
-    """Return since when a client is denied, or until when it was, and the last change before; empty if it was not."""
+    """Return since when a client is denied, or until when it was, the last change before, and how to deny nobody.
+
+    The list is empty if it was not denied.
+    """
     _, minutes, is_beyond = recent_minutes(context, client_id)
     return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
-    """Return the same of recorded denials, which were read from a time on."""
+    """Return the same of recorded denials, which were read from a time on, after who was denied."""
     minutes = [minute_of(each) for each in records]
     is_beyond = any(run.first_s < since_s + MINUTE_S for run in last_runs(minutes))
-    return _since_texts(context, minutes, {each.denial.client_id for each in records}, is_beyond=is_beyond)
+    clients = {each.denial.client_id for each in records}
+    return _since_texts(context, minutes, clients, is_beyond=is_beyond, records=records)
 
 
 def minute_of(record: DenialRecord) -> ClientMinute:
@@ -161,17 +169,45 @@ def minute_of(record: DenialRecord) -> ClientMinute:
 
 
 def _since_texts(
-    context: OperatorContext, minutes: Sequence[ClientMinute], clients: Collection[str], *, is_beyond: bool
+    context: OperatorContext,
+    minutes: Sequence[ClientMinute],
+    clients: Collection[str],
+    *,
+    is_beyond: bool,
+    records: Sequence[DenialRecord] = (),
 ) -> list[str]:
     changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
     for run in last_runs(minutes, changes):
         is_now = context.now_s - run.last_s <= ACTIVE_S
-        texts = [run.text(is_now=is_now, is_beyond=is_beyond)]
+        first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_now else run.first_s
+        who = _who([each for each in records if each.last_at_s >= first_s])
+        text = run.text(is_now=is_now, is_beyond=is_beyond)
+        texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
         known = [each for each in changes if is_now or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
         if known or not changes:
             texts.append(changes_text(known, run.first_s, run.policies))
-        return [*texts, *_effect_texts(context, minutes, run, known[-1:])]
+        texts += _effect_texts(context, minutes, run, known[-1:])
+        if run.is_real and is_now and not run.is_guard:
+            texts.append(DENY_NOBODY)
+        return texts
     return []
+
+
+def _who(records: Sequence[DenialRecord]) -> str:
+    """Return who was denied, most first: users if they are few of one client, else clients, and guesses."""
+    counts = {"users": Counter[str](), "clients": Counter[str]()}
+    for each in records:
+        denial, client = each.denial, short(each.denial.client_id)
+        user = short(denial.username or "")
+        if denial.where is Where.GUARD:
+            client = f"everybody at {user}" if denial.client_id == ANYONE else f"guesses under {client}"
+        counts["clients"][client] += each.request_count
+        counts["users"][f"{user} of {client}" if user and denial.where is not Where.GUARD else client] += (
+            each.request_count
+        )
+    are_few = len(counts["clients"]) == 1 and len(counts["users"]) <= MAX_NAMED
+    found = counts["users" if are_few else "clients"].most_common()
+    return ", ".join(names_text([name for name, _ in found], at_most=MAX_NAMED))
 
 
 def _effect_texts(

@@ -76,7 +76,9 @@ def test_panel_of_a_user_has_the_numbers_of_the_user(page: Page, mongo_uri: str,
     send_hits(limiter, 5, "app", "alice")
     raised, *_ = page.send("preview", {**LIMIT, "limits": {"user": {"user": 9}}, "user": "alice"}).json["lines"]
     trusted, whole, *_ = page.send("preview", {"kind": "trusted", "client_id": "app", "user": "alice"}).json["lines"]
-    before = "alice: user: 5 of 5/hour; client_total: 5 of 50/hour; next request denied: over the limit user for another "
+    before = (
+        "alice: user: 5 of 5/hour; client_total: 5 of 50/hour; next request denied: over the limit user for another "
+    )
 
     assert page.part("panel", id="app", user="alice").partition(before)[2]
     assert before in raised and raised.endswith(

@@ -66,7 +66,9 @@ def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, m
     kind, forecast = LimitExplanation(context_of(config), "nightly", username=None).forecast()
 
     assert "reused" == kind
-    assert forecast.startswith("gets the token that the client has") and ": over the limit client for another " in forecast
+    assert (
+        forecast.startswith("gets the token that the client has") and ": over the limit client for another " in forecast
+    )
     config["limits"] = {"client": [{"limit": 2, "window": "1h", "on_limit": "reuse"}, "2/day"]}
     count(mongo_uri, clock, config, (2, "other", None))
     assert "denied" == LimitExplanation(context_of(config), "other", username=None).forecast()[0], "the other one wins"
