@@ -38,6 +38,7 @@ from oauth_ratelimit.operations.denied import (
     changes_text,
     last_runs,
     outage_before,
+    reuse_text,
 )
 from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.summary import names_text
@@ -272,9 +273,9 @@ def _quiet(case: Case) -> Verdict:
     requests = f"{counted(total.offered, 'request')} in the last hour"
     if case.is_trusted:
         return Verdict("trusted", f"Trusted: never denied. {requests}.", NOTHING)
-    if total.reused:
-        answered = f"{total.reused:,} of {requests} were answered with the token it already had"
-        return Verdict("near", f"Over its limit, and not denied: {answered}.", KEEP)
+    is_reused, reused = reuse_text(case.minutes, case.now_s)
+    if reused:
+        return Verdict("near" if is_reused else "ok", reused, KEEP)
     if share >= 1:
         action = "If that is not meant: Raise, Trust or Dry run; the preview says what helps."
         return Verdict("near", f"At its limit now: {text}.", action)

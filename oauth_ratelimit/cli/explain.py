@@ -158,7 +158,7 @@ def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -
             ("forecast", data["forecast"]["text"] if data["forecast"] else "unknown"),
         ]
     )
-    for text in since:
+    for text in filter(None, since):
         print_text(visible(text))
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)

@@ -190,7 +190,23 @@ def _since_texts(
         if run.is_real and is_now and not run.is_guard:
             texts.append(DENY_NOBODY)
         return texts
-    return []
+    return [reuse_text(minutes, context.now_s)[1]]
+
+
+def reuse_text(minutes: Sequence[ClientMinute], now_s: float) -> tuple[bool, str]:
+    """Return how many requests got a token again, from when on to the minute, and True if some still do."""
+    found: list[ClientMinute] = []
+    for each in reversed(minutes):
+        if each.tally().reused and (not found or found[0].minute_s - each.minute_s <= PAUSE_S):
+            found.insert(0, each)
+    if not found:
+        return False, ""
+    first_s, end_s = found[0].minute_s, found[-1].minute_s + MINUTE_S
+    total = sum((each.tally() for each in minutes if first_s <= each.minute_s < end_s), NO_REQUESTS)
+    is_now = now_s - end_s <= ACTIVE_S
+    span = f"since {utc_time(first_s)}" if is_now else f"from {utc_time(first_s)} to {utc_time(end_s)}"
+    requests = f"{total.reused:,} of {counted(total.offered, 'request')}"
+    return is_now, f"Over a limit, and not denied: {span} {requests} got the token that the client had."
 
 
 def _who(records: Sequence[DenialRecord]) -> str:

@@ -79,7 +79,24 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(of_minutes(denied=2, allowed=60)), "times its usual", "times the limit"),
         (storm(of_minutes(denied=100, would_reuse=93)), "Reuse would have spared 93 % of these.", "no reuse"),
         (storm(of_minutes(denied=100)), "requests were denied", "Reuse"),
-        (storm([minute(1, allowed=27, reused=93)]), "93 of 120 requests in the last hour were answered with", "Near"),
+        (
+            storm([minute(1, allowed=27, reused=93)]),
+            f"denied: since {utc_time(NOW_S // 60 * 60 - 60)} 93 of 120 requests got the token that the client had.",
+            "Near",
+        ),
+        (
+            storm(
+                [
+                    minute(30, reused=9),
+                    minute(9, reused=8),
+                    minute(7, allowed=5),
+                    minute(6, reused=1),
+                    minute(0, allowed=4),
+                ]
+            ),
+            f"from {utc_time(NOW_S // 60 * 60 - 540)} to {utc_time(NOW_S // 60 * 60 - 300)} 9 of 14 requests got",
+            "Over its limit",
+        ),
         (storm(kinds={}), "Denied since", "times the limit"),
         (storm(usual=590.0), "no more than usual", "its usual"),
         (storm(of_minutes(denied=38)), "all 38 requests were denied", "38 of "),
@@ -153,7 +170,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, allowed=5)]), "Within its limits. Highest use in the last hour: 20 % of total-hour", "Near"),
         (storm([minute(1)]), "No requests are recorded in the last hour.", "Within"),
         (storm([minute(1, allowed=5)], nearest=(1.2, "12 hits")), "At its limit now: 12 hits.", "Within"),
-        (storm([minute(1, reused=5)], nearest=(1.2, "12 hits")), "Over its limit, and not denied: 5", "At its limit"),
+        (storm([minute(1, reused=5)], nearest=(1.2, "12 hits")), "Over a limit, and not denied: since", "At its limit"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
 )
