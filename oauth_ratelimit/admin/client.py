@@ -134,11 +134,11 @@ def users(context: OperatorContext, client_id: str) -> Record:
 def client_day(context: OperatorContext, client_id: str, zone: tzinfo) -> Record:
     """Return the recorded traffic of a client in the last day, and a letter to its owner with times in a zone."""
     settings = context.settings
-    since_s, until_s = context.now_s - DAY_S, context.now_s
-    minutes = list(context.minutes(since_s, client_id))
+    since_s = context.now_s - DAY_S
+    minutes, period = list(context.minutes(since_s, client_id)), (context.recorded_since(since_s), context.now_s)
     total = ClientSum.of(client_id, minutes)
-    finding = next(find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s), None)
-    letter = finding and letter_to(finding, period_text(since_s, until_s, zone), error_uri=settings.denial.error_uri)
+    finding = next(find(minutes, lambda: period, assumed_lifetime_s=settings.statistics.token_lifetime_s), None)
+    letter = finding and letter_to(finding, period_text(*period, zone), error_uri=settings.denial.error_uri)
     return {
         "now_s": context.now_s,
         "fresh_s": DAY_TTL_S,

@@ -163,7 +163,7 @@ def source_of(
         _refuse(RECORDING_OPTIONS, "is about a file; name it with --file FILE")
         since_s = context.now_s - options["span_s"]
         minutes = context.minutes(since_s - before_s, client_id, parts=parts)
-        yield Source(minutes, context.settings, since_s, context.now_s, None)
+        yield Source(minutes, context.settings, context.recorded_since(since_s), context.now_s, None)
         return
     _refuse(["span_s"], "is about the statistics in MongoDB; a file is read whole")
     settings = _settings_or_none(context)

@@ -117,7 +117,8 @@ def report(context: CliContext, /, **options: Any) -> None:
     form = options["form"]
     with source_of(context, options) as source:
         assumed_s, uri = source.settings.statistics.token_lifetime_s, source.settings.denial.error_uri
-        findings = find(source.minutes, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
+        lifetimes = {"token_lifetime_s": options["lifetime_s"], "assumed_lifetime_s": assumed_s}
+        findings = find(source.minutes, lambda: source.period, **lifetimes)
     period, data = period_text(*source.period), source.data()
     # One at a time: there may be hundreds of thousands, each with its letter.
     records = (

@@ -47,6 +47,11 @@ class OperatorContext:
         stored = None if client_id is None else storable_name(client_id)
         return self.stores.statistics.minutes(since_s, self.now_s, stored, **parts)
 
+    def recorded_since(self, since_s: float) -> float:
+        """Return a time, or the later one from which requests are recorded."""
+        first_s = self.stores.rollups.first_minute_s()
+        return since_s if first_s is None else max(since_s, min(first_s, self.now_s))
+
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
         return self.settings.privacy.names()

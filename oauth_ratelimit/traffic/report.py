@@ -1,14 +1,22 @@
 """Faults of each client, from its minutes, and letters to the owners."""
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import HOUR_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientSum, Source
+from oauth_ratelimit.core.statistics import (
+    HOUR_S,
+    MINUTE_S,
+    NO_REQUESTS,
+    OTHER_CLIENTS,
+    ClientMinute,
+    ClientSum,
+    Source,
+)
 from oauth_ratelimit.operations.format import counted, duration, number
 from oauth_ratelimit.traffic.need import ClientNeed
 
@@ -37,9 +45,10 @@ class Verdict(enum.StrEnum):
 
 
 SEEN = {
-    Fault.REFRESHES_EARLY: "{per_user} requests per user and hour, mostly to refresh tokens that were still valid.",
-    Fault.LOGS_IN_AGAIN: "{per_user} requests per user and hour, mostly by new logins.",
-    Fault.TOKEN_PER_CALL: "{per_hour} requests per hour for tokens without a user.",
+    Fault.REFRESHES_EARLY: "{per_user} requests per user within an hour, mostly to refresh tokens that were still "
+    "valid.",
+    Fault.LOGS_IN_AGAIN: "{per_user} requests per user within an hour, mostly by new logins.",
+    Fault.TOKEN_PER_CALL: "{per_hour} requests within an hour for tokens without a user.",
     Fault.BURSTS: "{busiest} in the busiest minute; the average is {average}.",
     Fault.IGNORES_RETRY_AFTER: "{retries} of {denied} were sent before the time in Retry-After was over.",
     Fault.OVER_LIMIT: "{over} over the limit: {answers}.",
@@ -67,11 +76,11 @@ ENFORCED = ". Where the limit is enforced, such requests are rejected with statu
 class _Sums:
     """Sums of a client, and what it needs of its tokens and of tokens that are valid for an hour. About 2 kB."""
 
-    __slots__ = ("hour", "hour_count", "hourly", "need", "total")
+    __slots__ = ("first_hour", "hour", "hour_count", "hourly", "need", "total")
 
     def __init__(self, client_id: str, need: ClientNeed) -> None:
         self.total, self.need, self.hourly = ClientSum(client_id), need, ClientNeed(HOUR_S)
-        self.hour, self.hour_count = -1, 0  # the last hour with requests, and their number
+        self.first_hour, self.hour, self.hour_count = -1, -1, 0  # the first and last hour with requests; their number
 
     def add(self, minute: ClientMinute) -> None:
         self.total.add(minute)
@@ -79,13 +88,20 @@ class _Sums:
         self.need.add(minute)
         self.hourly.add(minute)
         hour = minute.minute_s // HOUR_S
+        self.first_hour = hour if self.hour_count == 0 else self.first_hour
         self.hour, self.hour_count = hour, self.hour_count + (hour != self.hour)
+
+    def minutes_within(self, since_s: float, until_s: float) -> float:
+        """Return the length of the hours with requests, without what a period leaves out of its first and last."""
+        before_s = since_s % HOUR_S if self.first_hour == since_s // HOUR_S else 0.0
+        after_s = -until_s % HOUR_S if self.hour == until_s // HOUR_S else 0.0
+        return max(MINUTE_S, self.hour_count * HOUR_S - before_s - after_s) / MINUTE_S
 
 
 class ClientFinding:
-    """Requests of one client for tokens, denied ones included, and its faults."""
+    """Requests of one client for tokens in a period, denied ones included, and its faults."""
 
-    def __init__(self, sums: _Sums) -> None:
+    def __init__(self, sums: _Sums, period: tuple[float, float]) -> None:
         self.total, need, hourly = sums.total, sums.need, sums.hourly
         self.client_id = self.total.client_id
         self.tally = tally = self.total.tally()
@@ -101,7 +117,7 @@ class ClientFinding:
         # Share of the denied requests that came before the time in ``Retry-After`` was over
         self.retry_share = tally.retries / tally.denied if tally.denied else None
         self.busiest, self.busiest_s = self.total.busiest
-        self.requests_per_minute = tally.offered / (60 * sums.hour_count)  # average in the hours with requests
+        self.requests_per_minute = tally.offered / sums.minutes_within(*period)  # average in the hours with requests
         is_refreshing = (self.refresh_share or 0.0) >= REFRESH_SHARE
         faults = {
             Fault.REFRESHES_EARLY: users.is_wasteful and is_refreshing,
@@ -117,12 +133,17 @@ class ClientFinding:
 
 
 def find(
-    minutes: Iterable[ClientMinute], *, token_lifetime_s: float | None = None, assumed_lifetime_s: float | None = None
+    minutes: Iterable[ClientMinute],
+    period: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+    *,
+    token_lifetime_s: float | None = None,
+    assumed_lifetime_s: float | None = None,
 ) -> Iterator[ClientFinding]:
     """Return a finding for each client, the one with most needless requests first.
 
-    The minutes come in order of time, with all parts. A token is valid for ``token_lifetime_s``, else as long as those
-    that were issued to the client, else ``assumed_lifetime_s``, else an hour.
+    The minutes come in order of time, with all parts. Their ``period`` is asked for when they are read. A token is
+    valid for ``token_lifetime_s``, else as long as those that were issued to the client, else ``assumed_lifetime_s``,
+    else an hour.
     """
     clients: dict[str, _Sums] = {}
     for minute in minutes:
@@ -133,7 +154,8 @@ def find(
             clients[minute.client_id].add(minute)
     needs = {name: sums.need.of(LimitKind.CLIENT_TOTAL) for name, sums in clients.items()}
     ordered = sorted(needs, key=lambda name: (-needs[name].needless, -needs[name].offered, name))
-    return (ClientFinding(clients[name]) for name in ordered)
+    span = period()
+    return (ClientFinding(clients[name], span) for name in ordered)
 
 
 class Letter(NamedTuple):

@@ -69,6 +69,16 @@ def test_bursts_are_far_above_the_average() -> None:
     assert (Fault.BURSTS,) == only(find([*quiet, burst])).faults
 
 
+def test_average_is_that_of_the_recorded_time() -> None:
+    """Two minutes of a steady client at the end of an hour, and of another hour, are no bursts."""
+    both = [ClientMinute("shop", START_S + 60 * number, {OWN: Tally(240)}) for number in (58, 59, 60, 61)]
+    steady = only(find(both, lambda: (START_S + 3480, START_S + 3720)))
+    daily = only(find(both[:1], lambda: (START_S - 36_000, START_S + 36_000)))
+
+    assert (240.0, 4.0) == (steady.requests_per_minute, daily.requests_per_minute)
+    assert [False, True] == [Fault.BURSTS in each.faults for each in (steady, daily)]
+
+
 @pytest.mark.parametrize(
     ("tally", "faults"),
     [
@@ -115,8 +125,8 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
     )
     for words in (
         "An access token is valid for 10 d.",
-        "17,126 requests per user and hour, mostly to refresh tokens that were still valid.",
-        "requests per hour for tokens without a user.",
+        "17,126 requests per user within an hour, mostly to refresh tokens that were still valid.",
+        "requests within an hour for tokens without a user.",
         "3,600 of 7,200 denied requests were sent before the time in Retry-After was over.",
         "7,740 requests over the limit: 540 admitted while the limit was on trial, 7,200 rejected with status 429.",
         "50,000 requests in the busiest minute; the average is",

@@ -93,7 +93,7 @@ class RollupStore(StatisticsCollection):
         """
         failure: StoreUnavailable | None = None
         with translated_errors():
-            oldest_s = self._first_minute_s()
+            oldest_s = self.first_minute_s()
             if oldest_s is None:
                 return
             oldest_s = max(oldest_s, int(now_s - NOTES_READ_S))
@@ -236,7 +236,7 @@ class RollupStore(StatisticsCollection):
                 (young if at_s >= until_s - YOUNG_S else missing).append(at_s)
             at_s += step_s or MINUTE_S
         if missing:
-            oldest_s = self._first_minute_s()
+            oldest_s = self.first_minute_s()
             missing = [] if oldest_s is None else [at_s for at_s in missing if at_s >= oldest_s]
         return steps, young, missing
 
@@ -253,7 +253,8 @@ class RollupStore(StatisticsCollection):
         found = self._collection.aggregate([{"$match": {"$or": ranges}}, {"$group": {"_id": step}}])
         return {(each["_id"]["length"], each["_id"]["start"]) for each in found if each["_id"]}
 
-    def _first_minute_s(self) -> int | None:
+    def first_minute_s(self) -> int | None:
+        """Return the start of the first minute that is recorded; None without any."""
         is_time = {"$gte": 0, "$lte": MAX_EXACT, "$type": ["int", "long", "double"], **NO_LIST}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)
