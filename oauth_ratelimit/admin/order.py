@@ -18,7 +18,8 @@ RULE = (
 def judge_all(present: Present, worst: Verdict | None = None, *, together: str = "") -> Verdict:
     """Return the verdict on the clients with requests lately: how many are over a limit, or guessed at.
 
-    The name of the worst one follows the lead, or of the one that was denied last: ``together`` says how many were.
+    The name of the worst one follows the lead, or of the one that was denied last. ``together`` says how many were, and
+    when.
     """
     guessed = [each.client_id for each in present.over if is_guessed(each)]
     active_count, total = present.active_count, present.total - present.guard
@@ -37,7 +38,7 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
         "near": f"No client is denied. {guard}",
-        "ok": f"Nobody is denied among {clients} with requests since {utc_time(present.since_s)}{reused}",
+        "ok": f"Nobody is denied now among {clients} with requests since {utc_time(present.since_s)}{reused}",
         "idle": f"No requests are recorded since {utc_time(present.since_s)}",
     }[kind]
     if worst is None:
@@ -46,7 +47,7 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         return worst._replace(lead=f"{worst.lead} Over a limit until now:")
     count = denied_count or would or len(guessed)
     if worst.kind == "recovered":
-        lead += f". Last denied, until {worst.since}{f', {together}, the last one' if together else ''}"
+        lead += f". {together}, the last one" if together else f". Last denied, until {worst.since}"
     elif worst.since:  # else its minutes were read before it was denied
         is_subject = worst.subject and count == 1
         lead = f"{lead}, {'the worst ' if count > 1 else ''}since {worst.since}"

@@ -102,21 +102,25 @@ def _most_reused(context: OperatorContext, since_s: int) -> str:
 
 @kept(PRESENT_TTL_S)
 def _denied_in(context: OperatorContext, since_s: int, until_s: int) -> str:
-    """Return how many clients were denied in a period, and since when; empty if it was one."""
+    """Return how many clients were denied in a period, from when to when; empty if it was one."""
     found = context.stores.rollups.rows(since_s, until_s).clients
     clients = [each for each in found if each.client_id != OTHER_CLIENTS and each.own.offered]
-    since = [each.denied_from_s for each in clients if each.own.denied]
-    count = len(since)
-    of_all = f"{'all ' if count == len(clients) else f'{count:,} of '}{len(clients):,} clients"
-    return f"{of_all} from {utc_time(min(filter(None, since), default=since_s))} on" if count > 1 else ""
+    spans = [(each.denied_from_s, each.denied_until_s) for each in clients if each.own.denied]
+    if len(spans) < 2:
+        return ""
+    first, last = (list(filter(None, times)) for times in zip(*spans, strict=True))
+    count = f"{'All ' if len(spans) == len(clients) else f'{len(spans):,} of '}{len(clients):,} clients"
+    until = utc_time(max(last, default=until_s - 1))
+    return f"{count} were denied from {utc_time(min(first, default=since_s))} to {until}"
 
 
 @kept(PRESENT_TTL_S)
 def _last_denied(context: OperatorContext) -> str | None:
     """Return the client that was denied last, other than by the guard, within an hour."""
     found = context.stores.denials.between(context.now_s - HOUR_S, context.now_s, at_most=MAX_RECORDS)
-    denials = (each.denial for each in found if each.denial.where is not Where.GUARD)
-    return next((each.client_id for each in denials if each.mode == Mode.ENFORCE), None)
+    own = (each for each in found if each.denial.where is not Where.GUARD and each.denial.mode == Mode.ENFORCE)
+    last = max(own, key=lambda each: each.last_at_s, default=None)
+    return last and last.denial.client_id
 
 
 @kept(300.0)

@@ -7,8 +7,7 @@ from markupsafe import Markup, escape
 
 from oauth_ratelimit.admin.cache import Params, whole
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.operations.denied import change_text, override_text
-from oauth_ratelimit.operations.format import number, percent_text, utc_time
+from oauth_ratelimit.operations.format import change_text, number, override_text, percent_text, utc_time
 
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -4,7 +4,6 @@ The subject is the smallest group that explains what happens. Plain functions on
 of ``utc_time``; the page shows them in the operator's zone.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from oauth_ratelimit.core.statistics import (
     GUARD,
     MINUTE_S,
     NO_REQUESTS,
-    WRITTEN_S,
     ClientMinute,
     ClientSum,
     Source,
@@ -30,15 +28,17 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.denied import (
-    ACTIVE_S,
     PAUSE_S,
     Mark,
     Run,
+    State,
     change_before,
     changes_text,
+    effect_text,
     last_runs,
     outage_before,
     reuse_text,
+    state_of,
 )
 from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.summary import names_text
@@ -101,28 +101,18 @@ class Case:
     is_trusted: bool = False
     is_unknown: bool = False
 
-    def change_after(self, run: Run) -> Mark | None:
-        """Return the change that may have ended a run: the first one without a later denial, if it was made in it."""
-        within = (each for each in self.changes if each.text and run.first_s < each.at_s <= run.last_s + ACTIVE_S)
-        return next((each for each in within if run.last_s <= each.at_s + self.delay_s), None)
-
 
 def judge(case: Case) -> Verdict:
     if case.is_unknown:
         lead = "Unknown: no counters, statistics or configuration for this id."
         return Verdict("unknown", lead, "Check how it is spelt.")
     runs = last_runs(case.minutes, case.changes)
-    for run in runs:
-        change = case.change_after(run)
-        known_s = change.at_s + case.delay_s + WRITTEN_S if change else sys.maxsize  # what the change has done
-        if case.now_s - run.last_s > ACTIVE_S or known_s <= case.now_s:
-            continue
-        if change is None:
-            return _active(case, run, runs)
-        lead = f"Changed at {utc_time(change.at_s)}: {change.said(run.policies)}."
-        lead += f" What it does shows at {utc_time(known_s)}."
-        return Verdict("changed", lead, "Wait until then.", details=(_past_text(case, run),))
-    return _recovered(case, runs[0]) if runs and not case.is_trusted else _quiet(case)
+    state = state_of(runs, case.changes, now_s=case.now_s, delay_s=case.delay_s)
+    if state and state.is_active:
+        return _active(case, state.run, runs)
+    if state and state.is_now:
+        return Verdict("changed", state.change_text(), "Wait until then.", details=(_past_text(case, state.run),))
+    return _recovered(case, state) if state and not case.is_trusted else _quiet(case)
 
 
 def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
@@ -139,7 +129,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", "", action)
     why, action = _cause(case, now, begun_s, found)
     details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
-    more = (spared_text, changes_text(case.changes, begun_s, now.policies))
+    effect = effect_text(case.minutes, run, case.changes, now_s=case.now_s, delay_s=case.delay_s)
+    more = (spared_text, changes_text(case.changes, begun_s, now.policies), effect)
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     if not run.is_real:
         action = action.replace("Raise, Trust or Dry run", "Raise or Trust")  # it is one
@@ -241,21 +232,21 @@ def _of_limit(case: Case, run: Run, minutes: Sequence[ClientMinute]) -> str:
     return f"{number(round(ratio, 1))} times the limit" if ratio >= 1.05 else ""
 
 
-def _recovered(case: Case, run: Run) -> Verdict:
-    until, change = utc_time(run.last_s), case.change_after(run)
+def _recovered(case: Case, state: State) -> Verdict:
+    run, until = state.run, utc_time(state.run.last_s)
     denied = "denied" if run.is_real else "over a limit"
     names = {user.username for user in _denied_users(case, run)}
     later, found = _later(case, run, names), named(case.guesses if run.is_guard else sorted(names))
     who = f" ({found})" if found else ""
     if run.is_guard:
         lead = f"The guard denied guesses until {until}{who}; it does not count those that it lets through."
-    elif change:
-        lead = f"Not {denied}{who} since the change at {utc_time(change.at_s)}: {change.said(run.policies)}."
+    elif state.change:
+        lead = state.change_text(who)
     elif later:
         lead = f"Not {denied} any more{who}: {counted(later, 'request')} since {until}, none over a limit."
     else:
         lead = f"Last {denied} at {until}{who}; no such request in a full minute since then: it may be waiting."
-    details = (_past_text(case, run), "" if change else changes_text(case.changes, run.first_s, run.policies))
+    details = (_past_text(case, run), "" if state.change else changes_text(case.changes, run.first_s, run.policies))
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 
@@ -351,4 +342,5 @@ def _others_text(case: Case, run: Run) -> str:
     if not case.others_over:
         return f"Nobody else is affected ({others} with requests)."
     verb, word = "is" if case.others_over == 1 else "are", "denied" if run.is_real else "over a limit"
-    return f"{case.others_over:,} of {others} {verb} {word}, too."
+    share = f"All {others}" if case.others_over == case.others_active > 1 else f"{case.others_over:,} of {others}"
+    return f"{share} {verb} {word}, too."

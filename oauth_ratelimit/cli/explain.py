@@ -69,7 +69,10 @@ GUARD_SWITCH = (
     "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
     "configuration file denies no guess; reset and mode set change none of it."
 )
-USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
+USERS = (
+    "In the full minutes of the last hour these users were over a limit: {users}. To explain one: explain {client} "
+    "{first}"
+)
 MAX_NAMED = 5
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
@@ -158,7 +161,7 @@ def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -
             ("forecast", data["forecast"]["text"] if data["forecast"] else "unknown"),
         ]
     )
-    for text in filter(None, since):
+    for text in since:
         print_text(visible(text))
     click.echo()
     pairs = zip(data["limits"], explanation.usages, strict=True)

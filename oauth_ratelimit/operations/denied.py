@@ -1,5 +1,6 @@
 """Since when a client is denied, and what was changed before: for commands and the admin page."""
 
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,7 +10,6 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name, visible_name
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import (
     DAY_S,
     ENDPOINT,
@@ -17,12 +17,13 @@ from oauth_ratelimit.core.statistics import (
     HOUR_S,
     MINUTE_S,
     NO_REQUESTS,
+    WRITTEN_S,
     ClientMinute,
     Denials,
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration, instance_text, policy_text, short, utc_time
+from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, short, utc_time
 from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
@@ -93,6 +94,39 @@ class Run(NamedTuple):
     def is_guard(self) -> bool:
         """True if only guesses of passwords or secrets are denied."""
         return all(grant.startswith(GUARD) for _, grant in self.denials)
+
+
+class State(NamedTuple):
+    """The latest denials as they are now."""
+
+    run: Run
+    change: Mark | None  # that may have ended it: the first one without a later denial, if it was made in it
+    known_s: float  # the time from which it is known what the change has done
+    is_now: bool  # False if the denials are over
+
+    @property
+    def is_active(self) -> bool:
+        return self.is_now and self.change is None
+
+    def change_text(self, who: str = "") -> str:
+        """Return the change as the end of the denials, or as one whose effect is not known yet; empty without one."""
+        if self.change is None:
+            return ""
+        at, said = utc_time(self.change.at_s), self.change.said(self.run.policies)
+        if self.is_now:
+            return f"Changed at {at}: {said}. What it does shows at {utc_time(self.known_s)}."
+        return f"Not {'denied' if self.run.is_real else 'over a limit'}{who} since the change at {at}: {said}."
+
+
+def state_of(runs: Sequence[Run], changes: Sequence[Mark], *, now_s: float, delay_s: float) -> State | None:
+    """Return the state of denials, if there are any; a change has effect on all instances after a delay."""
+    found = []
+    for run in runs:
+        within = (each for each in changes if each.text and run.first_s < each.at_s <= run.last_s + ACTIVE_S)
+        change = next((each for each in within if run.last_s <= each.at_s + delay_s), None)
+        known_s = change.at_s + delay_s + WRITTEN_S if change else math.inf
+        found.append(State(run, change, known_s, now_s - run.last_s <= ACTIVE_S and now_s < known_s))
+    return next((each for each in found if each.is_now), found[0] if found else None)
 
 
 def recent_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
@@ -177,20 +211,24 @@ def _since_texts(
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
     changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
-    for run in last_runs(minutes, changes):
-        is_now = context.now_s - run.last_s <= ACTIVE_S
-        first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_now else run.first_s
-        who = _who([each for each in records if each.last_at_s >= first_s])
-        text = run.text(is_now=is_now, is_beyond=is_beyond)
-        texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
-        known = [each for each in changes if is_now or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
-        if known or not changes:
-            texts.append(changes_text(known, run.first_s, run.policies))
-        texts += _effect_texts(context, minutes, run, known[-1:])
-        if run.is_real and is_now and not run.is_guard:
-            texts.append(DENY_NOBODY)
-        return texts
-    return [reuse_text(minutes, context.now_s)[1]]
+    delay_s = 2 * context.settings.sync.interval_s
+    state = state_of(last_runs(minutes, changes), changes, now_s=context.now_s, delay_s=delay_s)
+    if state is None:
+        return list(filter(None, [reuse_text(minutes, context.now_s)[1]]))
+    run, is_active = state.run, state.is_active
+    first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_active else run.first_s
+    who = _who([each for each in records if each.last_at_s >= first_s])
+    text = run.text(is_now=is_active, is_beyond=is_beyond)
+    texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
+    known = [each for each in changes if is_active or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
+    if state.change:
+        texts.append(state.change_text())
+    elif known or not changes:
+        texts.append(changes_text(known, run.first_s, run.policies))
+    texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
+    if run.is_real and is_active and not run.is_guard:
+        texts.append(DENY_NOBODY)
+    return list(filter(None, texts))
 
 
 def reuse_text(minutes: Sequence[ClientMinute], now_s: float) -> tuple[bool, str]:
@@ -226,18 +264,18 @@ def _who(records: Sequence[DenialRecord]) -> str:
     return ", ".join(names_text([name for name, _ in found], at_most=MAX_NAMED))
 
 
-def _effect_texts(
-    context: OperatorContext, minutes: Sequence[ClientMinute], run: Run, changes: Sequence[Mark]
-) -> Iterator[str]:
-    """Yield how many requests were over a limit in full minutes before and after a change."""
-    delay_s, full_s = 2 * context.settings.sync.interval_s, full_minute(context.now_s)
-    for change in changes:
-        full = [each for each in minutes if run.first_s - MINUTE_S < each.minute_s <= full_s]
-        before = sum((each.tally() for each in full if each.minute_s + MINUTE_S <= change.at_s), NO_REQUESTS)
-        after = sum((each.tally() for each in full if each.minute_s >= change.at_s + delay_s), NO_REQUESTS)
-        if before.over and after.offered:
-            since = f"since then {after.over:,} of {after.offered:,}"
-            yield f"Over a limit before it: {before.over:,} of {counted(before.offered, 'request')}; {since}."
+def effect_text(
+    minutes: Sequence[ClientMinute], run: Run, changes: Sequence[Mark], *, now_s: float, delay_s: float
+) -> str:
+    """Return how many requests were over a limit in full minutes before and after the last change; empty without it."""
+    at_s = max((each.at_s for each in changes if each.text), default=0.0)
+    full = [each for each in minutes if run.first_s - MINUTE_S < each.minute_s <= full_minute(now_s)]
+    before = sum((each.tally() for each in full if each.minute_s + MINUTE_S <= at_s), NO_REQUESTS)
+    after = sum((each.tally() for each in full if each.minute_s >= at_s + delay_s), NO_REQUESTS)
+    if not before.over or not after.offered:
+        return ""
+    requests = f"{before.over:,} of {counted(before.offered, 'request')}"
+    return f"In full minutes {requests} were over a limit before it, {after.over:,} of {after.offered:,} since then."
 
 
 def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:
@@ -346,26 +384,3 @@ def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | Non
         if apart > 1:
             label += f": until then they counted apart, so up to {apart:,} times a limit was admitted"
         yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
-
-
-def change_text(entry: HistoryEntry) -> str:
-    target = entry.target
-    if isinstance(target, Counters):
-        what = "counters set to zero"
-    elif entry.override is None:
-        what = f"override removed, {_target_text(target)}"
-    else:
-        what = override_text(entry.override)
-    return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
-
-
-def override_text(override: Override) -> str:
-    if override.mode is not None:
-        percent = override.canary_percent
-        return f"mode {override.mode.value}{'' if percent is None else f' with canary {percent:g} %'}"
-    kind, limits = override.target.limit_kind, ", ".join(map(policy_text, override.policies)) or "none"
-    return _target_text(override.target) + (f" {limits.removeprefix(f'{kind}: ')}" if kind else "")
-
-
-def _target_text(target: Target) -> str:
-    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"

@@ -41,8 +41,8 @@ def limit_text(record: Mapping[str, Any]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number such as ``1,200``, ``12`` or ``1.2``: below ten with one digit, unless it is whole."""
-    return f"{value:,.0f}" if abs(value) >= 9.95 or value == int(value) else f"{value:.1f}"
+    """Return a number such as ``1,200``, ``12`` or ``1.2``: below ten with one digit, unless it is 0."""
+    return f"{value:,.0f}" if abs(value) >= 9.95 else f"{value:.1f}".removesuffix(".0")
 
 
 def rounded_down(value: float) -> int:
@@ -71,6 +71,29 @@ def policy_text(policy: Policy) -> str:
     mode = f" {policy.mode.value}" if policy.mode else ""
     reuse = " reuse" if policy.on_limit is OnLimit.REUSE else ""
     return f"{policy.name}: {rate_text(policy.limit, policy.window.window_s)}{mode}{reuse}"
+
+
+def change_text(entry: HistoryEntry) -> str:
+    target = entry.target
+    if isinstance(target, Counters):
+        what = "counters set to zero"
+    elif entry.override is None:
+        what = f"override removed, {_target_text(target)}"
+    else:
+        what = override_text(entry.override)
+    return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
+
+
+def override_text(override: Override) -> str:
+    if override.mode is not None:
+        percent = override.canary_percent
+        return f"mode {override.mode.value}{'' if percent is None else f' with canary {percent:g} %'}"
+    kind, limits = override.target.limit_kind, ", ".join(map(policy_text, override.policies)) or "none"
+    return _target_text(override.target) + (f" {limits.removeprefix(f'{kind}: ')}" if kind else "")
+
+
+def _target_text(target: Target) -> str:
+    return target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
 
 
 def origin_text(origin: Origin) -> str:

@@ -12,7 +12,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin import changes
 from oauth_ratelimit.core.overrides import Target
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source
-from oauth_ratelimit.operations.denied import override_text
+from oauth_ratelimit.operations.format import override_text
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record

@@ -131,6 +131,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             f"Changed since it began, at {utc_time(BEGUN_S + 90)}: client limit of batch-jobs: 800/minute (ann).",
             "has not changed",
         ),
+        (
+            storm(changes=[Mark(BEGUN_S + 90, "client limit of batch-jobs: 120/minute (ann)")], delay_s=2.0),
+            "In full minutes 500 of 600 requests were over a limit before it, 1,500 of 1,800 since then.",
+            "has not changed",
+        ),
         (storm(usual=500.0), "the limit may be too low for it", "the client's load"),
         (storm(usual=None), "Look at this client first: it sent 6 times the limit in the last full minute.", "usual"),
         (storm(usual=None), "this client first", "on our side"),
@@ -387,8 +392,8 @@ REUSED = present(3, 0, 0, requests=Tally(81, reused=385))
     ("minute", "worst", "kind", "text"),
     [
         (present(0, 0, 0), None, "idle", f"No requests are recorded since {ago(45)}."),
-        (present(9, 0, 0), None, "ok", f"Nobody is denied among 9 clients with requests since {ago(45)}."),
-        (present(9, 0, 0), HELPED, "ok", f"since {ago(45)}. Last denied, until X, all 9 clients, the last one:"),
+        (present(9, 0, 0), None, "ok", f"Nobody is denied now among 9 clients with requests since {ago(45)}."),
+        (present(9, 0, 0), HELPED, "ok", f"since {ago(45)}. All 9 clients were denied, the last one:"),
         (present(9, 0, 2), DRY_RUN, "dry-run", "2 of 9 clients would be, in a dry run, the worst since X:"),
         (present(9, 1, 3), WORST, "denied", "1 of 9 clients is denied now, since X:"),
         (present(9, 9, 9), WORST, "denied", "All 9 clients are denied now, the worst since X:"),
@@ -401,7 +406,7 @@ def test_verdict_on_all_clients_counts_those_that_are_denied(
     minute: Present, worst: Verdict | None, kind: str, text: str
 ) -> None:
     """Guesses and reuse make no denied client."""
-    found = judge_all(minute, worst, together="all 9 clients")
+    found = judge_all(minute, worst, together="All 9 clients were denied")
     assert (kind, True) == (found.kind, found.lead.endswith(text)), found
 
 

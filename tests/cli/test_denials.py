@@ -112,6 +112,36 @@ def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
     assert "enied since" not in terminal.ok("explain", "app", "bob")
 
 
+@pytest.mark.parametrize("words", [("denials",), ("explain", "app", "alice"), ("status",)])
+def test_commands_say_that_denials_are_over_since_a_change(
+    terminal: Terminal,
+    limiter: Limiter,
+    denials: DenialRecorder,
+    connection: Connection,
+    now_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    for _ in range(9):
+        limiter.check("app", "alice", grant_type="password")
+    denials.close(Deadline())
+    limits = (Policy(LimitKind.USER, 50, Window.of(3600)),)
+    target = Target(OverrideKind.LIMIT, "app", LimitKind.USER)
+    OverrideStore(connection).put(Override(target, "ann", "x", now_s, policies=limits))
+    later_s = int(now_s) + 1
+    connection.collection(OVERRIDES).update_one({"_id.clientId": "app"}, {"$set": {"history.0.at": date_of(later_s)}})
+    span = f"from {utc_time(int(now_s))} to {utc_time(int(now_s))}"
+
+    text = terminal.ok(*words)
+    assert (
+        f"\nalice of app: denied {span} by the limit user (5/hour), password.\nChanged at {utc_time(later_s)}" in text
+    )
+    monkeypatch.setattr("oauth_ratelimit.operations.denied.WRITTEN_S", -30.0)  # as if half a minute had passed
+    text = terminal.ok(*words)
+    assert f"\nNot denied since the change at {utc_time(later_s)}: user limit 50/hour for app (ann).\n" in text
+    assert "To deny nobody" not in text
+
+
 @pytest.mark.parametrize(
     ("users", "guesses", "who"),
     [

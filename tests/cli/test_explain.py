@@ -39,9 +39,12 @@ def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, 
     minutes = [ClientMinute("app", minute_s, {Source("user", "password"): Tally(17, 52)}, users=users)]
     StatisticsStore(connection).put("process", minutes, keep_s=1e6)
 
-    hint = "In the last hour these users were over a limit: bob (52 of 60 requests). To explain one: explain app bob\n"
-    assert hint == terminal.run("explain", "app").stderr
+    users_over = "In the full minutes of the last hour these users were over a limit: bob (52 of 60 requests)."
+    assert f"{users_over} To explain one: explain app bob\n" == terminal.run("explain", "app").stderr
     assert "" == terminal.run("explain", "app", "alice").stderr
+
+
+EFFECT = "In full minutes 140 of 160 requests were over a limit before it, 133 of 160 since then.\n"
 
 
 def test_change_that_hardly_helped_is_shown_with_what_was_over_a_limit_before_and_after(
@@ -63,9 +66,9 @@ def test_change_that_hardly_helped_is_shown_with_what_was_over_a_limit_before_an
 
     text = terminal.ok("explain", "app")
     assert f"Changed since it began, at {utc_time(now_s - 240)}: client limit 13/minute for app (ann).\n" in text
-    assert "Over a limit before it: 140 of 160 requests; since then 133 of 160.\n" in text
+    assert EFFECT in text
     terminal.ok("trust", "add", "app", "--reason", "x")  # more than a minute after the last denial
-    assert "Over a limit before it: 140 of 160 requests; since then 133 of 160.\n" in terminal.ok("explain", "app")
+    assert EFFECT in terminal.ok("explain", "app")
 
 
 def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Terminal) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.errors import ConfigError, StoreRejected
-from oauth_ratelimit.operations.format import percent_text
+from oauth_ratelimit.operations.format import number, percent_text
 from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
 from oauth_ratelimit.store.mongo.client import Connection
 from tests.operations.conftest import LIMITS
@@ -103,6 +103,10 @@ def test_address_with_a_password_that_is_not_escaped_is_refused_without_it(uri: 
         load_config({"store": {"uri": uri}})
     assert "%2F" in str(caught.value)
     assert not any(part in str(caught.value) for part in ("47", "sec", "ret"))
+
+
+def test_number_below_ten_has_one_digit_unless_it_is_as_good_as_whole() -> None:
+    assert ["0", "2.1", "3", "3", "10", "1,235"] == list(map(number, (0, 2.1, 2.98, 3, 9.96, 1234.6)))
 
 
 def test_share_is_never_rounded_to_nothing_or_to_all() -> None:

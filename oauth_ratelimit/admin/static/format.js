@@ -28,7 +28,7 @@ function format(parts) {
 
 export function number(value) {
   if (value === null || value === undefined) return "–";
-  return Math.abs(value) < 100 && !Number.isInteger(value) ? fine.format(value) : whole.format(value);
+  return (Math.abs(value) < 9.95 ? fine : whole).format(value);
 }
 
 // "22 Nov 17:28:03 UTC"
