@@ -41,6 +41,7 @@ class Outlook(NamedTuple):
     length: int  # minutes that they are expected for
     offered: float
     judged: Judged  # over all these minutes
+    begin_s: int  # start of the first of them, the next full minute
     is_trial: bool = False  # True if the denials are those of a dry run
 
     @property
@@ -134,7 +135,7 @@ class ClientLoad:
             ]
             repeated = {begin_s + number * MINUTE_S: load[number % len(load)] for number in range(length)}
             lines.append(Line([shared[pair] for pair in tiers], repeated))
-        return Outlook(length, self.offered, judge(lines, max_slots=MAX_SLOTS), self.is_trial)
+        return Outlook(length, self.offered, judge(lines, max_slots=MAX_SLOTS), begin_s, self.is_trial)
 
     def _tiers(self, policies: PolicySet, sender: Sender) -> list[tuple[Key, Tier]]:
         """Return the tiers that a sender's requests meet, with the key that each counts for."""

@@ -142,10 +142,13 @@ def _text(outlook: Outlook) -> str:
     if not outlook.denied:
         return f"none {within}, but up to {number(outlook.at_most)} per minute if they come in bursts"
     bounds = f"{number(outlook.at_least)} to {number(outlook.at_most)}"
-    firsts = outlook.judged.first_s
-    starts = [(name, datetime.fromtimestamp(firsts[name], UTC)) for name in outlook.judged.by_policy]
-    over = "".join(f", over the limit {name} from {start:%H:%M} UTC" for name, start in starts)
+    over = "".join(f", over the limit {name} {_start_text(outlook, name)}" for name in outlook.judged.by_policy)
     return f"about {number(outlook.denied)} per minute {within} ({bounds}){over}"
+
+
+def _start_text(outlook: Outlook, policy: str) -> str:
+    first_s = outlook.judged.first_s[policy]
+    return f"from {datetime.fromtimestamp(first_s, UTC):%H:%M} UTC" if first_s >= outlook.begin_s + MINUTE_S else "at once"
 
 
 def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:

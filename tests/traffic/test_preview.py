@@ -4,7 +4,7 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -214,7 +214,7 @@ def outlook_of(denied: int, policy: str = "client-600s", *, at_most: int = 0, is
     """Return the outlook with these denials per minute."""
     by_policy = {policy: denied} if denied else {}
     judged = Judged(70, denied, denied, max(denied, at_most), by_policy, dict.fromkeys(by_policy, START_S), 70, True)
-    return Outlook(1, 70.0, judged, is_trial)
+    return Outlook(1, 70.0, judged, int(START_S), is_trial)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +250,9 @@ def test_outlook_begins_with_the_present_counters() -> None:
     load = service.load()
 
     assert load.outlook(load.policies).judged.first_s["client"] < service.now_s + 120
+    assert ", over the limit client at once." in client_impact(load, load.policies).lines[0]
+    later = replace(load, documents={})
+    assert re.search(r", over the limit client from \d\d:\d\d UTC\.", client_impact(later, load.policies).lines[0])
 
 
 def test_users_without_a_name_have_a_limit_each() -> None:
