@@ -1,5 +1,6 @@
 """Commands that read the state of instances, counters and rollout: status, show, rollout."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
@@ -220,9 +221,16 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     else:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
     back = rollout.back_commands
-    for line in (*_lines(rollout.next_commands), *(["Back:"] if back else []), *_lines(back)):
-        click.echo(line)
+    _print_steps(rollout.next_commands)
+    if back:
+        click.echo("Back:")
+    _print_steps(back)
 
 
-def _lines(commands: list[str]) -> list[str]:
-    return [f"  {each}" if each.startswith("#") else f"  {program()} {each}" for each in commands]
+def _print_steps(steps: Sequence[str]) -> None:
+    """Print commands, each in a line to copy, and changes of the file, which are folded."""
+    for each in steps:
+        if each.startswith("#"):
+            print_text(f"  {each}", indent=4)
+        else:
+            click.echo(f"  {program()} {each}")

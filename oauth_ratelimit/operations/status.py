@@ -16,6 +16,7 @@ from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import Record, counted, mode_text, origin_data, percent_text, spared_text
+from oauth_ratelimit.operations.summary import enforces
 from oauth_ratelimit.store.mongo.heartbeats import MAX_INSTANCES, Heartbeat
 
 LATE_AFTER_S = 30.0  # three heartbeats
@@ -179,6 +180,8 @@ class Rollout:
             return [self._set_mode(Mode.DRY_RUN, "first step")], []
         if self.step is RolloutStep.DRY_RUN:
             back = self._set_mode(Mode.OFF, "decide and count nothing")
+        elif is_override and not enforces(self.status.file_policies):
+            back = 'mode unset --reason "too many complaints"'
         else:
             back = self._set_mode(Mode.DRY_RUN, "too many complaints")
         if self.step is not RolloutStep.ENFORCE:

@@ -148,7 +148,9 @@ def _text(outlook: Outlook) -> str:
 
 def _start_text(outlook: Outlook, policy: str) -> str:
     first_s = outlook.judged.first_s[policy]
-    return f"from {datetime.fromtimestamp(first_s, UTC):%H:%M} UTC" if first_s >= outlook.begin_s + MINUTE_S else "at once"
+    return (
+        f"from {datetime.fromtimestamp(first_s, UTC):%H:%M} UTC" if first_s >= outlook.begin_s + MINUTE_S else "at once"
+    )
 
 
 def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str, int]]:

@@ -9,6 +9,7 @@ import time
 
 import click
 import pytest
+import yaml
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.output import print_table
@@ -174,6 +175,21 @@ def test_rollout_names_the_worst_clients_and_counts_the_others(terminal: Termina
     assert f"clients over a limit  5: {worst}\n" in terminal.ok("rollout")
     store.put("one-1", minutes[:2], keep_s=1e6)
     assert f"clients over a limit  7: {worst}, … and 2 more\n" in terminal.ok("rollout")
+
+
+def test_rollout_folds_what_is_not_to_be_copied(
+    terminal: Terminal, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minute_s, source = int(time.time()) // 60 * 60 - 60, Source("client", "client_credentials")
+    minutes = [ClientMinute("app", minute_s, {source: Tally(9, would_deny=336, would_reuse=328)})]
+    StatisticsStore(connection).put("one-0", minutes, keep_s=1e6)
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run"}))
+    monkeypatch.setattr("oauth_ratelimit.cli.output._terminal_width", lambda _stream: 80)
+    text = terminal.ok("rollout")
+
+    in_file = "  # in the configuration file: on_limit: reuse in limits of kind client (spares\n    328 of 336"
+    assert in_file in text
+    assert 80 >= max(len(line) for line in text.splitlines() if " --reason " not in line)
 
 
 def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(

@@ -130,6 +130,19 @@ def test_dry_run_of_an_operator_is_a_dry_run_for_clients_that_are_enforced(conte
     assert "enforce" == Rollout(context_of(ENFORCED)).step
 
 
+@pytest.mark.parametrize(
+    ("more", "back"),
+    [({}, "mode unset"), ({"clients": {"shop": {"mode": "enforce"}}}, "mode set dry-run")],
+    ids=["the file denies nobody", "the file denies a client"],
+)
+def test_way_back_from_an_override_is_the_file_unless_that_denies(
+    context_of: ContextOf, more: dict[str, Any], back: str
+) -> None:
+    config = {"mode": "dry-run", **more}
+    override(context_of(config), "enforce")
+    assert [f'{back} --reason "too many complaints"'] == Rollout(context_of(config)).back_commands
+
+
 def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(context_of: ContextOf) -> None:
     context = context_of(ENFORCED)
     record(context, hours=3, over=900)
