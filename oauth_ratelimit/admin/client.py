@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import tzinfo
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept, named_client
-from oauth_ratelimit.admin.present import read_case, read_minutes
+from oauth_ratelimit.admin.present import last_read, read_case, read_minutes
 from oauth_ratelimit.admin.verdict import NOTHING, Case, Verdict, judge, named
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
@@ -37,7 +37,8 @@ def client(cache: ReadCache, params: Params) -> Record:
     """Return the verdict on a client, and the explanation of its next request: the kind that it sends most."""
     client_id = named_client(params)
     key = ("client", client_id, params.get("user"), params.get("grant"))
-    return cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=2.0)
+    found = cache.read_cached(key, lambda context: _client(cache, context, client_id, params), ttl_s=2.0)
+    return {**found, "verdict": last_read(cache, found["verdict"], found["now_s"])}
 
 
 def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: Params) -> Record:

@@ -2,7 +2,7 @@
 
 from oauth_ratelimit.admin.cache import Params, ReadCache, kept
 from oauth_ratelimit.admin.order import is_guessed, judge_all, severity
-from oauth_ratelimit.admin.verdict import Case, judge
+from oauth_ratelimit.admin.verdict import Case, Verdict, judge
 from oauth_ratelimit.core.denial_record import DenialRecord, Where
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
@@ -15,7 +15,7 @@ from oauth_ratelimit.core.statistics import (
     OTHER_CLIENTS,
     WRITTEN_S,
 )
-from oauth_ratelimit.errors import StoreError, StoreUnreachable
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.denied import PAUSE_S, last_runs, recent_minutes, recorded_marks
 from oauth_ratelimit.operations.explain import guesses_under
@@ -50,8 +50,7 @@ def state(cache: ReadCache, params: Params) -> Record:
     outage = None
     if error := error or cache.failure:
         text, since_s = cache.outage(error)
-        word = "unreachable" if isinstance(error, StoreUnreachable) else "does not answer"
-        outage = {"text": text, "word": word, "since_s": since_s}
+        outage = {"text": text, "since_s": since_s}
     policies = (status or cache.app_limiter.settings).policies
     return {"now_s": now_s, "policies": policies, "status": status, "outage": outage}
 
@@ -90,8 +89,13 @@ def verdict(cache: ReadCache, params: Params) -> Record:
         worst = _most_reused(cache, present.since_s)
     runs = last_runs(read_minutes(cache, worst)[1]) if is_past else []
     together = _denied_in(cache, runs[0].first_s - PAUSE_S, runs[0].last_s + 1) if runs else ""
-    found = judge_all(present, on_worst, together=together)
-    return {"now_s": now_s, "present": present, "verdict": found, "worst": worst}
+    found = last_read(cache, judge_all(present, on_worst, together=together), now_s)
+    return {"now_s": now_s, "present": present, "verdict": found, "worst": worst, "is_cut_off": bool(cache.failure)}
+
+
+def last_read(cache: ReadCache, found: Verdict, now_s: float) -> Verdict:
+    """Return a verdict with the time of what it rests on if MongoDB does not answer now."""
+    return found._replace(lead=f"Last read at {utc_time(now_s)}: {found.lead}") if cache.failure else found
 
 
 @kept(PRESENT_TTL_S)

@@ -225,7 +225,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
     assert "enforce" in first and "Limits are still enforced, from memory: each host counts its own requests" in first
     assert "Error" not in first
 
-    since = re.search(r'unreachable since <time datetime="([^"]+)"', first)
+    since = re.search(r'does not answer since <time datetime="([^"]+)"', first)
     assert since and abs(time.time() - datetime.fromisoformat(since[1]).timestamp()) < 60
     later_s = time.time() + 600
     monkeypatch.setattr(app_limiter_of(cut_off_page.app), "now_s", lambda: later_s)
@@ -235,7 +235,7 @@ def test_state_without_mongodb_says_since_when_limits_are_enforced_from_memory(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (StoreUnreachable("MongoDB is unreachable"), "⚠ MongoDB unreachable since"),
+        (StoreUnreachable("MongoDB is unreachable"), "⚠ MongoDB does not answer since"),
         (StoreUnavailable("MongoDB did not answer within 2 s"), "⚠ MongoDB cannot be read by this page"),
     ],
     ids=["gone", "slow"],
@@ -250,7 +250,12 @@ def test_page_opened_without_mongodb_shows_what_was_read_before_with_its_time(
     monkeypatch.setattr("oauth_ratelimit.admin.cache.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 99))
     monkeypatch.setattr(app_limiter_of(page.app), "context", Mock(side_effect=error))
 
-    assert {name: before[name] for name in names} == {name: page.part(name, **params) for name in names}
+    after = {name: page.part(name, **params) for name in names}
+    assert re.search(r"^Last read at \S+ UTC: 1 of 1 client is denied now,", after["verdict"])
+    assert "To deny nobody: mode: off in the configuration file of each instance, within seconds" in after["verdict"]
+    assert re.search(r"^app Last read at \S+ UTC: Denied since", after["client"])
+    names = ("clients", "panel", "amounts", "overrides")
+    assert {name: before[name] for name in names} == {name: after[name] for name in names}
     state = page.part("state")
     assert words in state and str(error) in state and "instances" in state
     assert state.count("as of") == 1 + state.count("as of the time beside it"), "of the last read"
