@@ -45,18 +45,19 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
         return Verdict("near", f"{lead}, most:", KEEP) if reused else Verdict(kind, f"{lead}.", NOTHING)
     if worst.kind == "changed":
         return worst._replace(lead=f"{worst.lead} Over a limit until now:")
-    count = denied_count or would or len(guessed)
+    count, of_worst = denied_count or would or len(guessed), worst.lead
     if worst.kind == "recovered":
         lead += f". {together}, the last one" if together else f". Last denied, until {worst.since}"
     elif worst.since:  # else its minutes were read before it was denied
-        is_subject = worst.subject and count == 1
         lead = f"{lead}, {'the worst ' if count > 1 else ''}since {worst.since}"
-        lead = f"Since {worst.since} {worst.subject[0].lower()}{worst.subject[1:-1]}" if is_subject else lead
+        if worst.subject and count == 1:
+            lead = f"Since {worst.since} {worst.subject[0].lower()}{worst.subject[1:-1]}"
+            of_worst = of_worst.removeprefix(worst.subject).lstrip()
     details = [
         f"{when} {total.denied:,} of all {total.offered:,} requests were denied." if denied_count > 1 else "",
         f"{counted(would, 'more client')} would be, in a dry run." if denied_count and would else "",
         f"{guard}." if guessed and kind != "near" else "",
-        f"The {'last one' if together else 'worst'}: {worst.lead}" if count > 1 or together else worst.lead,
+        f"The {'last one' if together else 'worst'}: {of_worst}" if count > 1 or together else of_worst,
     ]
     return Verdict(kind, f"{lead}:", worst.action, worst.why, [*details, *worst.details])
 

@@ -203,7 +203,9 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
     )
     since, until = utc_time(minute(5).minute_s), utc_time(minute(0).minute_s)
     assert f"mallory sent 50 requests from {since} to {until}, 45 of them over the limit." == found.why
-    assert f"Since {utc_time(BEGUN_S)} {subject[:-1]}:" == judge_all(present(5, 1, 1), found).lead
+    overview = judge_all(present(5, 1, 1), found)
+    assert f"Since {utc_time(BEGUN_S)} {subject[:-1]}:" == overview.lead
+    assert "".join(overview.details).startswith("Denied since"), "the lead has the subject already"
     everybody = [of_users(ago, mallory=9, alice=9) for ago in range(5, 0, -1)]
     assert not judge(storm(everybody, kinds={"user": LimitKind.USER})).subject
     assert not judge(storm(minutes)).subject, "a limit of the client"
