@@ -1,5 +1,6 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,7 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.config.errors import did_you_mean
-from oauth_ratelimit.core.denial_record import Where, parse_decision_id
+from oauth_ratelimit.core.denial_record import DenialRecord, Where, parse_decision_id
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
@@ -69,10 +70,7 @@ GUARD_SWITCH = (
     "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
     "configuration file denies no guess; reset and mode set change none of it."
 )
-USERS = (
-    "In the full minutes of the last hour these users were over a limit: {users}. To explain one: explain {client} "
-    "{first}"
-)
+USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
 MAX_NAMED = 5
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
@@ -171,16 +169,22 @@ def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -
     print_table(LIMIT_COLUMNS, limits, empty=TRUSTED if trust else empty)
 
 
+def _records(context: CliContext, client_id: str, username: str | None) -> list[DenialRecord]:
+    """Return the denials of a client or user in the last hour."""
+    conditions = [of_client(client_id)]
+    if username is not None:
+        conditions.append(of_user(context.pseudonyms.all_of(username), []))
+    return context.stores.denials.between(context.now_s - HOUR_S, context.now_s, *conditions, at_most=MAX_READ)
+
+
 def _since(context: CliContext, client_id: str, username: str | None) -> list[str]:
     """Return since when a client or user is denied, and what was changed before."""
     with suppress(StoreError):  # without it the limits are explained all the same
-        if context.is_shared and username is None:
-            return since_texts(context, client_id)
         if context.is_shared:
-            since_s = context.now_s - HOUR_S
-            conditions = of_client(client_id), of_user(context.pseudonyms.all_of(username or ""), [])
-            found = context.stores.denials.between(since_s, context.now_s, *conditions, at_most=MAX_READ)
-            return since_texts_of(context, found, since_s=since_s)
+            found = _records(context, client_id, username)
+            if username is None:
+                return since_texts(context, client_id, found)
+            return since_texts_of(context, found, since_s=context.now_s - HOUR_S)
     return []
 
 
@@ -188,21 +192,30 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
     """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
         return
-    name, since_s = quote(visible(client_id)), context.now_s - HOUR_S
+    name = quote(visible(client_id))
     with suppress(StoreError):  # a missing hint must not fail the command
-        if username is None:
-            users = ClientSum.of(client_id, context.minutes(since_s, client_id, parts=("users",))).users.values()
-            over = sorted((user for user in users if user.over), key=lambda user: (-user.over, user.username))
-            texts = [f"{short(user.username)} ({user.over:,} of {counted(user.offered, 'request')})" for user in over]
-            if texts:
-                named = ", ".join(names_text(texts, at_most=MAX_NAMED))
-                yield USERS.format(users=named, client=name, first=quote(visible(over[0].username)))
+        if username is None and (over := _users_over(context, client_id)):
+            named = ", ".join(names_text(list(over.values()), at_most=MAX_NAMED))
+            yield USERS.format(users=named, client=name, first=quote(visible(next(iter(over)))))
         if guesses := guesses_under(context, client_id):
             yield GUARDED.format(
                 client=name,
                 guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED)),
                 switch=GUARD_SWITCH,
             )
+
+
+def _users_over(context: CliContext, client_id: str) -> dict[str, str]:
+    """Return users over a limit, the worst first, each with numbers: of full minutes, else of recorded denials."""
+    users = ClientSum.of(client_id, context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))).users.values()
+    worst = sorted((user for user in users if user.over), key=lambda user: (-user.over, user.username))
+    found = {each.username: f"{each.over:,} of {counted(each.offered, 'request')} in full minutes" for each in worst}
+    recorded = Counter[str]()
+    for each in _records(context, client_id, None):
+        if each.denial.username and each.denial.where is not Where.GUARD:
+            recorded[each.denial.username] += each.request_count
+    found |= {name: f"{counted(recorded[name], 'request')} denied" for name in recorded if name not in found}
+    return {username: f"{short(username)} ({text})" for username, text in found.items()}
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:

@@ -173,13 +173,13 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
     return Run(found, first_s, last_s, is_real) if found else None
 
 
-def since_texts(context: OperatorContext, client_id: str) -> list[str]:
+def since_texts(context: OperatorContext, client_id: str, records: Sequence[DenialRecord] = ()) -> list[str]:
     """Return since when a client is denied, or until when it was, the last change before, and how to deny nobody.
 
-    The list is empty if it was not denied.
+    The records name its users. The list is empty if it was not denied.
     """
     _, minutes, is_beyond = recent_minutes(context, client_id)
-    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond)
+    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:

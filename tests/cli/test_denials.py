@@ -79,7 +79,7 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
         (("denials",), "alice of app: denied"),
         (("denials", "app", "alice"), "alice of app: denied"),
         (("explain", "app", "alice"), "alice of app: denied"),
-        (("explain", "app"), "Denied"),
+        (("explain", "app"), "alice of app: denied"),
         (("status",), "alice of app: denied"),
     ],
 )
@@ -110,6 +110,8 @@ def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
     assert "Changed 5 s before it began: user limit 5/hour for app (ann).\n" in text
     assert "\nTo deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT.\n" in text
     assert "enied since" not in terminal.ok("explain", "app", "bob")
+    hint = "users were over a limit: alice (4 requests denied). To explain one: explain app alice\n"
+    assert hint in terminal.run("explain", "app").stderr, "before the minute is over"
 
 
 @pytest.mark.parametrize("words", [("denials",), ("explain", "app", "alice"), ("status",)])
