@@ -46,6 +46,7 @@ from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5
 MAX_RECORDS = 1000  # denials of the last hour that are looked at
+NO_DENIALS = "No denial is recorded in the last hour."
 ENFORCED_BY_OVERRIDE = "All limits are enforced, by an override. To have the configuration say it:"
 OTHER_MODES = (
     "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
@@ -121,8 +122,8 @@ def status_command(context: CliContext, form: str) -> None:
         since_s = context.now_s - HOUR_S
         denials = context.stores.denials.between(since_s, context.now_s, at_most=MAX_RECORDS)
         since_s = denials[-1].denial.at_s if len(denials) == MAX_RECORDS else since_s
-        for text in since_texts_of(context, denials, since_s=since_s):
-            print_text(visible(text), fg="yellow")
+        for text in since_texts_of(context, denials, since_s=since_s) or [NO_DENIALS]:
+            print_text(visible(text), fg="yellow" if denials else None)
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:

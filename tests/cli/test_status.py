@@ -32,7 +32,7 @@ def test_empty_database_gives_empty_lists_and_says_so(terminal: Terminal) -> Non
     assert "No recent limited requests." in terminal.ok("show")
     assert "No overrides: " in terminal.ok("overrides")
     assert "No overrides and no resets so far." in terminal.ok("overrides", "--history")
-    assert "No instance seen in the last 10 minutes" in terminal.ok("status")
+    assert "No denial is recorded in the last hour.\n\nNo instance seen in the last 10 min" in terminal.ok("status")
 
 
 def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limiter) -> None:
