@@ -19,9 +19,8 @@ from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.denied import PAUSE_S, last_runs, recent_minutes, recorded_marks
 from oauth_ratelimit.operations.explain import guesses_under
-from oauth_ratelimit.operations.format import Record, utc_time
+from oauth_ratelimit.operations.format import Record, limits_by_kind, utc_time
 from oauth_ratelimit.operations.status import Status
-from oauth_ratelimit.operations.summary import limits_by_kind
 from oauth_ratelimit.store.mongo.denials import of_client
 from oauth_ratelimit.store.mongo.rollups import Present
 

@@ -40,8 +40,7 @@ from oauth_ratelimit.operations.denied import (
     reuse_text,
     state_of,
 )
-from oauth_ratelimit.operations.format import counted, number, percent_text, short, utc_time
-from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.operations.format import counted, names_text, number, percent_text, short, utc_time
 
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
 NEAR = 0.8  # share of a limit

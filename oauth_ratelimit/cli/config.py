@@ -16,9 +16,8 @@ from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_config import overrides_of
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, store_text, summary_data, warnings_of
 from oauth_ratelimit.operations.status import LEFT_OUT, Status, restart_text
-from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
 from oauth_ratelimit.store.factory import ELSEWHERE, open_stores
 
 EMPTY = {"clients": "none with own rules", "grants": "none with own rules", "endpoints": "token only"}

@@ -41,12 +41,12 @@ from oauth_ratelimit.operations.format import (
     duration,
     instance_text,
     limit_text,
+    names_text,
     next_text,
     origin_text,
     short,
     utc_time,
 )
-from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
 DENIAL_NOT_FOUND = (

@@ -26,8 +26,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import Record, counted, duration, utc_time
-from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.operations.format import Record, counted, duration, names_text, utc_time
 from oauth_ratelimit.store.mongo.statistics import PARTS
 from oauth_ratelimit.traffic.formats import (
     SECOND_US,

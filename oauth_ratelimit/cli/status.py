@@ -27,6 +27,7 @@ from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.denied import last_change_text, since_texts_of
 from oauth_ratelimit.operations.format import (
+    NOT_SHARED,
     canary_text,
     counted,
     duration,
@@ -42,7 +43,6 @@ from oauth_ratelimit.operations.format import (
     utc_time,
 )
 from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, Status, nearest_to_limit, restart_text
-from oauth_ratelimit.operations.summary import NOT_SHARED
 
 MAX_REJECTING = 5
 MAX_RECORDS = 1000  # denials of the last hour that are looked at

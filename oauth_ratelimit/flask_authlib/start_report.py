@@ -18,8 +18,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import IMPLICIT, PolicySet
 from oauth_ratelimit.flask_authlib.server_methods import HookedMethod
 from oauth_ratelimit.flask_authlib.unseen import type_of, unseen_checks
-from oauth_ratelimit.operations.format import canary_text
-from oauth_ratelimit.operations.summary import NO_FILE, limits_by_kind, names_text, store_text, warnings_of
+from oauth_ratelimit.operations.format import NO_FILE, canary_text, limits_by_kind, names_text, store_text, warnings_of
 from oauth_ratelimit.process.log import get_logger
 
 FIRST_WITHOUT_ADVISORY = (1, 6, 12)  # but for 1.7.0

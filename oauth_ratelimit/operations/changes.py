@@ -14,9 +14,8 @@ from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Targ
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, counted, instance_text, origin_text
+from oauth_ratelimit.operations.format import canary_text, counted, instance_text, names_text, origin_text
 from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
-from oauth_ratelimit.operations.summary import names_text
 from oauth_ratelimit.store.mongo.client import OVERRIDES
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 

@@ -23,8 +23,7 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, short, utc_time
-from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, names_text, short, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
 NO_GRANT = "no grant type"

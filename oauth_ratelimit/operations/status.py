@@ -15,8 +15,15 @@ from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import Record, counted, mode_text, origin_data, percent_text, spared_text
-from oauth_ratelimit.operations.summary import enforces
+from oauth_ratelimit.operations.format import (
+    Record,
+    counted,
+    enforces,
+    mode_text,
+    origin_data,
+    percent_text,
+    spared_text,
+)
 from oauth_ratelimit.store.mongo.heartbeats import MAX_INSTANCES, Heartbeat
 
 LATE_AFTER_S = 30.0  # three heartbeats

@@ -16,8 +16,7 @@ from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration, number, percent_text
-from oauth_ratelimit.operations.summary import names_text
+from oauth_ratelimit.operations.format import counted, duration, names_text, number, percent_text
 from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
 MAX_NAMED = 5

@@ -20,7 +20,7 @@ ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", PAGE.r
 KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
 LOGS = ("log", "_log")
 LOGGING = ("info", "warning", "error")
-YIELDING = ("start_report.py", "summary.py")  # events, with a mapping of their keys or the hint alone
+YIELDING = ("start_report.py", "format.py")  # events, with a mapping of their keys or the hint alone
 LEVELS = {event: level for event, level, _ in ROWS}
 
 

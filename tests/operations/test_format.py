@@ -7,8 +7,7 @@ import pytest
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.errors import ConfigError, StoreRejected
-from oauth_ratelimit.operations.format import number, percent_text
-from oauth_ratelimit.operations.summary import store_text, summary_data, warnings_of
+from oauth_ratelimit.operations.format import number, percent_text, store_text, summary_data, warnings_of
 from oauth_ratelimit.store.mongo.client import Connection
 from tests.operations.conftest import LIMITS
 
