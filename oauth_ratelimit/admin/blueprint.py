@@ -1,19 +1,21 @@
 """Blueprint of the admin page: routes, authorisation, JSON responses."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from urllib.parse import unquote
 
 from flask import Blueprint, Response, current_app, g, render_template, request
 from flask.blueprints import BlueprintSetupState
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import get_input_stream
 
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache, named_client
+from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache, named_client, whole
 from oauth_ratelimit.admin.client import client, client_day, denial, users
 from oauth_ratelimit.admin.present import instances, overrides, state, verdict
 from oauth_ratelimit.admin.security import (
@@ -24,7 +26,6 @@ from oauth_ratelimit.admin.security import (
     authorized_operator,
     rejection_reason,
 )
-from oauth_ratelimit.admin.text import Texts, zone_of
 from oauth_ratelimit.admin.traffic import SPANS, clients, span_of, traffic
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.core.denial_record import parse_decision_id
@@ -32,7 +33,7 @@ from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations import format as text_format
-from oauth_ratelimit.operations.format import Record, json_safe
+from oauth_ratelimit.operations.format import Record, change_text, json_safe, number, override_text, percent_text
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -42,6 +43,7 @@ READ_CACHE = f"{EXTENSION}_admin"  # key in app.extensions
 MAX_BODY_BYTES = 65_536
 FAILED_DEPENDENCY = 424  # this server works, its database does not
 USER_HEADER = "X-Ratelimit-User"  # percent-encoded
+MAX_OFFSET_MIN = 14 * 60  # of any zone
 READ_ONLY = "You can view this page but not change anything."
 
 PAGES = {
@@ -215,3 +217,42 @@ def _read_cache() -> ReadCache:
     app_limiter: AppLimiter = current_app.extensions[EXTENSION]
     cache: ReadCache = current_app.extensions.setdefault(READ_CACHE, ReadCache(app_limiter))
     return cache
+
+
+_TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")  # as ``utc_time`` writes it
+
+
+class Texts:
+    """Functions that templates call for a text. Names of clients and users have their invisible characters escaped."""
+
+    name = staticmethod(visible_name)
+    change = staticmethod(lambda entry: visible_name(change_text(entry)))
+    override = staticmethod(lambda override: visible_name(override_text(override)))
+    number = staticmethod(lambda value: "–" if value is None else number(value))
+    percent = staticmethod(lambda share: "–" if share is None else percent_text(share))
+
+    def __init__(self, zone: tzinfo, now_s: float) -> None:
+        self._zone = zone
+        self._today = datetime.fromtimestamp(now_s, zone).date()
+
+    def time(self, at_s: float | None) -> Markup:
+        """Return a time such as ``15:01:20 UTC``, with the date unless it is today."""
+        if at_s is None:
+            return Markup("–")
+        at = datetime.fromtimestamp(at_s, self._zone)
+        day = "" if at.date() == self._today else f"{at:%a} {at.day} {at:%b} "
+        return Markup('<time datetime="{}">{}{:%H:%M:%S} {}</time>').format(
+            datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds"), day, at, at.tzname() or ""
+        )
+
+    def sentence(self, text: str) -> Markup:
+        """Return a text whose times, as ``utc_time`` writes them, are in the zone."""
+        return Markup(
+            _TIME.sub(lambda found: self.time(datetime.fromisoformat(found[0]).timestamp()), str(escape(text)))
+        )
+
+
+def zone_of(params: Params) -> tzinfo:
+    """Return the time zone that is some minutes ahead of UTC."""
+    offset = whole(params, "utc_offset", 0, least=-MAX_OFFSET_MIN, most=MAX_OFFSET_MIN)
+    return timezone(timedelta(minutes=offset)) if offset else UTC

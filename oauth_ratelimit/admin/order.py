@@ -1,7 +1,6 @@
 """Verdict on all clients together, and their order: the worst first."""
 
-from oauth_ratelimit.admin.text import when_text
-from oauth_ratelimit.admin.verdict import KEEP, MOST, NOTHING, Kind, Verdict
+from oauth_ratelimit.admin.verdict import KEEP, MOST, NOTHING, Kind, Verdict, when_text
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.statistics import ClientTotal
 from oauth_ratelimit.operations.format import counted, utc_time

@@ -4,13 +4,11 @@ The subject is the smallest group that explains what happens. Plain functions on
 of ``utc_time``; the page shows them in the operator's zone.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.admin.text import when_text
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.failed_auth import ANYONE
@@ -39,6 +37,7 @@ from oauth_ratelimit.operations.denied import (
     outage_before,
     reuse_text,
     state_of,
+    users_over,
 )
 from oauth_ratelimit.operations.format import counted, names_text, number, percent_text, short, utc_time
 
@@ -180,13 +179,9 @@ def _denied_users(case: Case, run: Run) -> list[UserLoad]:
     """Return the users that limits per user deny, the worst first, by records until a minute is over and has users."""
     if any(case.kinds.get(policy) not in OF_USERS for policy, _ in run.denials):
         return []
-    total = ClientSum.of(case.client_id, (each for each in case.minutes if each.minute_s >= run.recent_s))
-    over = {name: user for name, user in total.users.items() if (user.denied if run.is_real else user.would_deny)}
-    recorded = Counter[str]()
-    for each in case.records if run.is_real else ():
-        recorded[each.denial.username or ""] += each.request_count if each.last_at_s >= run.recent_s else 0
-    over |= {name: UserLoad(name, count, count) for name, count in recorded.items() if count and name not in over}
-    return sorted(over.values(), key=lambda user: (-user.over, user.username))
+    minutes = [each for each in case.minutes if each.minute_s >= run.recent_s]
+    records = [each for each in case.records if run.is_real and each.last_at_s >= run.recent_s]
+    return users_over(case.client_id, minutes, records, "denied" if run.is_real else "would_deny")
 
 
 def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str]:
@@ -289,6 +284,10 @@ def named(names: Iterable[str]) -> str:
 
 def _past_text(case: Case, run: Run) -> str:
     return run.text(is_now=False, is_beyond=case.is_beyond)
+
+
+def when_text(since_s: float, *, is_full: bool) -> str:
+    return "In the last full minute" if is_full else f"Since {utc_time(since_s)}"
 
 
 def _sources(minutes: Iterable[ClientMinute]) -> Iterator[tuple[Source, Tally]]:

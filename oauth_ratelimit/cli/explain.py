@@ -1,6 +1,5 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -30,10 +29,10 @@ from oauth_ratelimit.core.denial_record import DenialRecord, Where, parse_decisi
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
-from oauth_ratelimit.core.statistics import HOUR_S, ClientSum
+from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
-from oauth_ratelimit.operations.denied import since_texts, since_texts_of
+from oauth_ratelimit.operations.denied import since_texts, since_texts_of, users_over
 from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
@@ -70,7 +69,10 @@ GUARD_SWITCH = (
     "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
     "configuration file denies no guess; reset and mode set change none of it."
 )
-USERS = "In the last hour these users were over a limit: {users}. To explain one: explain {client} {first}"
+USERS = (
+    "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
+    "{first}"
+)
 MAX_NAMED = 5
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
@@ -194,9 +196,10 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
         return
     name = quote(visible(client_id))
     with suppress(StoreError):  # a missing hint must not fail the command
-        if username is None and (over := _users_over(context, client_id)):
-            named = ", ".join(names_text(list(over.values()), at_most=MAX_NAMED))
-            yield USERS.format(users=named, client=name, first=quote(visible(next(iter(over)))))
+        if username is None and (users := _users_over(context, client_id)):
+            texts = [f"{short(user.username)} ({_share(user)})" for user in users]
+            named = ", ".join(names_text(texts, at_most=MAX_NAMED))
+            yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
         if guesses := guesses_under(context, client_id):
             yield GUARDED.format(
                 client=name,
@@ -205,17 +208,15 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
             )
 
 
-def _users_over(context: CliContext, client_id: str) -> dict[str, str]:
-    """Return users over a limit, the worst first, each with numbers: of full minutes, else of recorded denials."""
-    users = ClientSum.of(client_id, context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))).users.values()
-    worst = sorted((user for user in users if user.over), key=lambda user: (-user.over, user.username))
-    found = {each.username: f"{each.over:,} of {counted(each.offered, 'request')} in full minutes" for each in worst}
-    recorded = Counter[str]()
-    for each in _records(context, client_id, None):
-        if each.denial.username and each.denial.where is not Where.GUARD:
-            recorded[each.denial.username] += each.request_count
-    found |= {name: f"{counted(recorded[name], 'request')} denied" for name in recorded if name not in found}
-    return {username: f"{short(username)} ({text})" for username, text in found.items()}
+def _users_over(context: CliContext, client_id: str) -> list[UserLoad]:
+    minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
+    named = (each for each in _records(context, client_id, None) if each.denial.username)
+    return users_over(client_id, minutes, (each for each in named if each.denial.where is not Where.GUARD))
+
+
+def _share(user: UserLoad) -> str:
+    requests = counted(user.offered, "request")
+    return f"{user.over:,} of {requests}" if user.over < user.offered else requests
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
@@ -19,7 +19,9 @@ from oauth_ratelimit.core.statistics import (
     NO_REQUESTS,
     WRITTEN_S,
     ClientMinute,
+    ClientSum,
     Denials,
+    UserLoad,
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
@@ -244,6 +246,19 @@ def reuse_text(minutes: Sequence[ClientMinute], now_s: float) -> tuple[bool, str
     span = f"since {utc_time(first_s)}" if is_now else f"from {utc_time(first_s)} to {utc_time(end_s)}"
     requests = f"{total.reused:,} of {counted(total.offered, 'request')}"
     return is_now, f"Over a limit, and not denied: {span} {requests} got the token that the client had."
+
+
+def users_over(
+    client_id: str, minutes: Iterable[ClientMinute], records: Iterable[DenialRecord], outcome: str = "over"
+) -> list[UserLoad]:
+    """Return the users of a client over a limit, the worst first: of minutes that are over, else of records."""
+    users = ClientSum.of(client_id, minutes).users
+    found = {name: user for name, user in users.items() if getattr(user, outcome)}
+    recorded = Counter[str]()
+    for each in records:
+        recorded[each.denial.username or ""] += each.request_count
+    found |= {name: UserLoad(name, count, count) for name, count in recorded.items() if count and name not in found}
+    return sorted(found.values(), key=lambda user: (-user.over, user.username))
 
 
 def _who(records: Sequence[DenialRecord]) -> str:

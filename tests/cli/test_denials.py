@@ -110,7 +110,7 @@ def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
     assert "Changed 5 s before it began: user limit 5/hour for app (ann).\n" in text
     assert "\nTo deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT.\n" in text
     assert "enied since" not in terminal.ok("explain", "app", "bob")
-    hint = "users were over a limit: alice (4 requests denied). To explain one: explain app alice\n"
+    hint = "over a limit, as far as is recorded: alice (4 requests). To explain one: explain app alice\n"
     assert hint in terminal.run("explain", "app").stderr, "before the minute is over"
 
 

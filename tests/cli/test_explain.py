@@ -39,7 +39,7 @@ def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, 
     minutes = [ClientMinute("app", minute_s, {Source("user", "password"): Tally(17, 52)}, users=users)]
     StatisticsStore(connection).put("process", minutes, keep_s=1e6)
 
-    users_over = "In the last hour these users were over a limit: bob (52 of 60 requests in full minutes)."
+    users_over = "In the last hour these users were over a limit, as far as is recorded: bob (52 of 60 requests)."
     assert f"{users_over} To explain one: explain app bob\n" == terminal.run("explain", "app").stderr
     assert "" == terminal.run("explain", "app", "alice").stderr
 
