@@ -93,7 +93,7 @@ REPORT_COLUMNS = [
     Number("denied", "denied"),
     Number("dry run", "would_deny"),
     Number("reuse spares", lambda finding: finding["reused"] + finding["would_reuse"]),
-    Number("users", lambda finding: finding["user_count"] and f"about {finding['user_count']:,}"),
+    Number("users (about)", "user_count"),
 ]
 
 
@@ -296,7 +296,7 @@ CLIENT_COLUMNS = [
     Number("requests", "requests"),
     Number("over a limit", "over"),
     Number("share", lambda each: percent_text(each["over"] / each["requests"])),
-    Number("users", lambda finding: finding["user_count"] and f"about {finding['user_count']:,}"),
+    Number("users", "user_count"),
 ]
 USER_COLUMNS = [Column("client", "client_id"), Column("user", "username"), Number("over a limit", "over")]
 

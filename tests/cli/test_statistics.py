@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 import time
 from contextlib import closing
@@ -113,7 +114,8 @@ def test_report_has_clients_in_every_format(terminal: Terminal) -> None:
     assert all(words in table for words in (*names, "over its limits", "Letters to the owners: --format text"))
     (row,) = (line for line in table.splitlines() if line.startswith("shop"))
     assert "over its limits, logs-in-again, token-per-call " in row
-    assert ["300", "240", "about", "2"] == row.split()[-4:]
+    assert ["300", "240", "2"] == row.split()[-3:]
+    assert "users (about)" in table
     letters = terminal.ok("report", "--format", "text")
     assert letters.startswith("Your client mobile-app requests too many access tokens\n\nHello")
 
@@ -208,6 +210,7 @@ def test_answer_names_clients_users_limits_and_the_minute(recording: Path, tmp_p
         "denied    0 of 20 requests over a limit, of 1 client and 1 user; most in a minute 20, at 2023-11-14T22" in text
     )
     assert "user: 10 in 1 min       20" in text
+    assert re.search(r"^busy +30 +20 +67 % +1$", text, re.M), "its users are counted, not estimated"
 
 
 @pytest.mark.parametrize(
