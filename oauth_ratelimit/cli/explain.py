@@ -33,7 +33,7 @@ from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.denied import since_texts, since_texts_of, users_over
-from oauth_ratelimit.operations.explain import LimitExplanation, guesses_under
+from oauth_ratelimit.operations.explain import GUARD_SWITCH, LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
     denial_data,
@@ -63,11 +63,7 @@ LIMIT_COLUMNS = [
 ]
 GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
-    "See denials {client} --where guard. {switch}"
-)
-GUARD_SWITCH = (
-    "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
-    "configuration file denies no guess; reset and mode set change none of it."
+    "See denials {client} --where guard."
 )
 USERS = (
     "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
@@ -136,9 +132,10 @@ def explain_command(
     if as_json:
         print_json({**explanation.data(), "hint": hint})
     else:
-        _print_explanation(explanation, since=_since(context, client, user))
+        since = _since(context, client, user)
+        _print_explanation(explanation, since=since)
         for each in tuple(_hints(context, client, user)) or (hint,):  # whoever was denied is not unknown
-            print_hint(each)
+            print_hint(each if each not in since else None)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:
         name = visible(grant_type)
@@ -204,8 +201,8 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
             yield GUARDED.format(
                 client=name,
                 guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED)),
-                switch=GUARD_SWITCH,
             )
+            yield GUARD_SWITCH
 
 
 def _users_over(context: CliContext, client_id: str) -> list[UserLoad]:
@@ -287,7 +284,7 @@ def denials_command(
     where, at_most = options["where"] and Where(options["where"]), MAX_READ if form == "table" else count or 0
     found = context.stores.denials.between(since_s, until_s, *conditions, where=where, at_most=at_most)
     shown = found[: (count or SHOWN) if form == "table" else None]
-    span = {"since": utc_time(since_s), "until": utc_time(until_s)}
+    span, since = {"since": utc_time(since_s), "until": utc_time(until_s)}, list[str]()
     if form == "table" and found:
         sums = {
             "requests": counted(sum(each.request_count for each in found), "request"),
@@ -297,8 +294,9 @@ def denials_command(
         print_text(FOUND.format(**span, **sums), bold=True)
         first_s = found[-1].denial.at_s if len(found) == MAX_READ else since_s
         with suppress(StoreError):  # a user without the right to read changes sees the denials all the same
-            for text in since_texts_of(context, found, since_s=first_s):
-                print_text(visible(text))
+            since = since_texts_of(context, found, since_s=first_s)
+        for text in since:
+            print_text(visible(text))
     days = [Time("day", lambda denial: denial["first_at"][:10])] if until_s - since_s > DAY.total_seconds() else []
     keeps_none = not context.invalid and not context.settings.events.keep_denials_s
     unless = KEEPS_NONE if keeps_none else "" if context.mode is Mode.ENFORCE else IN_DRY_RUN
@@ -306,7 +304,8 @@ def denials_command(
     print_records(form, list(map(denial_data, shown)), columns, empty=empty)
     if len(found) > len(shown):
         print_hint(MORE.format(count=len(shown)))
-    if form == "table" and any(each.denial.where is Where.GUARD for each in found):
+    has_guesses = form == "table" and any(each.denial.where is Where.GUARD for each in found)
+    if has_guesses and GUARD_SWITCH not in since:
         print_hint(GUARD_SWITCH)
     if not found:
         print_unknown_client_hint(context, client)

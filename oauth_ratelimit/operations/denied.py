@@ -25,6 +25,7 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.explain import GUARD_SWITCH
 from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, names_text, short, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
@@ -227,8 +228,8 @@ def _since_texts(
     elif known or not changes:
         texts.append(changes_text(known, run.first_s, run.policies))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
-    if run.is_real and is_active and not run.is_guard:
-        texts.append(DENY_NOBODY)
+    if run.is_real and is_active:
+        texts.append(GUARD_SWITCH if run.is_guard else DENY_NOBODY)
     return list(filter(None, texts))
 
 
@@ -263,19 +264,15 @@ def users_over(
 
 def _who(records: Sequence[DenialRecord]) -> str:
     """Return who was denied, most first: users if they are few of one client, else clients, and guesses."""
-    counts = {"users": Counter[str](), "clients": Counter[str]()}
+    clients, users = Counter[str](), Counter[str]()
     for each in records:
-        denial, client = each.denial, short(each.denial.client_id)
-        user = short(denial.username or "")
+        denial, name, user = each.denial, short(each.denial.client_id), short(each.denial.username or "")
         if denial.where is Where.GUARD:
-            client = f"everybody at {user}" if denial.client_id == ANYONE else f"guesses under {client}"
-        counts["clients"][client] += each.request_count
-        counts["users"][f"{user} of {client}" if user and denial.where is not Where.GUARD else client] += (
-            each.request_count
-        )
-    are_few = len(counts["clients"]) == 1 and len(counts["users"]) <= MAX_NAMED
-    found = counts["users" if are_few else "clients"].most_common()
-    return ", ".join(names_text([name for name, _ in found], at_most=MAX_NAMED))
+            name, user = (f"everybody at {user}" if denial.client_id == ANYONE else f"guesses under {name}"), ""
+        clients[name] += each.request_count
+        users[f"{user} of {name}" if user else name] += each.request_count
+    found = users if len(clients) == 1 and len(users) <= MAX_NAMED else clients
+    return ", ".join(names_text([name for name, _ in found.most_common()], at_most=MAX_NAMED))
 
 
 def effect_text(

@@ -20,6 +20,10 @@ from oauth_ratelimit.store.mongo.denials import of_client
 
 REUSED = "gets the token that the client has, is denied only if there is none that fits (on_limit: reuse)"
 WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
+GUARD_SWITCH = (
+    "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
+    "configuration file denies no guess; reset and mode set change none of it."
+)
 MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
 

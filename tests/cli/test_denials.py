@@ -168,7 +168,9 @@ def test_status_names_whom_denials_hit_most_first(
         limiter.denial_events.report(client_id, claim, scope=scope, decision=decisions[-1], **more)
     denials.close(Deadline())
 
-    assert f"\n{who} since " in terminal.ok("status")
+    text = terminal.ok("status")
+    assert f"\n{who} since " in text
+    assert "To deny nobody: mode set dry-run." in text
 
 
 @pytest.mark.parametrize("words", [("denials",), ("explain", "app"), ("status",)])
@@ -198,6 +200,21 @@ def test_programs_get_all_records_and_a_terminal_gets_whole_words(
         bool(re.search(r" partner-\S*… +somebod\S*… +token +(user: 5/hour|client_total:) +\d$", each)) for each in lines
     )
     assert 80 >= max(map(len, lines))
+
+
+def test_commands_say_once_what_switches_the_guard_off(
+    terminal: Terminal, limiter: Limiter, denials: DenialRecorder
+) -> None:
+    decision = [limiter.check("app", "alice") for _ in range(6)][-1]
+    more = {"grant_type": None, "is_canary": False, "now_s": limiter.now_s()}
+    limiter.denial_events.report("*", "192.0.2.7", scope=FailureKind.USER.scope, decision=decision, **more)
+    denials.close(Deadline())
+
+    for words in (("denials", "*"), ("explain", "*"), ("denials",)):
+        result = terminal.run(*words)
+        assert 1 == result.output.count("guard.mode: dry-run in the configuration file denies no guess"), words
+    assert "everybody at 192.0.2.7: denied since" in terminal.ok("denials", "*")
+    assert "To deny nobody: mode set" not in terminal.ok("denials", "*"), "it changes nothing of the guard"
 
 
 def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Terminal, limiter: Limiter) -> None:
