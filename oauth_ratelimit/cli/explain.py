@@ -26,13 +26,13 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import DenialRecord, Where, parse_decision_id
-from oauth_ratelimit.core.failed_auth import folded
+from oauth_ratelimit.core.failed_auth import ANYONE, folded
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
-from oauth_ratelimit.operations.denied import since_texts, since_texts_of, users_over
+from oauth_ratelimit.operations.denied import ACTIVE_S, since_texts, since_texts_of, users_over
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
@@ -65,11 +65,13 @@ GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
     "See denials {client} --where guard."
 )
+LOCKED_OUT = "The guard denies everybody at {addresses} now, users of this client, too. See denials '*' --where guard."
 USERS = (
     "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
     "{first}"
 )
 MAX_NAMED = 5
+NOT_GUESSED = "The guard denies nobody under any client (*): no address has guessed too often in the last hour."
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
 NO_LIMIT_WITHOUT_USER = (
@@ -133,7 +135,10 @@ def explain_command(
         print_json({**explanation.data(), "hint": hint})
     else:
         since = _since(context, client, user)
-        _print_explanation(explanation, since=since)
+        if client == ANYONE:  # no limit of tokens is about it
+            print_text("\n".join(map(visible, since)) or NOT_GUESSED)
+        else:
+            _print_explanation(explanation, since=since)
         for each in tuple(_hints(context, client, user)) or (hint,):  # whoever was denied is not unknown
             print_hint(each if each not in since else None)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
@@ -181,7 +186,7 @@ def _since(context: CliContext, client_id: str, username: str | None) -> list[st
     with suppress(StoreError):  # without it the limits are explained all the same
         if context.is_shared:
             found = _records(context, client_id, username)
-            if username is None:
+            if username is None and client_id != ANYONE:
                 return since_texts(context, client_id, found)
             return since_texts_of(context, found, since_s=context.now_s - HOUR_S)
     return []
@@ -203,6 +208,9 @@ def _hints(context: CliContext, client_id: str, username: str | None) -> Iterato
                 guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED)),
             )
             yield GUARD_SWITCH
+        if client_id != ANYONE and (addresses := guesses_under(context, ANYONE, last_s=ACTIVE_S)):
+            named = ", ".join(names_text(list(map(short, addresses)), at_most=MAX_NAMED))
+            yield LOCKED_OUT.format(addresses=named)
 
 
 def _users_over(context: CliContext, client_id: str) -> list[UserLoad]:

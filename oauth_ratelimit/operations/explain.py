@@ -21,8 +21,8 @@ from oauth_ratelimit.store.mongo.denials import of_client
 REUSED = "gets the token that the client has, is denied only if there is none that fits (on_limit: reuse)"
 WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
 GUARD_SWITCH = (
-    "guard.trusted_addresses lets an address in, trust add what the client passes on; guard.mode: dry-run in the "
-    "configuration file denies no guess; reset and mode set change none of it."
+    "To let an address in: guard.trusted_addresses in the configuration file. To let in what a client passes on: trust "
+    "add CLIENT. To deny no guess: guard.mode: dry-run in that file. reset and mode set change nothing of it."
 )
 MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
@@ -35,9 +35,9 @@ def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[Lim
     return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
 
 
-def guesses_under(context: OperatorContext, client_id: str) -> list[str]:
-    """Return who guessed passwords or secrets under an id and was denied in the last hour, most first: with address."""
-    span, conditions = (context.now_s - HOUR_S, context.now_s), of_client(client_id)
+def guesses_under(context: OperatorContext, client_id: str, last_s: float = HOUR_S) -> list[str]:
+    """Return who guessed passwords or secrets under an id and was denied lately, most first: with address."""
+    span, conditions = (context.now_s - last_s, context.now_s), of_client(client_id)
     counts = Counter[str]()
     for each in context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS):
         address, _, name = (each.denial.username or "").partition(" ")

@@ -61,7 +61,7 @@ def test_user_of_a_client_who_was_denied_is_listed_with_the_number_of_requests(
     assert "apart from these limits: alice from 192.0.2.7. See denials app --where guard." in hint
     assert "guard.mode: dry-run" in hint
     assert "guard.mode: dry-run" in terminal.run("denials").stderr
-    monkeypatch.setattr("oauth_ratelimit.cli.explain.guesses_under", lambda *_: ["nils from 192.0.2.7"])
+    monkeypatch.setattr("oauth_ratelimit.cli.explain.guesses_under", lambda *_, **__: ["nils from 192.0.2.7"])
     everybody = terminal.run("explain", "*").stderr
     assert "limits: nils from 192.0.2.7. See denials '*' --where guard." in everybody
     assert "No counters" not in everybody
@@ -212,8 +212,13 @@ def test_commands_say_once_what_switches_the_guard_off(
 
     for words in (("denials", "*"), ("explain", "*"), ("denials",)):
         result = terminal.run(*words)
-        assert 1 == result.output.count("guard.mode: dry-run in the configuration file denies no guess"), words
+        assert 1 == result.output.count("To deny no guess: guard.mode: dry-run"), words
     assert "everybody at 192.0.2.7: denied since" in terminal.ok("denials", "*")
+    assert terminal.ok("explain", "*").startswith("everybody at 192.0.2.7: denied since"), "no limit is about it"
+    locked_out = (
+        "The guard denies everybody at 192.0.2.7 now, users of this client, too. See denials '*' --where guard.\n"
+    )
+    assert locked_out in terminal.run("explain", "app", "bob").stderr
     assert "To deny nobody: mode set" not in terminal.ok("denials", "*"), "it changes nothing of the guard"
 
 
