@@ -185,11 +185,20 @@ def since_texts(context: OperatorContext, client_id: str, records: Sequence[Deni
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
-    """Return the same of recorded denials, which were read from a time on, after who was denied."""
+    """Return the same of recorded denials, which were read from a time on, after who was denied.
+
+    While some are denied, it is about these, not about clients that were denied before.
+    """
+    now = {_subject(each) for each in records if each.last_at_s >= context.now_s - ACTIVE_S}
+    records = [each for each in records if not now or _subject(each) in now]
     minutes = [minute_of(each) for each in records]
     is_beyond = any(run.first_s < since_s + MINUTE_S for run in last_runs(minutes))
     clients = {each.denial.client_id for each in records}
     return _since_texts(context, minutes, clients, is_beyond=is_beyond, records=records)
+
+
+def _subject(record: DenialRecord) -> tuple[str, bool]:
+    return record.denial.client_id, record.denial.where is Where.GUARD
 
 
 def minute_of(record: DenialRecord) -> ClientMinute:

@@ -9,6 +9,7 @@ import yaml
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.explain import period
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
@@ -19,6 +20,7 @@ from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.fields import date_of
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -220,6 +222,15 @@ def test_commands_say_once_what_switches_the_guard_off(
     )
     assert locked_out in terminal.run("explain", "app", "bob").stderr
     assert "To deny nobody: mode set" not in terminal.ok("denials", "*"), "it changes nothing of the guard"
+
+
+def test_status_is_about_those_who_are_denied_now(terminal: Terminal, connection: Connection, now_s: float) -> None:
+    first = Denial("7" * 16, now_s - 300, "early", None, None, None, "client", 60, 60, "enforce", False, 1.0, Trace())
+    late = first._replace(decision_id="8" * 16, client_id="late", at_s=now_s - 90)
+    records = [DenialRecord(first, "node-1", now_s - 120, 4), DenialRecord(late, "node-1", now_s - 5, 4)]
+    DenialStore(connection).put(records, keep_s=1e6)
+
+    assert f"\nlate: denied since {utc_time(int(now_s - 90))} by the limit client (60/minute)," in terminal.ok("status")
 
 
 def test_without_a_denial_the_list_says_why_and_suggests_a_client(terminal: Terminal, limiter: Limiter) -> None:
