@@ -17,9 +17,10 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.denied import PAUSE_S, last_runs, recent_minutes, recorded_marks
+from oauth_ratelimit.operations.denied import PAUSE_S, last_runs, recent_minutes
 from oauth_ratelimit.operations.explain import guesses_under
 from oauth_ratelimit.operations.format import Record, limits_by_kind, utc_time
+from oauth_ratelimit.operations.marks import recorded_marks
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.store.mongo.denials import of_client
 from oauth_ratelimit.store.mongo.rollups import Present

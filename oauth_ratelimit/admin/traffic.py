@@ -12,8 +12,8 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.denied import Mark
 from oauth_ratelimit.operations.format import Record, counted, json_safe, short
+from oauth_ratelimit.operations.marks import Mark
 
 
 class Span(NamedTuple):

@@ -27,19 +27,16 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.operations.denied import (
     PAUSE_S,
-    Mark,
     Run,
     State,
-    change_before,
-    changes_text,
     effect_text,
     last_runs,
-    outage_before,
     reuse_text,
     state_of,
     users_over,
 )
 from oauth_ratelimit.operations.format import counted, names_text, number, percent_text, short, utc_time
+from oauth_ratelimit.operations.marks import Mark, change_before, changes_text, outage_before
 
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
 NEAR = 0.8  # share of a limit

@@ -43,8 +43,8 @@ from oauth_ratelimit.operations.changes import (
     unaffected_by_mode,
 )
 from oauth_ratelimit.operations.context import unknown_client_hint
-from oauth_ratelimit.operations.denied import last_change_text
 from oauth_ratelimit.operations.format import Record, counted, entry_data, mode_source_text, mode_text, override_data
+from oauth_ratelimit.operations.marks import last_change_text
 from oauth_ratelimit.traffic.preview import impact_of
 
 NO_OVERRIDES = "No overrides: the configuration applies."

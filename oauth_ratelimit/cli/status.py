@@ -25,7 +25,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.denied import last_change_text, since_texts_of
+from oauth_ratelimit.operations.denied import since_texts_of
 from oauth_ratelimit.operations.format import (
     NOT_SHARED,
     canary_text,
@@ -42,6 +42,7 @@ from oauth_ratelimit.operations.format import (
     usage_data,
     utc_time,
 )
+from oauth_ratelimit.operations.marks import last_change_text
 from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, Status, nearest_to_limit, restart_text
 
 MAX_REJECTING = 5

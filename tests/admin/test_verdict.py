@@ -11,8 +11,8 @@ from oauth_ratelimit.admin.verdict import Case, Verdict, judge
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
-from oauth_ratelimit.operations.denied import Mark
 from oauth_ratelimit.operations.format import utc_time
+from oauth_ratelimit.operations.marks import Mark
 from oauth_ratelimit.store.mongo.rollups import Present
 from testbed.clock import Clock
 from tests.admin.conftest import minute as a_minute

@@ -1,0 +1,117 @@
+"""Moments at which configurations changed, and instances began or ended."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, utc_time
+from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
+
+CAUSE_S = 600  # a change so long before the first denial may be its cause
+TOGETHER_S = 60  # instances that start so soon one after the other are one mark
+CLIENTS = "clients."  # what the path of a client's own value begins with
+
+
+class Mark(NamedTuple):
+    """A moment at which requests may begin to be decided otherwise, or instances began or ended."""
+
+    at_s: float
+    text: str  # what changed; empty for the first configuration that is known
+    client_id: str | None = None  # the only client that it concerns; None for all
+    is_change: bool = True  # False if nothing of the configuration has changed
+    apart: int = 0  # hosts that counted apart until then, without MongoDB
+    lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
+
+    def said(self, policies: Collection[str]) -> str:
+        """Return the text, with the line of one of these policies if there is one."""
+        lines = (line for line in self.lines if any(f"[{policy}]" in line for policy in policies))
+        return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text)
+
+
+def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str] = ()) -> str:
+    """Return the last change so long before the first denial that it may be the cause."""
+    found = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
+    return next(texts, "")
+
+
+def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
+    """Return the end of the last outage so long before the first denial that it may be the cause."""
+    ends = [each for each in outages if 0 <= begun_s - each.at_s <= CAUSE_S][-1:]
+    text = "The cause may be an outage of MongoDB until {}: {} hosts counted apart, and what they admitted now counts."
+    return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
+
+
+def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
+    """Return the last change, and whether it may be the cause or the remedy."""
+    after = [each for each in changes if each.at_s > begun_s and each.text]
+    if after:
+        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
+    if not changes:
+        return "No change of the configuration is recorded."
+    unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
+    return change_before(changes, begun_s, policies) or unchanged
+
+
+def last_change_text(context: OperatorContext) -> str:
+    found = (
+        f"{utc_time(each.at_s)}: {each.text}" for each in recorded_marks(context)[::-1] if each.is_change and each.text
+    )
+    return next(found, "none is recorded")
+
+
+def recorded_marks(context: OperatorContext) -> list[Mark]:
+    """Return all recorded changes, in whole seconds, the oldest first."""
+    return sorted((mark._replace(at_s=int(mark.at_s)) for mark in _marks(context)), key=lambda mark: mark.at_s)
+
+
+def _marks(context: OperatorContext) -> Iterator[Mark]:
+    yield from _of_operators(context)
+    for index, change in enumerate(context.stores.heartbeats.configurations()):
+        is_first = not index and not change.changes
+        yield Mark(change.at_s, "") if is_first else _of_configuration(change)
+    events = context.stores.heartbeats.events()
+    is_cut_off = any(each.kind == "reconnected" for each in events)
+    beats = context.stores.heartbeats.read(context.now_s) if is_cut_off else []
+    yield from _of_instances(events, {each.instance: each.host for each in beats})
+
+
+def _of_operators(context: OperatorContext) -> Iterator[Mark]:
+    entries = context.stores.overrides.history()
+    for index, entry in enumerate(entries):
+        target, text = entry.target, change_text(entry)
+        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id)
+        end_s = (entry.override and entry.override.until_s) or context.now_s + 1
+        is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
+        if end_s <= context.now_s and not is_replaced:
+            yield Mark(end_s, f"override ended: {text}", target.client_id)
+
+
+def _of_configuration(change: ConfigurationChange) -> Mark:
+    lines = [visible_name(line).replace(" -> ", " → ") for line in change.changes]
+    more = f" and {counted(len(lines) - 1, 'other change')}" if len(lines) > 1 else ""
+    text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
+    names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
+    is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
+    seen = f"first seen by {instance_text(change.instance)}"
+    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines)
+
+
+def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:
+    """Yield what happened to instances, to several at once together. The first one of another version is a change."""
+    versions: set[str] = set()
+    groups: defaultdict[tuple[float, str, str], list[InstanceEvent]] = defaultdict(list)
+    for event in sorted(events, key=lambda each: each.at_s):
+        groups[event.at_s // TOGETHER_S, event.kind, event.version].append(event)
+    for (_, kind, version), found in groups.items():
+        is_new = kind == "started" and bool(versions) and version not in versions
+        versions.add(version)
+        who = instance_text(found[0].instance) if len(found) == 1 else counted(len(found), "instance")
+        label, apart = f", version {visible_name(version)}" if kind == "started" else "", 0
+        if kind == "reconnected":
+            label, apart = " to MongoDB", len({hosts.get(each.instance) or each.instance for each in found})
+        if apart > 1:
+            label += f": until then they counted apart, so up to {apart:,} times a limit was admitted"
+        yield Mark(found[0].at_s, f"{who} {kind}{label}", is_change=is_new, apart=apart)
