@@ -140,10 +140,12 @@ class ReadCache:
         if context is None and self.app_limiter.health().rejection is not None:
             raise NothingShared(UNREADABLE)
         if context is None and self.app_limiter.settings.store.uri is not None:
-            raise NothingShared("Counters are not shared: store.uri was added after this process has started.")
+            raise NothingShared(
+                "Counters are not shared with other hosts: store.uri was added after this process has started."
+            )
         if context is None:
             raise NothingShared(
-                "Counters are not shared: the configuration has no store.uri. This page shows what is in MongoDB."
+                "Nothing is shared with other hosts: the configuration has no store.uri. Charts and tables need it."
             )
         return context
 

@@ -26,7 +26,7 @@ MAX_AWAITED_S = 15.0  # for which the first read is waited for
 GRACE_S = 0.25  # from the start on; a MongoDB that has not answered by then is slow
 FRESH_S = 60.0  # since another process of the host has read overrides, by which a new one may deny
 LOG_INTERVAL_S = 60.0
-RESTART_NEEDED = "this process goes on with the former values; what a restart loses is in docs/operations.md"
+RESTART_NEEDED = "this process goes on with the former values; check-config --running says what a restart loses"
 HIDDEN = "an override comes before these values of the file; overrides lists it, limit unset removes it"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
