@@ -158,16 +158,15 @@ def _authenticate_client(call: MethodCall) -> Any:
 
 def _authenticate_guarded(app_limiter: AppLimiter, call: MethodCall, *, is_authorize: bool) -> Any:
     """Return the client that Authlib authenticates. Name what has checked its secret without being seen."""
-    hidden = ""
+    server, hidden = call.method.__self__, ""
     with app_limiter.fail_open("guard_failed"):
-        _hook_look_up(call.server)
-        hidden = hidden_check(call.server, call.method, call.argument("methods", ()), app_limiter.unseen_checks)
-    client, is_seen = authenticate_guarded(
-        app_limiter, call.server, call, is_hidden=bool(hidden), is_authorize=is_authorize
-    )
+        _hook_look_up(server)
+        methods = call.argument("methods", ())
+        hidden = hidden_check(server, call.method.__wrapped__, methods, app_limiter.unseen_checks)
+    client, is_seen = authenticate_guarded(app_limiter, server, call, is_hidden=bool(hidden), is_authorize=is_authorize)
     method = getattr(call.argument("request"), "auth_method", None)
     if not is_seen and not hidden and method != NO_SECRET:
-        app_limiter.note_unseen(method if method in methods_of(call.server) else AUTHENTICATE, SECRETS)
+        app_limiter.note_unseen(method if method in methods_of(server) else AUTHENTICATE, SECRETS)
     return client
 
 
@@ -231,7 +230,7 @@ def _token_of(call: MethodCall, state: RequestState) -> tuple[Any, Any, str, Reu
     request = None
     if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
         others = {name: value for name, value in call.named_arguments().items() if name not in ASKED}
-        request = ReuseRequest(call.server, others, state.grant, state.response.is_seen)
+        request = ReuseRequest(call.method.__self__, others, state.grant, state.response.is_seen)
     return client, call.argument("user"), grant_type, request
 
 
@@ -240,7 +239,7 @@ def _hook_look_up(server: Any) -> None:
     kept = client_auth_of(server)
     query = getattr(kept, "query_client", None)
     if query is not None and not isinstance(query, HookedMethod):
-        kept.query_client = RateLimitMixin.query_client.around(server, query)
+        kept.query_client = HookedMethod(RateLimitMixin.query_client, server, query)
 
 
 def _open_late() -> RequestState | None:

@@ -6,9 +6,11 @@ method that the hook calls. Arguments are passed on exactly as they came.
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, signature
+from types import MethodType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 
 class _Names(NamedTuple):
@@ -27,25 +29,36 @@ class MethodHook:
     """
 
     def __init__(self, function: Callable[["MethodCall"], Any], *authlib_names: str, nests: bool = False) -> None:
-        self._function = function
+        self.function = function
+        self.nests = nests
+        self.running: ContextVar[Any] = ContextVar(function.__name__, default=None)  # the server
         self._authlib_names = authlib_names
-        self._nests = nests
-        self._running: ContextVar[Any] = ContextVar(function.__name__, default=None)  # the server
-        self._names: WeakKeyDictionary[Any, _Names] = WeakKeyDictionary()  # by function
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
         self.name = name
+        self._kept = f"_oauth_ratelimit_{name}"  # attribute of a server: its method with this hook, for the next call
 
     def __get__(self, server: Any, _: type | None = None) -> Any:
         if server is None:
             return self
-        top = getattr(type(server), self.name)
-        if top is self and self.name in vars(server):
-            return self.around(server, vars(server)[self.name])
-        method = getattr(super(self._owner, server), self.name)
-        is_below = top is not self and isinstance(top, MethodHook)  # which runs already
-        return method if is_below else self.around(server, method)
+        name, own, top = self.name, vars(server), None
+        for kind in type(server).__mro__:
+            if name in kind.__dict__:
+                top = kind.__dict__[name]
+                break
+        if top is self and name in own:
+            method = own[name]
+        else:
+            method = getattr(super(self._owner, server), name)
+            if top is not self and isinstance(top, MethodHook):  # which runs already
+                return method
+        kept = own.get(self._kept)
+        if kept is None or not kept.is_of(self, server, method):
+            if not callable(method):
+                return method
+            kept = own[self._kept] = HookedMethod(self, server, method)
+        return kept
 
     def __set__(self, server: Any, value: Any) -> None:
         if isinstance(value, HookedMethod) and value.__self__ is server:
@@ -61,33 +74,8 @@ class MethodHook:
         """Call the method as a function of the class."""
         return self.__get__(server)(*args, **kwargs)
 
-    def around(self, server: Any, method: Any) -> Any:
-        """Return a method with this hook around it, or what is no method as it is."""
-        return HookedMethod(self, server, method) if callable(method) else method
-
-    def run(self, server: Any, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the hook; only the method if it is called by one that was set in its place, whose hook runs already."""
-        is_replaced = vars(server).get(self.name, method) is not method
-        if self._running.get() is server and (is_replaced or not self._nests):
-            return method(*args, **kwargs)
-        token = self._running.set(server)
-        try:
-            return self._function(MethodCall(self, server, method, args, kwargs))
-        finally:
-            self._running.reset(token)
-
     def names_of(self, method: Any) -> _Names:
         """Return the names of a method's arguments: its own, or Authlib's in the places of names that nobody knows."""
-        function = getattr(method, "__func__", method)
-        try:
-            names = self._names.get(function)
-            if names is None:
-                names = self._names[function] = self._read_names(method)
-            return names
-        except TypeError:  # it can be no key
-            return self._read_names(method)
-
-    def _read_names(self, method: Any) -> _Names:
         try:
             parameters = list(signature(method).parameters.values())
         except Exception:  # noqa: BLE001  # it has none that can be read
@@ -122,16 +110,36 @@ class HookedMethod:
         setattr(self.__wrapped__, name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._hook.run(self.__self__, self.__wrapped__, args, kwargs)
+        """Run the hook; only the method if it is called by one that was set in its place, whose hook runs already."""
+        hook: MethodHook = self._hook
+        server = self.__self__
+        if hook.running.get() is server and not (hook.nests and self._is_the_servers()):
+            return self.__wrapped__(*args, **kwargs)
+        token = hook.running.set(server)
+        try:
+            return hook.function(MethodCall(self, args, kwargs))
+        finally:
+            hook.running.reset(token)
+
+    def _is_the_servers(self) -> bool:
+        """Return False if another method was set in the place of this one."""
+        return vars(self.__self__).get(self._hook.name, self.__wrapped__) is self.__wrapped__
+
+    def is_of(self, hook: MethodHook, server: Any, method: Any) -> bool:
+        """Return True if this is that method of a server with that hook."""
+        own = self.__wrapped__
+        is_same = own is method or (type(own) is MethodType is type(method) and own == method)
+        return is_same and self.__self__ is server and self._hook is hook
+
+    @cached_property
+    def argument_names(self) -> _Names:
+        names: _Names = self._hook.names_of(self.__wrapped__)
+        return names
 
     def shows(self, *names: str) -> bool:
         """Return True if the method has arguments of these names."""
-        known: _Names = self._hook.names_of(self.__wrapped__)
-        return {*names} <= {*known.by_position, *known.by_keyword}
-
-    def takes_any_keyword(self) -> bool:
-        hook: MethodHook = self._hook
-        return hook.names_of(self.__wrapped__).takes_any
+        known = self.argument_names
+        return all(name in known.by_position or name in known.by_keyword for name in names)
 
     def __eq__(self, other: object) -> bool:
         return bool(self.__wrapped__ == (other.__wrapped__ if isinstance(other, HookedMethod) else other))
@@ -140,38 +148,31 @@ class HookedMethod:
         return hash(self.__wrapped__)
 
 
+@dataclass(slots=True, eq=False)
 class MethodCall:
     """One call of a server's method. Calling it runs the method."""
 
-    __slots__ = ("_hook", "args", "kwargs", "method", "server")
-
-    def __init__(
-        self, hook: MethodHook, server: Any, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._hook = hook
-        self.server = server
-        self.method = method
-        self.args = args
-        self.kwargs = kwargs
+    method: HookedMethod
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
     def __call__(self) -> Any:
-        return self.method(*self.args, **self.kwargs)
+        return self.method.__wrapped__(*self.args, **self.kwargs)
 
     def shows(self, name: str) -> bool:
         """Return False if the method has no argument of this name, so that it may know the value from elsewhere."""
-        return name in self.kwargs or HookedMethod(self._hook, self.server, self.method).shows(name)
+        return name in self.kwargs or self.method.shows(name)
 
     def argument(self, name: str, default: Any = None) -> Any:
         """Return an argument by its name, or the default if the call leaves it out."""
-        names = self._hook.names_of(self.method).by_position[: len(self.args)]
-        return (
-            self.args[names.index(name)]
-            if name not in self.kwargs and name in names
-            else self.kwargs.get(name, default)
-        )
+        if name not in self.kwargs:
+            for own, value in zip(self.method.argument_names.by_position, self.args, strict=False):
+                if own == name:
+                    return value
+        return self.kwargs.get(name, default)
 
     def named_arguments(self) -> dict[str, Any]:
         """Return all arguments by name, or by position if they have no name."""
-        names = self._hook.names_of(self.method).by_position
+        names = self.method.argument_names.by_position
         names += tuple(map(str, range(len(names), len(self.args))))
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}

@@ -170,7 +170,7 @@ def _deciding_hook(server: Any) -> str:
     method = getattr(server, "generate_token", None)
     if not isinstance(method, HookedMethod):
         return "save_token"
-    shows = method.takes_any_keyword() or method.shows("grant_type", "client", "user")
+    shows = method.argument_names.takes_any or method.shows("grant_type", "client", "user")
     return "generate_token" if shows else "save_token"
 
 
