@@ -5,8 +5,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -64,12 +63,11 @@ class HeldHit:
         """Have the request sent; or take it back, if the server has failed before it saved a token."""
         with self.app_limiter.fail_open("check_failed"):
             limiter = self.app_limiter.open_limiter  # another one if the store was changed meanwhile
-            if limiter is None:
-                return
-            if is_failed and not self.is_saved and limiter.take_back(self.held):
-                self.app_limiter.note_taken_back(self.client_id)
-            else:
-                limiter.confirm(self.held)
+            if limiter is not None:
+                if is_failed and not self.is_saved and limiter.take_back(self.held):
+                    self.app_limiter.note_taken_back(self.client_id)
+                else:
+                    limiter.confirm(self.held)
 
 
 class LimitAnswer(NamedTuple):
@@ -80,6 +78,25 @@ class LimitAnswer(NamedTuple):
     record: DecidedRequest | None = None  # for statistics
     quota_headers: QuotaHeaders = ()
     hit: "HeldHit | None" = None  # to be settled once the response is known
+
+
+class FailOpen:
+    """Context that logs an unexpected error and lets the request go on without us. A denial passes."""
+
+    __slots__ = ("_event", "_log_failure")
+
+    def __init__(self, log_failure: Callable[[str, Exception], None], event: str) -> None:
+        self._log_failure = log_failure
+        self._event = event
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: object) -> bool:
+        if not isinstance(exc, Exception) or isinstance(exc, RateLimited):
+            return False
+        self._log_failure(self._event, exc)
+        return True
 
 
 _started: WeakSet["AppLimiter"] = WeakSet()  # those that this process or its parent has started
@@ -162,19 +179,12 @@ class AppLimiter:
             with self.fail_open("check_failed"):
                 self._running_worker(is_started=True).preload()
 
-    @contextmanager
-    def fail_open(self, event: str) -> Iterator[None]:
-        """Log an unexpected error and let the request go on without us.
+    def fail_open(self, event: str) -> FailOpen:
+        """Return a context that logs an unexpected error and lets the request go on without us.
 
         What decides, guards and reports runs inside this, or does the same by itself. Hooks around it only pass values.
-        A denial passes.
         """
-        try:
-            yield
-        except RateLimited:
-            raise
-        except Exception as exc:  # noqa: BLE001  # whatever it is, the client gets its token
-            self.log_failure(event, exc)
+        return FailOpen(self.log_failure, event)
 
     def log_uncounted(self, source: str, exc: Exception) -> None:
         """Log that a request goes on and is counted nowhere, because foreign code did not say whose it is."""
@@ -284,7 +294,8 @@ class AppLimiter:
 
     def note_lifetime(self, record: DecidedRequest, lifetime_s: object) -> None:
         """Note the lifetime of the token that was issued for a request, as the token says it."""
-        self._running_worker().observer.note_lifetime(record, lifetime_s)
+        if self._worker is not None:
+            self._worker.observer.note_lifetime(record, lifetime_s)
 
     def forget_tokens(self, client_id: str) -> None:
         """Drop the tokens that are kept of a client, here at once and in other processes with their next cycles.

@@ -205,6 +205,8 @@ class _Methods(dict[str, Any]):
 
 
 _current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
+current_check = _current.get
+"""Returns the check of clients' secrets that runs now, None if there is none."""
 
 
 def authenticate_guarded(
@@ -236,7 +238,7 @@ def authenticate_guarded(
 
 def look_up(query: Callable[[str], Any], client_id: str) -> Any:
     """Return a client that the server looks up. Raise if a secret is about to be checked, after too many failures."""
-    client, check = query(client_id), _current.get()
+    client, check = query(client_id), current_check()
     if check is not None:
         check.look_up(client_id, client)
     return client

@@ -17,9 +17,9 @@ from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.endpoints import Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
+    current_check,
     get_grant_guarded,
     guard_grant,
-    look_up,
     note_client,
     note_token,
     refuse_cross_site,
@@ -62,12 +62,13 @@ def _get_token_grant(call: MethodCall) -> Any:
     If the route took ``create_token_response`` before the hooks were added, the request's state is opened here.
     """
     state = TOKEN_STATE.get() or _open_late()
-    if state is not None:
+    is_guarded = state is not None and state.app_limiter.live.current.is_guarded
+    if state is not None and is_guarded:
         refuse_cross_site(state.app_limiter)
     grant = call()
     if state is not None:
         state.grant = grant
-        if state.app_limiter.live.current.is_guarded:
+        if is_guarded:
             guard_grant(state, grant)
     return grant
 
@@ -172,7 +173,10 @@ def _authenticate_guarded(app_limiter: AppLimiter, call: MethodCall, *, is_autho
 
 def _query_client(call: MethodCall) -> Any:
     """Have the guard count a client that Authlib looks up to check its secret."""
-    return look_up(lambda _: call(), call.argument("client_id"))
+    client, check = call(), current_check()
+    if check is not None:
+        check.look_up(call.argument("client_id"), client)
+    return client
 
 
 def _handle_error_response(call: MethodCall) -> Any:
@@ -224,14 +228,18 @@ def has_grant(servers: Iterable[Any], grant_type: str) -> bool:
 
 def _token_of(call: MethodCall, state: RequestState) -> tuple[Any, Any, str, ReuseRequest | None] | None:
     """Return client, user, grant type and how to reuse a token that is to be generated; None if not all is shown."""
-    client, grant_type = call.argument("client"), call.argument("grant_type")
-    if not (call.shows("user") and isinstance(grant_type, str) and callable(getattr(client, "get_client_id", None))):
+    client, grant_type, user = call.argument("client"), call.argument("grant_type"), call.argument("user", call)
+    if user is call:  # left out
+        user = None
+        if not call.shows("user"):
+            return None
+    if not (isinstance(grant_type, str) and callable(getattr(client, "get_client_id", None))):
         return None
     request = None
     if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
         others = {name: value for name, value in call.named_arguments().items() if name not in ASKED}
         request = ReuseRequest(call.method.__self__, others, state.grant, state.response.is_seen)
-    return client, call.argument("user"), grant_type, request
+    return client, user, grant_type, request
 
 
 def _hook_look_up(server: Any) -> None:

@@ -5,7 +5,6 @@ Hooks find the state of a token in a context variable, which is reset whatever h
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,7 +43,7 @@ class ResponseState:
     @property
     def is_seen(self) -> bool:
         """True if the middleware sees the response that goes to the client."""
-        return self.is_awaited and request.environ.get(RESPONSE_KEY) is self
+        return self.is_awaited and current_environ().get(RESPONSE_KEY) is self
 
     def settle(self, *, is_failed: bool) -> None:
         """Settle the requests that were counted, before the first byte of the response leaves."""
@@ -135,9 +134,8 @@ class RequestState:
 
     def note_lifetime(self, token: object) -> None:
         """Note the lifetime of the token that was issued, to be counted."""
-        if self.record is not None:
-            with suppress(Exception):  # any object of the application
-                self.app_limiter.note_lifetime(self.record, dict.get(token, "expires_in"))  # type: ignore[call-overload]
+        if self.record is not None and isinstance(token, dict):  # it may be any object of the application
+            self.app_limiter.note_lifetime(self.record, dict.get(token, "expires_in"))
 
     def close(self) -> None:
         """End the token request. A copy of its context, such as another thread's, finds nothing left to decide."""
@@ -154,6 +152,12 @@ class RequestState:
 TOKEN_STATE: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit_token", default=None)
 
 
+def current_environ() -> dict[str, Any]:
+    """Return the WSGI environment of the current request, without the cost of Werkzeug's proxy."""
+    environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    return environ
+
+
 def limited_request() -> tuple[AppLimiter, ResponseState] | None:
     """Return the limiter of the current request's application and the state of its response.
 
@@ -161,7 +165,7 @@ def limited_request() -> tuple[AppLimiter, ResponseState] | None:
     state of its own.
     """
     try:
-        environ = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+        environ = current_environ()
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]
     except RuntimeError:
         return None
@@ -176,7 +180,7 @@ def is_cross_site() -> bool:
 
     Only browsers send this header of fetch metadata, over HTTPS and to the machine itself, and pages cannot change it.
     """
-    return request.headers.get("Sec-Fetch-Site") == "cross-site"
+    return current_environ().get("HTTP_SEC_FETCH_SITE") == "cross-site"
 
 
 def current_state() -> RequestState | None:
@@ -234,7 +238,8 @@ def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
             return response
         finally:
             state.is_awaited = False
-            state.settle(is_failed=is_failed)  # if no response has started; one that starts later counts
+            if state.hits:
+                state.settle(is_failed=is_failed)  # no response has started; one that starts later counts
             if state.reuses or state.states:
                 state.close()
             if outer is not None:

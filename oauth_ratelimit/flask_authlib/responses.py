@@ -30,6 +30,7 @@ EXPOSED = (
     "Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset",
 )
 FAMILIES = ("ratelimit", "x-ratelimit-")  # how their names begin
+_OURS = (*FAMILIES, "retry-after", EXPOSED[0].lower())
 
 
 class RateLimited(OAuth2Error, RateLimitError):
@@ -98,6 +99,11 @@ def with_headers(headers: Headers, ours: QuotaHeaders) -> Headers:
 
     Of two times to wait the longer one stays.
     """
+    for name, _ in headers:
+        if name.lower().startswith(_OURS):
+            break
+    else:
+        return [*headers, *ours]
     others = [header for header in headers if header not in ours]
     names = {name.lower() for name, _ in others}
     theirs = tuple(each for each in FAMILIES if any(name.startswith(each) for name in names))

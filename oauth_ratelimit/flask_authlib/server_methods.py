@@ -54,11 +54,13 @@ class MethodHook:
             if top is not self and isinstance(top, MethodHook):  # which runs already
                 return method
         kept = own.get(self._kept)
-        if kept is None or not kept.is_of(self, server, method):
-            if not callable(method):
-                return method
-            kept = own[self._kept] = HookedMethod(self, server, method)
-        return kept
+        if kept is not None and kept.__self__ is server:  # another one's if the server is a copy
+            known = kept.__wrapped__
+            if known is method or (type(known) is MethodType is type(method) and known == method):
+                return kept
+        if callable(method):
+            method = own[self._kept] = HookedMethod(self, server, method)
+        return method
 
     def __set__(self, server: Any, value: Any) -> None:
         if isinstance(value, HookedMethod) and value.__self__ is server:
@@ -124,12 +126,6 @@ class HookedMethod:
     def _is_the_servers(self) -> bool:
         """Return False if another method was set in the place of this one."""
         return vars(self.__self__).get(self._hook.name, self.__wrapped__) is self.__wrapped__
-
-    def is_of(self, hook: MethodHook, server: Any, method: Any) -> bool:
-        """Return True if this is that method of a server with that hook."""
-        own = self.__wrapped__
-        is_same = own is method or (type(own) is MethodType is type(method) and own == method)
-        return is_same and self.__self__ is server and self._hook is hook
 
     @cached_property
     def argument_names(self) -> _Names:
