@@ -37,30 +37,32 @@ class MethodHook:
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
         self.name = name
-        self._kept = f"_oauth_ratelimit_{name}"  # attribute of a server: its method with this hook, for the next call
+        self._kept = f"_oauth_ratelimit_{name}"  # attribute of a server: what is made of the method of its class
 
     def __get__(self, server: Any, _: type | None = None) -> Any:
         if server is None:
             return self
-        name, own, top = self.name, vars(server), None
-        for kind in type(server).__mro__:
-            if name in kind.__dict__:
-                top = kind.__dict__[name]
-                break
+        own = server.__dict__
+        if self.name in own or self._kept not in own:
+            return self._hooked(server)
+        kind, known, hooked = own[self._kept]
+        method = getattr(super(self._owner, server), self.name)
+        is_same = kind is type(server) and type(method) is MethodType and method == known
+        return hooked if is_same else self._hooked(server)
+
+    def _hooked(self, server: Any) -> Any:
+        """Return the server's method with this hook; without it where one of a class above runs already."""
+        name, own, kind = self.name, vars(server), type(server)
+        top = next(vars(each)[name] for each in kind.__mro__ if name in vars(each))
         if top is self and name in own:
             method = own[name]
-        else:
-            method = getattr(super(self._owner, server), name)
-            if top is not self and isinstance(top, MethodHook):  # which runs already
-                return method
-        kept = own.get(self._kept)
-        if kept is not None and kept.__self__ is server:  # another one's if the server is a copy
-            known = kept.__wrapped__
-            if known is method or (type(known) is MethodType is type(method) and known == method):
-                return kept
-        if callable(method):
-            method = own[self._kept] = HookedMethod(self, server, method)
-        return method
+            return HookedMethod(self, server, method) if callable(method) else method
+        method = getattr(super(self._owner, server), name)
+        if top is not self and isinstance(top, MethodHook):
+            return method
+        hooked = HookedMethod(self, server, method) if callable(method) else method
+        own[self._kept] = kind, method, hooked
+        return hooked
 
     def __set__(self, server: Any, value: Any) -> None:
         if isinstance(value, HookedMethod) and value.__self__ is server:
@@ -103,7 +105,8 @@ class HookedMethod:
 
     def __init__(self, hook: MethodHook, server: Any, method: Any) -> None:
         module = getattr(method, "__module__", None)  # the class has one of its own
-        vars(self).update(__module__=module, __self__=server, __wrapped__=method, _hook=hook)
+        parts = hook, server, method
+        vars(self).update(__module__=module, __self__=server, __wrapped__=method, _hook=hook, _parts=parts)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self).get("__wrapped__"), name)
@@ -113,19 +116,16 @@ class HookedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the hook; only the method if it is called by one that was set in its place, whose hook runs already."""
-        hook: MethodHook = self._hook
-        server = self.__self__
-        if hook.running.get() is server and not (hook.nests and self._is_the_servers()):
-            return self.__wrapped__(*args, **kwargs)
+        hook, server, method = self._parts
+        if hook.running.get() is server:
+            is_replaced = vars(server).get(hook.name, method) is not method
+            if is_replaced or not hook.nests:
+                return method(*args, **kwargs)
         token = hook.running.set(server)
         try:
             return hook.function(MethodCall(self, args, kwargs))
         finally:
             hook.running.reset(token)
-
-    def _is_the_servers(self) -> bool:
-        """Return False if another method was set in the place of this one."""
-        return vars(self.__self__).get(self._hook.name, self.__wrapped__) is self.__wrapped__
 
     @cached_property
     def argument_names(self) -> _Names:
