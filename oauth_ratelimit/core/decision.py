@@ -118,8 +118,10 @@ class Decision:
         Computed at the first look: many decisions are never looked at.
         """
         if self._tightest is None:
-            checked = zip(self.tiers, self.counted, strict=True)
-            self._tightest = min(checked, key=lambda each: each[0].limit - each[1].estimate)
+            self._tightest = self.tiers[0], self.counted[0]
+            if len(self.tiers) > 1:
+                checked = zip(self.tiers, self.counted, strict=True)
+                self._tightest = min(checked, key=lambda each: each[0].limit - each[1].estimate)
         return self._tightest
 
     @property

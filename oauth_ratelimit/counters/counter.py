@@ -157,7 +157,7 @@ class RequestCounter:
         with self._host.locked():
             while True:
                 try:
-                    opened = self._open(rows, now_s, adds=False)
+                    opened = self._open(rows, max(now_s, self._clock()), adds=False)
                     for each in opened if ignores_held else ():
                         for number, start_s, count in Cells(each.held):
                             each.totals.remove(number, start_s, count)
@@ -211,8 +211,8 @@ class RequestCounter:
         opened, request.unchanged = request.unchanged if self._keeps_held else None, None
         while True:
             try:
-                if opened is None:
-                    opened = self._reopen(request, now_s, counts=counts)
+                if opened is None:  # others may have counted in later frames since the time was read
+                    opened = self._reopen(request, max(now_s, self._clock()), counts=counts)
                 if request.step is Step.TAKE_BACK and any(has_no_more(each, now_s) for each in opened):
                     return False
                 if counts:
@@ -308,8 +308,7 @@ class RequestCounter:
             if found is None and adds:
                 found = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
             if found is not None:
-                # Others may have counted in later frames since the time was read.
-                opened.append(Row(name, part, Totals(found[0], max(now_s, self._clock())), *found[1:]))
+                opened.append(Row(name, part, Totals(found[0], now_s), *found[1:]))
         return opened
 
     def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.process.identity import has_ended, identity_of
 
-LAYOUT = 5  # of the tables; raised with every change of them
+LAYOUT = 6  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
 KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request

@@ -2,7 +2,6 @@
 
 import enum
 import json
-from base64 import b85decode, b85encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,14 +47,14 @@ class Attempt:
     last_version: int = 0  # the highest version that it may have then
 
     def dump(self) -> str:
-        hits = b85encode(pack_hits(self.hits) or b"").decode()
+        hits = (pack_hits(self.hits) or b"").hex()
         others = self.begun_s, self.horizon_s, self.was_sent, self.mark, self.last_version
         return json.dumps((self.write_number, self.version, hits, *others), separators=(",", ":"))
 
     @classmethod
     def of(cls, dumped: str) -> "Attempt":
         write_number, version, hits, *others = json.loads(dumped)
-        return cls(write_number, version, unpack_hits(b85decode(hits)), *others)
+        return cls(write_number, version, unpack_hits(bytes.fromhex(hits)), *others)
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:
         """Return the outcome that a document shows; None is one that does not exist."""

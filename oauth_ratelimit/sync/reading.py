@@ -5,6 +5,7 @@ of the room that a window has left. Hits that leave the window meanwhile make ro
 read seldom, and one that sends a burst soon.
 """
 
+from collections.abc import Callable
 from math import inf
 
 from oauth_ratelimit.core.tier import Content, Tier
@@ -111,7 +112,7 @@ def filled_after_s(tier: Tier, content: Content, rate: float) -> float:
     return inf
 
 
-def is_overdue(passed_s: float, *, shortest_window_s: int, horizon_s: int, is_far: bool) -> bool:
+def is_overdue(passed_s: float, *, shortest_window_s: int, horizon_s: int, is_far: Callable[[], bool]) -> bool:
     """Return whether a document was not read for so long that it is read whoever writes it.
 
     The reading finds parts to remove, and what others count of a key that is written without being read.
@@ -119,5 +120,5 @@ def is_overdue(passed_s: float, *, shortest_window_s: int, horizon_s: int, is_fa
     most_s = 2 * horizon_s
     if passed_s <= min(LONE_READ_GAP_S, most_s):
         return False
-    least_s = 2 * LONE_READ_GAP_S if is_far else LONE_READ_GAP_S
+    least_s = 2 * LONE_READ_GAP_S if is_far() else LONE_READ_GAP_S
     return passed_s > min(max(shortest_window_s / 2, least_s), most_s)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from math import ceil, inf
+from types import NoneType
 from typing import Any
 
 from oauth_ratelimit.core.key import Key
@@ -35,6 +36,7 @@ from oauth_ratelimit.sync.document import Attempt, Document, WriteOutcome
 from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
 
 MAX_OTHER_WRITES = 16  # of each instance, after which a write that compares the mark alone fails: then others are busy
+_NUMBERS = int, float, NoneType
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 
 
@@ -98,14 +100,15 @@ class Replica:
         document = self.document
         numbers = self.due_s, self.urgent_s, self.requested_s, document.version, document.mark, document.newest_s
         for number in (*numbers, self.writer_count, document.read_s, document.known_s):
-            if not isinstance(number, int | float | None):
+            if not isinstance(number, _NUMBERS):
                 raise TypeError(f"no number: {number!r:.20}")
         for packed in (self.hits, self.packed_unsent, self.held):
             if packed and min(array("q", packed)) < 0:
                 raise ValueError("negative number")
         for hits in (self.totals.horizons(), self.unsent, unpack_hits(self.held), self.attempt and self.attempt.hits):
-            if any(not series.frame_s for series in hits or ()):
-                raise ValueError("no frame")
+            for series in hits or ():
+                if not series.frame_s:
+                    raise ValueError("no frame")
 
     @property
     def is_total(self) -> bool:

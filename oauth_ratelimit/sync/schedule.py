@@ -54,7 +54,7 @@ class Schedule:
             now_s - document.read_s,
             shortest_window_s=min(tier.window_s for tier in replica.tiers),
             horizon_s=replica.part.horizon_s,
-            is_far=replica.is_far(now_s),
+            is_far=lambda: replica.is_far(now_s),
         )
 
     def put(self, replica: Replica, remote: Remote | None = None, *, is_failed: bool = False) -> None:

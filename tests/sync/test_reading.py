@@ -108,7 +108,7 @@ def test_burst_that_may_have_begun_is_looked_for_once_and_again_while_reads_find
 @pytest.mark.parametrize(("is_far", "expected_s"), [(False, 60), (True, 120)])
 def test_document_is_read_now_and_then_whoever_writes_it(is_far: bool, expected_s: int) -> None:
     overdue = [
-        reading.is_overdue(float(passed_s), shortest_window_s=60, horizon_s=66, is_far=is_far)
+        reading.is_overdue(float(passed_s), shortest_window_s=60, horizon_s=66, is_far=lambda: is_far)
         for passed_s in (expected_s, expected_s + 1)
     ]
     assert [False, True] == overdue
