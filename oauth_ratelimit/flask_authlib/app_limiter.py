@@ -61,13 +61,16 @@ class HeldHit:
 
     def settle(self, *, is_failed: bool) -> None:
         """Have the request sent; or take it back, if the server has failed before it saved a token."""
-        with self.app_limiter.fail_open("check_failed"):
+        try:  # not ``fail_open``: this is the hot path
             limiter = self.app_limiter.open_limiter  # another one if the store was changed meanwhile
-            if limiter is not None:
-                if is_failed and not self.is_saved and limiter.take_back(self.held):
-                    self.app_limiter.note_taken_back(self.client_id)
-                else:
-                    limiter.confirm(self.held)
+            if limiter is None:
+                return
+            if is_failed and not self.is_saved and limiter.take_back(self.held):
+                self.app_limiter.note_taken_back(self.client_id)
+            else:
+                limiter.confirm(self.held)
+        except Exception as exc:  # noqa: BLE001
+            self.app_limiter.log_failure("check_failed", exc)
 
 
 class LimitAnswer(NamedTuple):
