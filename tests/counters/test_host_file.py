@@ -225,6 +225,25 @@ def test_worker_that_was_stopped_counts_in_the_newest_frame_and_brings_no_hits_b
         assert 0 == admitted(other)
 
 
+def test_worker_that_was_stopped_before_a_response_brings_no_hits_back(path: Path) -> None:
+    times = [6000.0]
+    settings = load_config(
+        {"mode": "enforce", "host": str(path), "limits": {"client": [{"limit": 3, "window": "10s"}]}}
+    )
+    with (
+        closing(
+            Limiter(settings, clock=lambda: times.pop() if len(times) > 1 else times[0], keeps_held=True)
+        ) as stopped,
+        closing(Limiter(settings, clock=lambda: times[0])) as other,
+    ):
+        _, held = stopped.hold("app")
+        times[0] = 6100.0
+        assert 3 == admitted(other)
+        times.append(6000.0)  # read before it was stopped
+        stopped.confirm(held)
+        assert (1, 0) == (len(times), admitted(other))
+
+
 def _plant_link(path: Path) -> None:
     path.with_name("target").touch()
     path.symlink_to("target")
