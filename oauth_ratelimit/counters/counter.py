@@ -17,6 +17,7 @@ from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.host import CYCLE_WAIT_S, HostLocked
+from oauth_ratelimit.counters.host_place import UnusableFile
 from oauth_ratelimit.counters.rules import Part, Rows
 from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged
 from oauth_ratelimit.counters.table import DAMAGES, READ_ALL, READ_HITS, HostTable, Written
@@ -341,10 +342,16 @@ class RequestCounter:
         return found
 
     def _drop_damaged(self, names: Iterable[str], exc: Exception) -> None:
-        """Delete the damaged rows of a request after an exception, which is raised again if there are none."""
+        """Delete the damaged rows of a request after an exception, which is raised again if there are none.
+
+        While another process holds the file's lock, this one counts alone, until the next cycle.
+        """
         damaged = [name for name in names if is_damaged(self._table.read(READ_ALL, name))]
-        for name in damaged:
-            self._table.drop_damaged(name, exc)
+        try:
+            for name in damaged:
+                self._table.drop_damaged(name, exc)
+        except HostLocked:
+            self._host.count_alone(UnusableFile("a row is damaged, and another process holds its lock"))
         if not damaged:
             raise exc
 

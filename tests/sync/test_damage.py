@@ -16,7 +16,7 @@ from oauth_ratelimit.core.tier import FLAG_BITS
 from oauth_ratelimit.counters import host
 from testbed.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import limiter_of, stored_hits
+from tests.support.limiters import limiter_of, locked, stored_hits
 
 PAGE_SIZE = 4096
 LIMITS = {"client": [{"limit": 10, "window": "600s"}]}
@@ -115,6 +115,15 @@ def test_step_of_a_held_request_whose_row_is_damaged_meanwhile_fails_nothing(
         assert limiter.sync().error is None
     assert {"host_row_damaged"} >= {entry["event"] for entry in logs}
     assert limiter.check("bad").allowed
+
+
+def test_request_of_a_damaged_row_counts_alone_while_the_file_is_locked(limiter: Limiter, path: Path) -> None:
+    damage(path, "hits", b"\1" * 13)
+    with locked(path):
+        assert [10, 9] == [limiter.peek("bad").remaining, limiter.check("bad").remaining]
+    assert limiter.host_problem == "a row is damaged, and another process holds its lock"
+    limiter.sync()
+    assert (None, 9) == (limiter.host_problem, limiter.check("bad").remaining)
 
 
 def test_last_flush_sends_all_but_what_is_damaged(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
