@@ -17,7 +17,7 @@ from oauth_ratelimit.config.types import whole as whole_number
 from oauth_ratelimit.core.key import logged_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, LimitKind, Limits, OnLimit
+from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Limits, OnLimit
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, NOT_TOKEN
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import (
@@ -268,7 +268,7 @@ def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
         yield hint
     if override.target.kind is not OverrideKind.TRUSTED and policies.trusts(client_id):
         yield "This client is trusted: limits and mode have no effect on it."
-    own = {name: policies.rules_at(client_id, TOKEN_ENDPOINT, name) for name in policies.grants_of(client_id)}
-    grants = [name for name, all_rules in own.items() if kind and any(each.names_limits(kind) for each in all_rules)]
+    own = {name: policies.sections(client_id, grant_type=name).values() for name in policies.grants_of(client_id)}
+    grants = [name for name, found in own.items() if kind and any(each.names_limits(kind) for each in [*found][:3])]
     if grants:
         yield f"Grant types with {kind} limits of their own keep them: {', '.join(grants)}."

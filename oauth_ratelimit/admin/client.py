@@ -85,7 +85,7 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
         "explanation": explanation,
         "usages": usages,
         "forecast": forecast,
-        "plan": context.policies.rules_of(client_id)[0].plan,
+        "plan": context.policies.sections(client_id)[f"clients.{client_id}"].plan,
     }
 
 

@@ -157,16 +157,16 @@ class Origins(NamedTuple):
     def of_limits(
         self, client_id: str, kind: LimitKind, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Origin:
-        here, of_plan, of_client, plan, client = self._sections(client_id, endpoint, grant_type)
-        sections = [of_client, of_plan, here, *([client, plan] if endpoint == TOKEN_ENDPOINT else [])]
-        path = next((path for path, rules in sections if rules.names_limits(kind)), DEFAULTS)
+        sections = [*self._applied.sections(client_id, endpoint, grant_type).items()]
+        inherited = sections if endpoint == TOKEN_ENDPOINT else sections[:3]
+        path = next((path for path, rules in inherited if rules.names_limits(kind)), DEFAULTS)
         return Origin(path) if endpoint != TOKEN_ENDPOINT else self._at(path, client_id, OverrideKind.LIMIT, kind)
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """Return the origin of the client's mode, without regard to a canary."""
-        here, of_plan, of_client, plan, client = self._sections(client_id, endpoint, grant_type)
-        modes = [(path, rules.mode) for path, rules in (of_client, client, of_plan, plan, here)]
-        modes.append(("mode", apply_overrides(self.policies, self.overrides).mode))
+        sections = self._applied.sections(client_id, endpoint, grant_type).items()
+        of_client, of_plan, here, client, plan = ((path, rules.mode) for path, rules in sections)
+        modes = [of_client, client, of_plan, plan, here, ("mode", self._applied.mode)]
         is_off = (each for each in (modes[-1], modes[-2]) if each[1] is Mode.OFF)  # it wins
         path, mode = next(each for each in (*is_off, *modes) if each[1] is not None)
         everybody, own = (self._find(OverrideKind.MODE, each) for each in (None, client_id))
@@ -198,11 +198,6 @@ class Origins(NamedTuple):
         target = Target(kind, client_id, limit_kind)
         return next((override for override in self.overrides if override.target == target), None)
 
-    def _sections(self, client_id: str, endpoint: str, grant_type: str | None) -> list[tuple[str, Rules]]:
-        """Return paths and sections: the three of ``PolicySet.rules_at``, that of the plan, and that of the client."""
-        policies = apply_overrides(self.policies, self.overrides)
-        client, plan = policies.rules_of(client_id)
-        name = f"grants.{grant_type}" if endpoint == TOKEN_ENDPOINT else f"endpoints.{endpoint}"
-        plan_path, client_path = f"plans.{client.plan}", f"clients.{client_id}"
-        paths = (name, f"{plan_path}.{name}", f"{client_path}.{name}", plan_path, client_path)
-        return list(zip(paths, (*policies.rules_at(client_id, endpoint, grant_type), plan, client), strict=True))
+    @property
+    def _applied(self) -> PolicySet:
+        return apply_overrides(self.policies, self.overrides)

@@ -156,8 +156,7 @@ class PolicySet(NamedTuple):
         and a client's mode all of its policies. Clients outside of the canary make a dry run, unless they or their plan
         have a mode of their own.
         """
-        client, plan = self.rules_of(client_id)
-        everybody_here, plan_here, client_here = self.rules_at(client_id, endpoint, grant_type)
+        client_here, plan_here, everybody_here, client, plan = self.sections(client_id, endpoint, grant_type).values()
         own = client_here.mode or client.mode or plan_here.mode or plan.mode
         mode = own or everybody_here.mode or self.mode
         if Mode.OFF in (self.mode, everybody_here.mode):
@@ -190,20 +189,16 @@ class PolicySet(NamedTuple):
 
         A grant type inherits the client's limits at the token endpoint, an endpoint inherits none.
         """
-        client, plan = self.rules_of(client_id)
-        inherited = _NO_LIMITS
-        if endpoint == TOKEN_ENDPOINT:
-            inherited = _complete(self.limits, plan.limits, client.limits)
-        sections = (rules.limits for rules in self.rules_at(client_id, endpoint, grant_type))
+        found = [rules.limits for rules in self.sections(client_id, endpoint, grant_type).values()]
         scope = self.scope_of(client_id, endpoint=endpoint, grant_type=grant_type)
-        return scope, _complete(inherited, *sections)
+        if endpoint == TOKEN_ENDPOINT:
+            return scope, _complete(self.limits, *reversed(found))
+        return scope, _complete(_NO_LIMITS, *reversed(found[:3]))
 
     def scope_of(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> str | None:
         if endpoint != TOKEN_ENDPOINT:
             return endpoint
-        client, plan = self.rules_of(client_id)
-        is_named = grant_type in self.grants or grant_type in client.grants or grant_type in plan.grants
-        return f"{GRANT_SCOPE}{grant_type}" if is_named else None
+        return f"{GRANT_SCOPE}{grant_type}" if grant_type in self.grants_of(client_id) else None
 
     @property
     def named_grants(self) -> list[str]:
@@ -213,7 +208,7 @@ class PolicySet(NamedTuple):
 
     def grants_of(self, client_id: str) -> list[str]:
         """Return the grant types of a client that are counted apart."""
-        client, plan = self.rules_of(client_id)
+        *_, client, plan = self.sections(client_id).values()
         return list({**self.grants, **plan.grants, **client.grants})
 
     def endpoint_of(self, name: str | None, *, paths: Iterable[str], method: str) -> str | None:
@@ -230,19 +225,20 @@ class PolicySet(NamedTuple):
                 return key
         return None
 
-    def rules_of(self, client_id: str) -> tuple[Rules, Rules]:
-        """Return the sections of a client and of its plan."""
-        client = self.clients.get(client_id, _NO_RULES)
-        return client, _NO_RULES if client.plan is None else self.plans.get(client.plan, _NO_RULES)
+    def sections(
+        self, client_id: str, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
+    ) -> dict[str, Rules]:
+        """Return the five sections for a client at an endpoint, or for a grant type there, by path.
 
-    def rules_at(self, client_id: str, endpoint: str, grant_type: str | None) -> tuple[Rules, Rules, Rules]:
-        """Return the sections of an endpoint, or of a grant type: for all, of the client's plan, of the client."""
-        client, plan = self.rules_of(client_id)
-        if endpoint == TOKEN_ENDPOINT:
-            name, (everybody, of_plan, of_client) = grant_type or "", (self.grants, plan.grants, client.grants)
-        else:
-            name, (everybody, of_plan, of_client) = endpoint, (self.endpoints, plan.endpoints, client.endpoints)
-        return everybody.get(name, _NO_RULES), of_plan.get(name, _NO_RULES), of_client.get(name, _NO_RULES)
+        First those of the endpoint or grant type, of the client, its plan and for all; then the client's and its plan's
+        own.
+        """
+        client = self.clients.get(client_id, _NO_RULES)
+        own = {f"clients.{client_id}": client, f"plans.{client.plan}": self.plans.get(client.plan or "", _NO_RULES)}
+        kind, name = ("grants", grant_type or "") if endpoint == TOKEN_ENDPOINT else ("endpoints", endpoint)
+        here = {f"{path}.{kind}.{name}": getattr(rules, kind) for path, rules in own.items()}
+        here[f"{kind}.{name}"] = getattr(self, kind)
+        return {path: rules.get(name, _NO_RULES) for path, rules in here.items()} | own
 
 
 def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
