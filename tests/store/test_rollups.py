@@ -273,6 +273,20 @@ def test_time_before_the_first_minute_is_complete_and_gaps_are_not(connection: C
     fleet.check(DAY_S)
 
 
+def test_planted_counts_beyond_any_number_stop_no_coarser_step(connection: Connection) -> None:
+    fleet = Fleet(connection)
+    hour_s = int(fleet.clock()) // HOUR_S * HOUR_S - 2 * HOUR_S
+    fleet.write(hour_s, client_id="shop", allowed=5)
+    fleet.derive()
+    rows = [{"id": "planted", "counts": [2**63 - 1] * 12}, {"id": "other", "counts": ["x", *[1] * 11]}]
+    planted = fleet.collection.update_many({f"_id.{ROLLUP}": FIVE_S}, {"$push": {"clients": {"$each": rows}}})
+    assert 12 <= planted.modified_count
+    fleet.write(hour_s, client_id="shop", writer="two", allowed=7)
+    fleet.derive()
+
+    assert 12 == fleet.rollups.rows(hour_s, hour_s + HOUR_S, client_ids=["shop"]).clients[0].tally.allowed
+
+
 def test_rollups_expire_with_the_statistics_and_those_of_a_minute_soon(connection: Connection) -> None:
     fleet = Fleet(connection)
     fleet.write(fleet.clock() - 600, client_id="shop", allowed=1)

@@ -207,13 +207,9 @@ class RollupStore(StatisticsCollection):
             has_room = len(kept) < MAX_CLIENTS and size <= MAX_CLIENTS_BYTES and client_id != OTHER_CLIENTS
             (kept if has_room else others).append(row if has_room else total)
         rest = [_row(OTHER_CLIENTS, total) for total in _summed(others, key=bool).values()]
-        together = _summed(sums.values(), key=bool).get(True, NO_ROW)
+        together = _row(None, _summed(sums.values(), key=bool).get(True, NO_ROW))
         offered = sum(together["counts"])
-        document = {
-            "offered": offered,
-            "expire": expiry_of(step, keep_s),
-            "clients": [_row(None, together), *kept, *rest],
-        }
+        document = {"offered": offered, "expire": expiry_of(step, keep_s), "clients": [together, *kept, *rest]}
         has_more = {"offered": {"$gt": offered, "$type": "number", **NO_LIST}}
         with suppress(DuplicateKeyError):
             self._collection.replace_one({"_id": step_id(ROLLUP, step), "$nor": [has_more]}, document, upsert=True)
@@ -300,7 +296,8 @@ def _summed(rows: Iterable[Document], *, key: Callable[[Document], Key]) -> dict
 
 
 def _row(client_id: str | None, total: Document) -> Document:
-    return {"id": client_id, **{part: value for part, value in total.items() if value is not None}}
+    counts = [min(count, MAX_EXACT) for count in total["counts"]]  # a planted one may be larger than any in BSON
+    return {"id": client_id, **{part: total[part] for part in NO_TIMES if total[part] is not None}, "counts": counts}
 
 
 def _total(client_id: str | None, row: Document, start_s: int = 0) -> ClientTotal:
