@@ -102,7 +102,7 @@ class Status:
         largest = ", ".join(map(str, sizes[:MAX_HOSTS])) + (", …" if len(sizes) > MAX_HOSTS else "")
         noun = "instance" if sizes == [1] else "instances"
         hosts = [f"{counted(len(sizes), 'host')} with {largest} {noun}"] if sizes else []
-        return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count or not sizes else [])])
+        return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count else [])]) or "none seen"
 
     def data(self) -> Record:
         canary, facts = self.policies.canary, self.facts
