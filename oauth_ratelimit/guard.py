@@ -36,7 +36,7 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.waiters import Waiters
+from oauth_ratelimit.process.yielding import Waiters
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked

@@ -17,7 +17,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.process.waiters import Waiters
+from oauth_ratelimit.process.yielding import Waiters
 from oauth_ratelimit.store.mongo.heartbeats import RevocationNotices
 
 log = get_logger(__name__)

@@ -22,8 +22,7 @@ from oauth_ratelimit.counters.host_place import HostPlace
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.denials import DenialRecorder
-from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.observe.events import DenialEvents, DenialRecorder
 from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder

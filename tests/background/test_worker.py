@@ -30,7 +30,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.events import DenialRecorder
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline

@@ -17,8 +17,7 @@ from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.observe.denials import DenialRecorder
-from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.observe.events import DenialEvents, DenialRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore

@@ -16,7 +16,7 @@ from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.events import DenialRecorder
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection

@@ -15,7 +15,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.output import print_table
 from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.events import DenialRecorder
 from oauth_ratelimit.operations.status import heartbeat_data
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection

@@ -109,9 +109,9 @@ def pattern_of(text: str) -> str:
 
 PAGE = ROOT / "docs" / "tutorial.md"
 QUICK = """
-from oauth_ratelimit.observe import denials, statistics
+from oauth_ratelimit.observe import events, statistics
 
-denials.WRITE_EVERY_S = statistics.WRITE_EVERY_S = 0.5  # a reader needs ten seconds to get to the next step
+events.WRITE_EVERY_S = statistics.WRITE_EVERY_S = 0.5  # a reader needs ten seconds to get to the next step
 """
 
 

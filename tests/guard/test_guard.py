@@ -18,7 +18,7 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.host_place import named_place
 from oauth_ratelimit.guard import Guard, Guess, Lockout
-from oauth_ratelimit.process.waiters import Waiters
+from oauth_ratelimit.process.yielding import Waiters
 from testbed.clock import Clock
 from tests.support.guarded import ADDRESS_LIMIT, CLIENT_LIMIT, LIMITS, USER_LIMIT, WINDOW_S, guard
 from tests.support.guards import ELSEWHERE, HOME, Keys, a_guard, fail, guess, lockout_of, passed_on, password, secret

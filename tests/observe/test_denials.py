@@ -12,9 +12,8 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe import denials
-from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialRecorder
-from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.observe import events
+from oauth_ratelimit.observe.events import WRITE_EVERY_S, DenialEvents, DenialRecorder
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
@@ -166,7 +165,7 @@ def test_closing_ends_at_the_deadline(instance: Instance, monkeypatch: pytest.Mo
     """The number of records that are not written is logged."""
     clock = Clock()
     instance.writer.meanwhile = lambda: clock.advance(1.2)
-    monkeypatch.setattr(denials, "BATCH", 1)
+    monkeypatch.setattr(events, "BATCH", 1)
     for number in range(5):
         instance.deny(f"user-{number}")
     instance.recorder.close(Deadline(2.0, monotonic=clock))
@@ -179,7 +178,7 @@ def test_outage_fills_the_recorder_and_then_answers_have_no_id(
     instance: Instance, monkeypatch: pytest.MonkeyPatch, lost: Lost
 ) -> None:
     """Memory is bounded, and every id in an answer is found later. The number of the others is logged."""
-    monkeypatch.setattr(denials, "MAX_WAITING", 13)
+    monkeypatch.setattr(events, "MAX_WAITING", 13)
     instance.writer.error = StoreUnavailable("out of reach")
     ids = []
     for index in range(15):
