@@ -28,7 +28,7 @@ from oauth_ratelimit.store.mongo.denials import claimed_by, of_user
 from oauth_ratelimit.store.mongo.document import SCOPE_PATH, USERNAME_PATH, filter_of_client
 from oauth_ratelimit.store.mongo.fields import MAX_LOGGED, is_text
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.statistics import fields_of
+from oauth_ratelimit.store.mongo.statistics import user_path
 
 PARTS = ("counters", "failures", "statistics", "denials", "overrides")
 TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle
@@ -85,10 +85,10 @@ class Erasure:
         collection = self._connection.collection(STATISTICS)
         lowest = {"clientId": self._person.client_id or "", "minute": 0}
         end = {"clientId": {}} if self._person.client_id is None else {**lowest, "minute": MaxKey()}
-        others = _without(self._person.names)
-        selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": {"$ne": ["$users", others]}}
+        paths = list(map(user_path, self._person.names))
+        selected = {"_id": {"$gte": lowest, "$lt": end}, "$or": [{path: {"$exists": True}} for path in paths]}
         if remove:
-            return collection.update_many(selected, [{"$set": {"users": others}}]).modified_count
+            return collection.update_many(selected, {"$unset": dict.fromkeys(paths, "")}).modified_count
         return collection.count_documents(selected)
 
     def _overrides(self, remove: bool) -> int:
@@ -117,19 +117,6 @@ class Erasure:
             named = ", ".join(refused[:MAX_NAMED])
             raise StoreRejected(f"a name stays in {len(refused)} of {collection.name}: {named}")
         return count
-
-
-def _without(names: tuple[str, ...]) -> Document:
-    """Return the expression for the users of a minute without a person. Values of another form stay."""
-    own = {"$arrayElemAt": [{"$cond": [{"$isArray": ["$$user.v"]}, "$$user.v", []]}, 3]}
-    is_other = {"$not": {"$in": [own, {"$literal": list(names)}]}}
-    users = {"$filter": {"input": fields_of("$$writer.v"), "as": "user", "cond": is_other}}
-    writer = {"k": "$$writer.k", "v": _rebuilt("$$writer.v", users)}
-    return _rebuilt("$users", {"$map": {"input": fields_of("$users"), "as": "writer", "in": writer}})
-
-
-def _rebuilt(path: str, fields: Document) -> Document:
-    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$arrayToObject": fields}, path]}
 
 
 def _blanked(document: Mapping[str, Any], field: str, sub: Callable[[str, str], str]) -> Iterator[UpdateOne]:

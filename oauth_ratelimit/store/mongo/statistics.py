@@ -165,7 +165,7 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
             maxima[last] = max(denials.last_s, maxima.get(last, 0))
     for user in minute.users:
         entry = [user.offered, user.denied, user.would_deny, user.username]
-        maxima[f"users.{writer}.{_digest(user.username)}"] = entry
+        maxima[f"{user_path(user.username)}.{writer}"] = entry
     for register, rank in minute.registers.items():
         maxima[f"registers.{register}"] = rank
     update: Document = {"$max": maxima, "$setOnInsert": {"expire": date_of(minute.minute_s + keep_s)}}
@@ -200,9 +200,9 @@ def _packed(seconds: Sequence[int]) -> bytes:
     return PER_SECOND.pack(*(min(count, MAX_PER_SECOND) for count in seconds))
 
 
-def _digest(username: str) -> str:
-    """Return a hash of a username for use in a path, where any character may be in a name."""
-    return hashlib.blake2b(username.encode(), digest_size=6).hexdigest()
+def user_path(username: str) -> str:
+    """Return the path of a user's numbers. It has a hash, because any character may be in a name."""
+    return f"users.{hashlib.blake2b(username.encode(), digest_size=6).hexdigest()}"
 
 
 def parse_minute(document: Document) -> ClientMinute:
@@ -300,6 +300,9 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
     ``last_denied`` one.
     """
     selected, _ = selected_minutes(since_s, until_s, None)
+    is_map = {"$eq": [{"$type": "$sums"}, "object"]}
+    shares = {"$cond": [is_map, {"$objectToArray": "$sums"}, []]}
+    share = {"$cond": [{"$isArray": "$$this.v"}, "$$this.v", []]}
     is_small = {"$lte": [{"$bsonSize": {"peak": "$peak"}}, MAX_NAME_BYTES]}
     times = {name: f"$over.{name}" for name in ("first", "last", "last_denied")}
     return [
@@ -308,7 +311,7 @@ def minute_rows(since_s: float, until_s: float) -> list[Document]:
         {"$match": {"_id.minute": {"$type": ["int", "long", "double"], **NO_LIST}}},
         {"$match": fits(MAX_BYTES)},
         {"$match": fits(MAX_NAME_BYTES, "$_id")},
-        {"$set": {"sums": {"$map": {"input": fields_of("$sums"), "in": _listed("$$this.v")}}}},
+        {"$set": {"sums": {"$map": {"input": shares, "in": share}}}},
         {
             "$project": {
                 "_id": False,
@@ -327,12 +330,3 @@ def _sum_at(place: int) -> Document:
     total = {"$sum": {"$map": {"input": "$sums", "in": {"$arrayElemAt": ["$$this", place]}}}}
     in_range = {"$and": [{"$gte": ["$$total", 0]}, {"$lte": ["$$total", MAX_EXACT]}]}
     return {"$let": {"vars": {"total": total}, "in": {"$cond": [in_range, "$$total", 0]}}}
-
-
-def _listed(path: str) -> Document:
-    return {"$cond": [{"$isArray": path}, path, []]}
-
-
-def fields_of(path: str) -> Document:
-    """Return the expression for the fields of a mapping; none for anything else."""
-    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
