@@ -108,7 +108,7 @@ class SyncCycle:
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
                 if report.error is None:
                     self._failure = None
-                    self._log.forget_outage()
+                    self._log.note_elsewhere(self._host.term.synced_s)
                 return report
             with self._host.locked():
                 urgent = self._table.urgent_names(now_s)

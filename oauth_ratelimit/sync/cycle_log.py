@@ -47,9 +47,11 @@ class CycleLog:
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
 
-    def forget_outage(self) -> None:
-        """Log no recovery, because another process synchronises the rows by now."""
-        self._failing_since_s = None
+    def note_elsewhere(self, synced_s: float | None) -> None:
+        """Log the end of an outage that another process has seen, by its last full cycle without an error."""
+        if self._failing_since_s is not None and synced_s is not None and synced_s > self._failing_since_s:
+            log.info("flush_recovered", failed_for_s=round(synced_s - self._failing_since_s, 1))
+            self._failing_since_s = None
 
     def note_unsent(self, replicas: Iterable[Replica], *, is_idle: bool) -> None:
         """Log the hits in flight by client, which will not be sent any more, or may be on their way."""

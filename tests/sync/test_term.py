@@ -269,6 +269,25 @@ def test_one_whose_cycles_fail_lets_another_try(path: Path, clock: Clock) -> Non
     assert [(True, False), (True, True)] == [(each.is_elsewhere, each.error is None) for each in reports]
 
 
+def test_outage_that_another_one_ends_is_over_in_the_log_of_the_first(
+    start: Start, faulty: FaultyStore, clock: Clock
+) -> None:
+    here, there = start(), start()
+    request(here, 1)
+    faulty.is_down = True
+    with capture_logs() as logs:
+        for _ in range(FAILED_CYCLES):
+            here.sync(is_scheduled=True)
+            clock.advance(1)
+        faulty.is_down = False
+        here.sync(is_scheduled=True)
+        assert ["flush_failed"] == [entry["event"] for entry in logs]
+        for limiter in (there, there, here):
+            assert limiter.sync(is_scheduled=True).error is None
+            clock.advance(1)
+    assert [("flush_failed", None), ("flush_recovered", 3.0)] == [(e["event"], e.get("failed_for_s")) for e in logs]
+
+
 def test_one_whose_cycles_fail_goes_on_if_it_is_alone(start: Start, faulty: FaultyStore) -> None:
     limiter = start()
     request(limiter, 1)
