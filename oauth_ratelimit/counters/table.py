@@ -6,11 +6,13 @@ meanwhile. So a request counts in all of its limits or in none, and whatever end
 the statement or after it. The sync cycle changes rows in transactions.
 """
 
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from oauth_ratelimit.core.key import logged_name
@@ -90,7 +92,8 @@ class HostTable:
             values += (name, change, *new.values())
             columns += (tuple(new),)
             is_urgent = is_urgent or "urgent" in new
-        is_written = self.host.run(_update(columns), values).rowcount == len(rows)
+        statement, in_order = _update(columns)
+        is_written = self.host.run(statement, in_order(values)).rowcount == len(rows)
         if is_written and is_urgent:
             self.host.wake()
         return is_written
@@ -125,9 +128,9 @@ class HostTable:
         return self.host.connection.execute(f"SELECT name, change FROM rows WHERE name IN ({marks})", names).fetchall()
 
     def store(self, columns: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Write some columns of rows that exist: the name of each, and its values."""
-        assigned = ", ".join(f"{column} = ?{place}" for place, column in enumerate(columns, start=2))
-        self.host.connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?1", rows)
+        """Write some columns of rows that exist: the values of each, and its name."""
+        assigned = ", ".join(f"{column} = ?" for column in columns)
+        self.host.connection.executemany(f"UPDATE rows SET {assigned}, change = change + 1 WHERE name = ?", rows)
 
     def delete(self, names: Iterable[str]) -> None:
         self.host.connection.executemany("DELETE FROM rows WHERE name = ?", ((name,) for name in names))
@@ -207,10 +210,13 @@ class HostTable:
 
 
 @lru_cache(maxsize=100)
-def _update(columns: tuple[tuple[str, ...], ...]) -> str:
-    """Return the statement for rows with these new values each. Its arguments are name, change and values by row."""
+def _update(columns: tuple[tuple[str, ...], ...]) -> tuple[str, Callable[[Sequence[Any]], Sequence[Any]]]:
+    """Return the statement for rows with these new values each, and a function that puts its arguments in order.
+
+    They are name, change and values by row. Python 3.12 before 3.12.4 takes their numbers for names, and warns.
+    """
     cases: dict[str, str] = {}  # by column
-    names, unchanged, place = [], [], 1
+    names, unchanged, place = [], [], 0
     for of_row in columns:
         names.append(f"?{place}")
         unchanged.append(f"(SELECT change FROM rows WHERE name = ?{place}) = ?{place + 1}")
@@ -218,9 +224,10 @@ def _update(columns: tuple[tuple[str, ...], ...]) -> str:
             cases[column] = cases.get(column, "") + f" WHEN ?{place} THEN ?{value_place}"
         place += 2 + len(of_row)
     if len(columns) == 1:
-        assigned = ", ".join(f"{column} = ?{value_place}" for value_place, column in enumerate(cases, start=3))
-        concerned = "name = ?1 AND change = ?2"
+        assigned = ", ".join(f"{column} = ?{value_place}" for value_place, column in enumerate(cases, start=2))
+        concerned = "name = ?0 AND change = ?1"
     else:
         assigned = ", ".join(f"{column} = CASE name{case} ELSE {column} END" for column, case in cases.items())
         concerned = f"name IN ({', '.join(names)}) AND {' AND '.join(unchanged)}"
-    return f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE {concerned}"
+    numbered = f"UPDATE rows SET {assigned}, is_asked = 1, change = change + 1 WHERE {concerned}"
+    return re.sub(r"\?\d+", "?", numbered), itemgetter(*map(int, re.findall(r"\?(\d+)", numbered)))

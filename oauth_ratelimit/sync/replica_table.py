@@ -129,7 +129,7 @@ class ReplicaTable:
             compared = zip(SYNC_COLUMNS, columns, replica.columns, strict=True)
             changed = {column: new for column, new, old in compared if new != old}
             if changed:
-                rows.setdefault(tuple(changed), []).append((replica.name, *changed.values()))
+                rows.setdefault(tuple(changed), []).append((*changed.values(), replica.name))
                 replica.change, replica.columns = replica.change + 1, columns
                 is_urgent = is_urgent or changed.get("urgent") is not None
         for columns, values in rows.items():

@@ -103,7 +103,7 @@ def test_row_that_the_cycle_has_stored_is_read_again_by_a_request() -> None:
     table = a_table("ann")
     read = rows_of(table, ["ann"])
     with table.host.transaction():
-        table.store(["due"], [("ann", DUE_S)])
+        table.store(["due"], [(DUE_S, "ann")])
     assert not write(table, read)
 
 
@@ -179,7 +179,7 @@ def test_rows_that_wait_are_due_at_once_after_a_change_of_limits(monkeypatch: py
     names = [str(number) for number in range(10)]
     table = a_table(*names)
     with table.host.transaction():
-        table.store(["unsent"], [(name, b"hits") for name in names[1:]])
+        table.store(["unsent"], [(b"hits", name) for name in names[1:]])
     table.end_waiting(5.0, DUE_S)
     with table.host.locked():
         assert names[1:] == sorted(table.due_names(5.0, hits_until_s=5.0))
