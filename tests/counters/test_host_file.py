@@ -40,6 +40,11 @@ def admitted(limiter: Limiter, count: int = 30, client_id: str = "app") -> int:
     return sum(limiter.check(client_id).allowed for _ in range(count))
 
 
+def is_intact(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 def _flood(path: Path, limit: int, clients: int, begins: Event, counts: Any) -> None:
     with closing(a_limiter(path, limit)) as limiter:
         limiter.check("another")
@@ -118,7 +123,7 @@ def test_killed_processes_neither_add_nor_take_a_request(path_in_memory: Path, t
 
     written = admissions.read_bytes()
     assert limit - kill_count <= written.count(b".") + left <= limit + written.count(b"t")
-    assert ("ok",) == sqlite3.connect(path_in_memory).execute("PRAGMA integrity_check").fetchone()
+    assert is_intact(path_in_memory)
 
 
 def _hold_the_lock(path: Path, is_held: Event) -> None:
@@ -350,7 +355,7 @@ def test_processes_meet_again_in_a_new_file_after_theirs_was_removed(path: Path)
         other.sync()
         assert path.exists()
         assert 10 == admitted(limiter, client_id="new") + admitted(other, client_id="new")
-    assert ("ok",) == sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone()
+    assert is_intact(path)
 
 
 def _run(code: str, *arguments: object) -> str:
