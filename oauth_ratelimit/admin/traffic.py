@@ -9,6 +9,7 @@ from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all
 from oauth_ratelimit.admin.order import RULE, severity
 from oauth_ratelimit.admin.present import read_marks, read_status
 from oauth_ratelimit.config.notation import rate_text
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
@@ -39,6 +40,7 @@ MAX_MARKS = 50
 MAX_USES = 6  # limits whose use is drawn
 MAX_RATES = 3  # in the label of a limit that was changed
 COLOUR_COUNT = 7
+ANY_CLIENT = "any client (*)"  # under whose id the guard denies an address
 REST = "rest"  # colour of all clients without a line of their own
 PAGE_SIZE, MAX_PAGE = 25, 999_999
 MAX_USE_STEP_S = 300  # a client has a document for each minute, which are too many in a day
@@ -105,7 +107,8 @@ class AllTraffic(Traffic):
         shown = [client.client_id for client in self.named[:MAX_LINES]]
         total, lines = self.lines(context, shown)
         self.colours = colours(shown)
-        named = [(short(name), self.colours[name], line) for name, line in zip(shown, lines, strict=True)]
+        labels = (ANY_CLIENT if name == ANYONE else short(name) for name in shown)
+        named = [(label, self.colours[name], line) for label, name, line in zip(labels, shown, lines, strict=True)]
         self.rest_count = len(found) - len(shown)
         if self.rest_count:
             steps = zip(total, *lines, strict=True)
@@ -120,7 +123,7 @@ class AllTraffic(Traffic):
                 ("would_deny", " (dry run)", "dashed"),
             )
         )
-        issued = [self.drawn(line, "issued", name, colour) for name, colour, line in named]
+        issued = [self.drawn(line, "issued", name, colour) for name, colour, line in named if name != ANY_CLIENT]
         self.charts = {"denied": [each for each in over if any(each["values"])], "issued": issued}
         self.is_complete = not totals.missing
         self.fresh_s = LARGE_FRESH_S if len(found) > MANY else self.fresh_s

@@ -90,6 +90,9 @@ def test_address_that_guesses_is_a_subject_of_its_own(still: None, page: Page, m
     assert "In the last full minute 156 attempts were denied, none in the minute before." in overview
     assert "Nobody else" not in overview
     assert "any client (*) 312 312 by the guard" in page.part("clients")
+    charts = page.traffic(span="15m")["charts"]
+    assert ["any client (*)", "mobile-app"] == sorted(each["label"] for each in charts["denied"])
+    assert ["mobile-app", "portal"] == sorted(each["label"] for each in charts["issued"]), "it issues nothing"
     assert "The guard denies everybody at 127.0.0.66 now, users of this client, too." in user
     guessed = page.part("client", id=ANYONE)
     assert "Everybody at 127.0.0.66 is denied" in guessed and "Unknown" not in guessed
@@ -182,6 +185,13 @@ def test_user_is_named_by_its_record_in_the_first_minute(still: None, page: Page
 
     assert "UTC 1 user of app is denied (mallory): app." in page.part("verdict")
     assert "of user mallory: its heaviest use" in page.part("limits", id="app")
+
+
+def test_user_with_the_name_of_any_client_is_a_user(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [replace(minute(1, allowed=1, denied=9), users=(UserLoad("*", 10, 9),))])
+    assert "Users most over a limit, in the full minutes of the last hour: * 9 of 10 requests." in page.part(
+        "client", id="app"
+    )
 
 
 def test_reuse_has_a_tile_a_column_and_a_sentence(still: None, page: Page, mongo_uri: str) -> None:
