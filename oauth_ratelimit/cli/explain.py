@@ -1,6 +1,6 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from shlex import quote
@@ -134,12 +134,13 @@ def explain_command(
     if as_json:
         print_json({**explanation.data(), "hint": hint})
     else:
-        since = _since(context, client, user)
+        records = _records(context, client, user)
+        since = _since(context, client, user, records)
         if client == ANYONE:  # no limit of tokens is about it
             print_text("\n".join(map(visible, since)) or NOT_GUESSED)
         else:
             _print_explanation(explanation, since=since)
-        for each in tuple(_hints(context, client, user)) or (hint,):  # whoever was denied is not unknown
+        for each in tuple(_hints(context, client, user, records)) or (hint,):  # whoever was denied is not unknown
             print_hint(each if each not in since else None)
     known = {*STANDARD_GRANTS, *COMMON_NAMES, *context.policies.named_grants}
     if grant_type is not None and grant_type not in known:
@@ -174,49 +175,47 @@ def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -
 
 
 def _records(context: CliContext, client_id: str, username: str | None) -> list[DenialRecord]:
-    """Return the denials of a client or user in the last hour."""
-    conditions = [of_client(client_id)]
-    if username is not None:
-        conditions.append(of_user(context.pseudonyms.all_of(username), []))
-    return context.stores.denials.between(context.now_s - HOUR_S, context.now_s, *conditions, at_most=MAX_READ)
-
-
-def _since(context: CliContext, client_id: str, username: str | None) -> list[str]:
-    """Return since when a client or user is denied, and what was changed before."""
-    with suppress(StoreError):  # without it the limits are explained all the same
+    """Return the denials of a client or user in the last hour, none if they cannot be read."""
+    with suppress(StoreError):  # the limits are explained all the same
         if context.is_shared:
-            found = _records(context, client_id, username)
-            if username is None and client_id != ANYONE:
-                return since_texts(context, client_id, found)
-            return since_texts_of(context, found, since_s=context.now_s - HOUR_S)
+            conditions = [of_client(client_id)]
+            if username is not None:
+                conditions.append(of_user(context.pseudonyms.all_of(username), []))
+            return context.stores.denials.between(context.now_s - HOUR_S, context.now_s, *conditions, at_most=MAX_READ)
     return []
 
 
-def _hints(context: CliContext, client_id: str, username: str | None) -> Iterator[str]:
+def _since(context: CliContext, client_id: str, username: str | None, records: Sequence[DenialRecord]) -> list[str]:
+    """Return since when a client or user is denied, and what was changed before."""
+    with suppress(StoreError):
+        if context.is_shared and username is None and client_id != ANYONE:
+            return since_texts(context, client_id, records)
+        if context.is_shared:
+            return since_texts_of(context, records, since_s=context.now_s - HOUR_S)
+    return []
+
+
+def _hints(context: CliContext, client_id: str, username: str | None, records: Sequence[DenialRecord]) -> Iterator[str]:
     """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
         return
     name = quote(visible(client_id))
     with suppress(StoreError):  # a missing hint must not fail the command
-        if username is None and (users := _users_over(context, client_id)):
-            texts = [f"{short(user.username)} ({_share(user)})" for user in users]
-            named = ", ".join(names_text(texts, at_most=MAX_NAMED))
-            yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
+        if username is None:
+            minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
+            own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
+            if users := users_over(client_id, minutes, own):
+                named = _named(f"{short(user.username)} ({_share(user)})" for user in users)
+                yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
         if guesses := guesses_under(context, client_id):
-            yield GUARDED.format(
-                client=name,
-                guesses=", ".join(names_text(list(map(short, guesses)), at_most=MAX_NAMED)),
-            )
+            yield GUARDED.format(client=name, guesses=_named(map(short, guesses)))
             yield GUARD_SWITCH
         if client_id != ANYONE and (addresses := guesses_under(context, ANYONE, last_s=ACTIVE_S)):
-            named = ", ".join(names_text(list(map(short, addresses)), at_most=MAX_NAMED))
-            yield LOCKED_OUT.format(addresses=named)
+            yield LOCKED_OUT.format(addresses=_named(map(short, addresses)))
 
 
-def _users_over(context: CliContext, client_id: str) -> list[UserLoad]:
-    minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
-    named = (each for each in _records(context, client_id, None) if each.denial.username)
-    return users_over(client_id, minutes, (each for each in named if each.denial.where is not Where.GUARD))
+def _named(texts: Iterable[str]) -> str:
+    return ", ".join(names_text(list(texts), at_most=MAX_NAMED))
 
 
 def _share(user: UserLoad) -> str:
