@@ -35,7 +35,7 @@ from oauth_ratelimit.operations.denied import (
     state_of,
     users_over,
 )
-from oauth_ratelimit.operations.format import counted, names_text, number, percent_text, short, utc_time
+from oauth_ratelimit.operations.format import counted, listed, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, change_before, changes_text, outage_before
 
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
@@ -276,7 +276,7 @@ def _quiet(case: Case) -> Verdict:
 
 
 def named(names: Iterable[str]) -> str:
-    return ", ".join(names_text(list(map(short, names)), at_most=MAX_NAMED))
+    return listed(map(short, names), at_most=MAX_NAMED)
 
 
 def _past_text(case: Case, run: Run) -> str:

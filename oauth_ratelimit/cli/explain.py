@@ -1,6 +1,6 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from shlex import quote
@@ -40,7 +40,7 @@ from oauth_ratelimit.operations.format import (
     duration,
     instance_text,
     limit_text,
-    names_text,
+    listed,
     next_text,
     origin_text,
     short,
@@ -70,7 +70,6 @@ USERS = (
     "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
     "{first}"
 )
-MAX_NAMED = 5
 NOT_GUESSED = "The guard denies nobody under any client (*): no address has guessed too often in the last hour."
 NO_LIMIT = "No limit applies."
 TRUSTED = "No limit applies: the client is trusted."
@@ -205,17 +204,13 @@ def _hints(context: CliContext, client_id: str, username: str | None, records: S
             minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
             own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
             if users := users_over(client_id, minutes, own):
-                named = _named(f"{short(user.username)} ({_share(user)})" for user in users)
+                named = listed(f"{short(user.username)} ({_share(user)})" for user in users)
                 yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
         if guesses := guesses_under(context, client_id):
-            yield GUARDED.format(client=name, guesses=_named(map(short, guesses)))
+            yield GUARDED.format(client=name, guesses=listed(map(short, guesses)))
             yield GUARD_SWITCH
         if client_id != ANYONE and (addresses := guesses_under(context, ANYONE, last_s=ACTIVE_S)):
-            yield LOCKED_OUT.format(addresses=_named(map(short, addresses)))
-
-
-def _named(texts: Iterable[str]) -> str:
-    return ", ".join(names_text(list(texts), at_most=MAX_NAMED))
+            yield LOCKED_OUT.format(addresses=listed(map(short, addresses)))
 
 
 def _share(user: UserLoad) -> str:

@@ -26,7 +26,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import Record, counted, duration, names_text, utc_time
+from oauth_ratelimit.operations.format import Record, counted, duration, listed, utc_time
 from oauth_ratelimit.store.mongo.statistics import PARTS
 from oauth_ratelimit.traffic.formats import (
     SECOND_US,
@@ -295,4 +295,4 @@ def _named(counts: Counter[str]) -> str:
     if len(counts) == 1 and (name := next(iter(counts))).startswith("/"):
         return name
     texts = [f"{count:,} {visible(name)}" for name, count in counts.most_common()]
-    return ", ".join(names_text(texts, at_most=MAX_NAMED))
+    return listed(texts)

@@ -14,14 +14,13 @@ from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Targ
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, counted, instance_text, names_text, origin_text
+from oauth_ratelimit.operations.format import canary_text, counted, instance_text, listed, origin_text
 from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
 from oauth_ratelimit.store.mongo.client import OVERRIDES
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
-MAX_NAMED = 5  # sections of the configuration, or instances, in a sentence
 NO_LIMIT = "none"
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
@@ -131,8 +130,7 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
     if change.mode is not Mode.ENFORCE:
         return []
     own = list(_not_enforced(effective))
-    named = ", ".join(names_text(own, at_most=MAX_NAMED))
-    sentences = [f"These have a mode of their own, which stays: {named}."] if own else []
+    sentences = [f"These have a mode of their own, which stays: {listed(own)}."] if own else []
     if effective.canary is not None:
         sentences.append(f"The canary has {canary_text(effective.canary)}; the others stay in a dry run.")
     return sentences
@@ -165,8 +163,7 @@ def _cannot_read(beat: Heartbeat, collection: str) -> bool:
 
 
 def _instances(names: Sequence[str]) -> str:
-    named = ", ".join(names_text(list(map(instance_text, names)), at_most=MAX_NAMED))
-    return f"{counted(len(names), 'instance')} ({named})"
+    return f"{counted(len(names), 'instance')} ({listed(map(instance_text, names))})"
 
 
 def _not_enforced(policies: PolicySet) -> Iterator[str]:

@@ -26,7 +26,7 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH
-from oauth_ratelimit.operations.format import counted, names_text, short, utc_time
+from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, changes_text, recorded_marks
 
 NO_GRANT = "no grant type"
@@ -35,7 +35,6 @@ NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 PAUSE_S = 600  # between denials that belong together
 PARTS = ("by", "peaks", "denials")
 OF_USERS = ("users", "registers")
-MAX_NAMED = 5  # clients or users in a sentence
 DENY_NOBODY = "To deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT."
 
 
@@ -262,7 +261,7 @@ def _who(records: Sequence[DenialRecord]) -> str:
         clients[name] += each.request_count
         users[f"{user} of {name}" if user else name] += each.request_count
     found = users if len(clients) == 1 and len(users) <= MAX_NAMED else clients
-    return ", ".join(names_text([name for name, _ in found.most_common()], at_most=MAX_NAMED))
+    return listed(name for name, _ in found.most_common())
 
 
 def effect_text(

@@ -34,6 +34,7 @@ NO_CEILING_WARNING = (
     'without end; give it a limit, such as ["1000 per 10 minute"]'
 )
 EVERYBODY_TRUSTED = 'trusted_clients: got "*", so every client is trusted: no request is limited, counted or reported'
+MAX_NAMED = 5  # names in a sentence
 MAX_NAMES = 20  # in the log line; check-config shows all
 
 
@@ -286,6 +287,11 @@ def store_text(store: StoreSettings) -> str:
     servers = servers_of(store.uri)
     place = f"{servers}/{store.database}" if servers else "an address that is not shown"
     return f"{place}, collection {collection}"
+
+
+def listed(names: Iterable[str], *, at_most: int = MAX_NAMED) -> str:
+    """Return names in a sentence: the first ones, and how many more there are."""
+    return ", ".join(names_text(list(names), at_most=at_most))
 
 
 def names_text(names: Sequence[str], *, at_most: int = MAX_NAMES) -> list[str]:

@@ -16,6 +16,7 @@ from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import (
+    MAX_NAMED,
     Record,
     counted,
     enforces,
@@ -125,7 +126,6 @@ def nearest_to_limit(usages: Iterable[LimitUsage], count: int) -> list[LimitUsag
 CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
 ENOUGH_S = 20 * HOUR_S  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
-MAX_NAMED = 5
 NOT_SHARED = (
     "Counters are not shared with other hosts, so several admit more than the limits say, and there are no statistics. "
     "Set store.uri."

@@ -16,10 +16,9 @@ from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted, duration, names_text, number, percent_text
+from oauth_ratelimit.operations.format import MAX_NAMED, counted, duration, listed, names_text, number, percent_text
 from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
-MAX_NAMED = 5
 CLEARLY = 0.1  # of the denials; less is no difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
@@ -236,7 +235,7 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
         named.append(f"Of these, on_limit: reuse would have answered {spared:,} with the token that the client had.")
     limits = chain.from_iterable(chain(*after.limits_at(client_id or name)[1]) for name in hit)
     if trials := sorted({policy.name for policy in limits if policy.mode is Mode.DRY_RUN}):
-        named.append(TRIALS.format(names=", ".join(names_text(trials, at_most=MAX_NAMED))))
+        named.append(TRIALS.format(names=listed(trials)))
     return [f"{title}, of {len(hit):,} of {clients}:", *named, *notes]
 
 
