@@ -105,7 +105,6 @@ def _application(ctx: click.Context) -> tuple[Flask | None, list[str]]:
 
 
 def _compared(context: CliContext, settings: Settings) -> str:
-    """Return a sentence about what running instances need a restart for."""
     context.allows_invalid_config = True
     status = Status(context)
     text = f"no instance was seen in the last 10 minutes in {store_text(context.settings.store)}"

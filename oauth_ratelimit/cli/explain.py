@@ -185,7 +185,6 @@ def _records(context: CliContext, client_id: str, username: str | None) -> list[
 
 
 def _since(context: CliContext, client_id: str, username: str | None, records: Sequence[DenialRecord]) -> list[str]:
-    """Return since when a client or user is denied, and what was changed before."""
     with suppress(StoreError):
         if context.is_shared and username is None and client_id != ANYONE:
             return since_texts(context, client_id, records)

@@ -178,7 +178,6 @@ def source_of(
 
 
 def _refuse(names: Collection[str], reason: str) -> None:
-    """Refuse options that were given."""
     ctx = click.get_current_context()
     for param in ctx.command.params:
         if param.name in names and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:

@@ -215,7 +215,6 @@ def _middle(
 
 
 def _parts(slot: _Slot) -> Iterator[tuple[float, int, Line]]:
-    """Yield time and number of requests that are spread over a slot."""
     line, _, start_s, end_s, offered = slot
     parts = min(offered, PARTS)
     for part in range(parts):
@@ -257,7 +256,6 @@ class _Denials:
 
 
 def _bound(lines: Sequence[Line], minutes: set[int], since_s: float, max_slots: int, *, is_upper: bool) -> int:
-    """Return the number of denials, at least or at most."""
     denied, length_s = 0, _length_s(lines, minutes, max_slots)
     for line, minute_s, start_s, end_s, offered in _slots(lines, minutes, length_s, is_exact=True):
         enforced = [window for window in line.windows if window.tier.is_enforced]

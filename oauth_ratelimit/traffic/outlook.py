@@ -155,7 +155,6 @@ def _keys(policies: PolicySet, client_id: str, sender: Sender) -> dict[LimitKind
 
 
 def _loads(minutes: Sequence[ClientMinute]) -> Iterator[Counter[Sender]]:
-    """Yield the requests of each sender, by minute."""
     by_user, total = Counter[str](), 0
     for minute in minutes:
         by_user.update({user.username: user.offered for user in minute.users})

@@ -163,7 +163,6 @@ def _proposal(load: ClientLoad, policies: PolicySet) -> dict[LimitKind, dict[str
 
 
 def _left_out(met: Mapping[str, tuple[LimitKind, Policy]]) -> Iterator[str]:
-    """Yield what an outlook leaves out."""
     if any(policy.on_limit is OnLimit.REUSE for _, policy in met.values()):
         yield "Requests that get a token again (on_limit: reuse) are counted as denied here."
     for name, (_, policy) in met.items():
