@@ -53,8 +53,10 @@ def _client(cache: ReadCache, context: OperatorContext, client_id: str, params: 
     if not is_chosen and source is not None:
         endpoint = source.grant.removeprefix(ENDPOINT) if source.grant.startswith(ENDPOINT) else ""
         grant_type = None if endpoint else full_grant_type(source.grant)
-        users = [*(user.username for user in worst_users), *(each.denial.username for each in case.records)]
-        username = next(filter(None, users), None) if source.kind == "user" else None
+        names = [*(user.username for user in worst_users), *(each.denial.username for each in case.records)]
+        if source.kind == "user" and not names:  # users are written when their minute is over
+            names += [row.key.username for row in users(cache, client_id)["rows"]]
+        username = next(filter(None, names), None) if source.kind == "user" else None
 
     request = {"endpoint": endpoint} if endpoint else {}
     explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type, **request)

@@ -283,6 +283,13 @@ def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeyp
     assert "MongoDB reachable" in page.part("state"), "a part that works hides none that fails"
 
 
+def test_user_in_the_first_minute_is_one_of_the_counters(page: Page, limiter: Limiter, mongo_uri: str) -> None:
+    send_hits(limiter, 1, "app", "alice")
+    send_hits(limiter, 3, "app", "bob")
+    record(mongo_uri, [replace(minute(0, allowed=4), users=())])
+    assert "For a request with password of user bob: its heaviest use" in page.part("limits", id="app")
+
+
 def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter: Limiter) -> None:
     send_hits(limiter, 1, "quiet")
     send_hits(limiter, 10, "app")
