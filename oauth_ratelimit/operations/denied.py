@@ -25,7 +25,7 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.explain import GUARD_SWITCH
+from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_text
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, changes_text, recorded_marks
 
@@ -257,7 +257,8 @@ def _who(records: Sequence[DenialRecord]) -> str:
     for each in records:
         denial, name, user = each.denial, short(each.denial.client_id), short(each.denial.username or "")
         if denial.where is Where.GUARD:
-            name, user = (f"everybody at {user}" if denial.client_id == ANYONE else f"guesses under {name}"), ""
+            claim, user = short(guess_text(denial.username)), ""
+            name = f"everybody at {claim}" if denial.client_id == ANYONE else f"guesses under {name} ({claim})"
         clients[name] += each.request_count
         users[f"{user} of {name}" if user else name] += each.request_count
     found = users if len(clients) == 1 and len(users) <= MAX_NAMED else clients

@@ -35,13 +35,18 @@ def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[Lim
     return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
 
 
+def guess_text(claim: str | None) -> str:
+    """Return the address that guessed, and the name if there is one, from the record of a denial by the guard."""
+    address, _, name = (claim or "").partition(" ")
+    return f"{name} from {address}" if name else address
+
+
 def guesses_under(context: OperatorContext, client_id: str, last_s: float = HOUR_S) -> list[str]:
     """Return who guessed passwords or secrets under an id and was denied lately, most first: with address."""
     span, conditions = (context.now_s - last_s, context.now_s), of_client(client_id)
     counts = Counter[str]()
     for each in context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS):
-        address, _, name = (each.denial.username or "").partition(" ")
-        counts[f"{name} from {address}" if name else address] += each.request_count
+        counts[guess_text(each.denial.username)] += each.request_count
     return [name for name, _ in counts.most_common()]
 
 

@@ -151,7 +151,11 @@ def test_commands_say_that_denials_are_over_since_a_change(
     [
         ({("app", "alice"): 9, ("app", "bob"): 8}, {}, "alice of app, bob of app: denied"),
         ({("app", f"user-{number}"): 6 for number in range(6)}, {}, "app: denied"),
-        ({("app", "alice"): 9, ("shop", "bob"): 7}, {"app": "192.0.2.7 eve"}, "app, shop, guesses under app: denied"),
+        (
+            {("app", "alice"): 9, ("shop", "bob"): 7},
+            {"app": "192.0.2.7 eve"},
+            "app, shop, guesses under app (eve from 192.0.2.7): denied",
+        ),
         ({("app", "alice"): 7}, {"*": "192.0.2.7"}, "app, everybody at 192.0.2.7: denied"),
     ],
 )
