@@ -1,11 +1,14 @@
 """Parts of every page: the choice of a zone, the line of state, and problems."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 from flask import Response, redirect, request
 
 from oauth_ratelimit.admin.security import Authorize
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import wait_until
 from testbed.mongod import free_port
 from tests.admin.browser import Browser
@@ -111,6 +114,20 @@ def test_page_without_a_shared_store_shows_only_why(browser: Browser, open_page:
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("the configuration has no store.uri", "#problem")
             assert browser.text("#problem") == browser.text("main")
+        browser.open("about:blank")  # so that no request is under way when the server goes
+
+
+def test_long_path_of_a_rejected_file_fits_a_phone(
+    browser: Browser, open_page: Callable[..., Page], mongo_uri: str, connection: Connection
+) -> None:
+    now_s, path = time.time(), f"/etc/{'acme_production_' * 8}limits.yaml"
+    beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "off", 1.0, config_rejected_at_s=now_s, config_file=path)
+    HeartbeatStore(connection).put(beat)
+    with serving(open_page(store={"uri": mongo_uri}).app) as url:
+        browser.resize((390, 844))
+        browser.open(f"{url}/ratelimit/instances")
+        browser.wait_for(path, "#state")
+        assert 390 == browser.run("return document.documentElement.scrollWidth")
         browser.open("about:blank")  # so that no request is under way when the server goes
 
 
