@@ -45,6 +45,7 @@ class Run(NamedTuple):
     first_s: int
     last_s: int
     is_real: bool  # False if a dry run would have denied
+    earliest: Mapping[tuple[str, str], Denials]  # of each limit
 
     @property
     def policies(self) -> set[str]:
@@ -70,7 +71,7 @@ class Run(NamedTuple):
         word = "Denied" if self.is_real else f"Would {'be' if is_now else 'have been'} denied (dry run)"
         begun, found = self.begun(is_beyond=is_beyond), self.present if is_now else self
         span = f"since {begun}" if is_now else f"from {begun} to {utc_time(self.last_s)}"
-        return f"{word} {span} by {limits_text(found.denials)}."
+        return f"{word} {span} by {_limits_text(found, is_now=is_now)}."
 
     @property
     def is_guard(self) -> bool:
@@ -133,7 +134,7 @@ def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> 
 
 def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
     found: dict[tuple[str, str], Denials] = {}
-    latest: dict[tuple[str, str], Denials] = {}
+    latest: dict[tuple[str, str], Denials] = {}  # as the loop goes back in time: in the end the earliest
     others: dict[tuple[str, str], list[Denials]] = {}  # of the other outcome, since the latest one
     first_s, last_s = sys.maxsize, 0
     entries = [(key[:2], key[2] == "denied", each) for minute in minutes for key, each in minute.denials.items()]
@@ -152,7 +153,7 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
         first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
         found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))
         latest[limit] = each
-    return Run(found, first_s, last_s, is_real) if found else None
+    return Run(found, first_s, last_s, is_real, latest) if found else None
 
 
 def since_texts(context: OperatorContext, client_id: str, records: Sequence[DenialRecord] = ()) -> list[str]:
@@ -279,18 +280,21 @@ def effect_text(
     return f"In full minutes {requests} were over a limit before it, {after.over:,} of {after.offered:,} since then."
 
 
-def limits_text(found: Mapping[tuple[str, str], Denials]) -> str:
-    """Return the limits with most denials, by policy and ``Source.grant``: each with its grant types or endpoint."""
-    policies: defaultdict[tuple[str, int, int], Counter[str]] = defaultdict(Counter)
-    for (policy, grant), each in found.items():
-        policies[policy, each.limit, each.window_s][grant] = each.total
+def _limits_text(run: Run, *, is_now: bool) -> str:
+    """Return the limits with most denials: each with its grant types or endpoint, and its first and last amount."""
+    policies: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for key, each in run.denials.items():
+        first, last = (rate_text(one.limit, one.window_s) for one in (run.earliest.get(key, each), each))
+        rate = last if first == last else f"{first}, {'now' if is_now else 'then'} {last}"
+        policies[key[0].removeprefix("guard/"), f" ({rate})" if each.limit and each.window_s else ""][key[1]] = (
+            each.total
+        )
     noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
-    texts = []
-    for (policy, limit, window_s), grants in sorted(policies.items(), key=lambda item: -item[1].total()):
-        if grants.total() >= noted:
-            rate = f" ({rate_text(limit, window_s)})" if limit and window_s else ""
-            texts.append(f"the limit {policy.removeprefix('guard/')}{rate}, {' and '.join(map(source_text, grants))}")
-    return " and by ".join(texts)
+    ordered = sorted(policies.items(), key=lambda item: -item[1].total())
+    named = ((name, rate, grants) for (name, rate), grants in ordered if grants.total() >= noted)
+    return " and by ".join(
+        f"the limit {name}{rate}, {' and '.join(map(source_text, grants))}" for name, rate, grants in named
+    )
 
 
 def source_text(grant: str) -> str:

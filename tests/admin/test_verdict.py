@@ -136,6 +136,11 @@ def of_minutes(**options: object) -> list[ClientMinute]:
             "In full minutes 500 of 600 requests were over a limit before it, 1,500 of 1,800 since then.",
             "has not changed",
         ),
+        (
+            storm([minute(3, denied=9, limit=60, window_s=60), minute(0, denied=9, limit=80, window_s=60)]),
+            "by the limit total-hour (60/minute, now 80/minute), client_credentials.",
+            "then",
+        ),
         (storm(usual=500.0), "the limit may be too low for it", "the client's load"),
         (storm(usual=None), "Look at this client first: it sent 6 times the limit in the last full minute.", "usual"),
         (storm(usual=None), "this client first", "on our side"),
