@@ -111,7 +111,7 @@ def record(
     tallies = {name: Tally(100 - count, would_deny=count, would_reuse=reuse) for name, count in over.items()}
     users = (UserLoad("alice", 100),)
     shares = [ClientMinute(name, minute_s, {source: tally}, users=users) for name, tally in tallies.items()]
-    StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
+    StatisticsStore(connection).put(f"one-{grant}", shares, keep_s=86_400.0)  # a share is written whole
 
 
 @pytest.mark.parametrize(
