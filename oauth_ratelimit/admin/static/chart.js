@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uPlot.min.js";
 import { make } from "./dom.js";
-import { axisLabels, dateInZone, dateTime, number } from "./format.js";
+import { axisLabels, dateInZone, dateTime, number, tickLabel } from "./format.js";
 
 const HEIGHT = 270;
 const FONT = "12px system-ui, sans-serif";
@@ -94,7 +94,7 @@ class Chart {
         {
           ...axis, label: this.unit, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
           size: (plot, values) => 10 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)),
-          values: (plot, ticks) => ticks.map(number),
+          values: (plot, ticks) => ticks.map(tickLabel),
         },
       ],
       series: [{}, ...this.lines.map((line) => ({

@@ -2,6 +2,7 @@
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const exact = new Intl.NumberFormat("en");
 const DAY_S = 86_400;
 const ZONE_KEY = "oauth-ratelimit-zone";
 const MINUTE = { hour: "2-digit", minute: "2-digit" };
@@ -30,6 +31,8 @@ export function number(value) {
   if (value === null || value === undefined) return "–";
   return (Math.abs(value) < 9.95 ? fine : whole).format(value);
 }
+
+export const tickLabel = (value) => exact.format(value); // rounded, ticks would not be even
 
 // "22 Nov 17:28:03 UTC"
 export function dateTime(seconds) {

@@ -62,6 +62,14 @@ def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clie
     browser.wait_for("batch-jobs", "#issued table")
 
 
+def test_numbers_are_rounded_as_in_tables_and_ticks_are_not(browser: Browser, url: str) -> None:
+    browser.open(url)
+    texts = "[3.04, 12.5, 0.25, 1234.5].map({0}).join(' ')"
+    script = "return import(document.querySelector('script[type=module]').src.replace('page.js', 'format.js'))"
+    assert "3 13 0.3 1,235" == browser.run(f"{script}.then((all) => {texts.format('all.number')})")
+    assert "3.04 12.5 0.25 1,234.5" == browser.run(f"{script}.then((all) => {texts.format('all.tickLabel')})")
+
+
 def test_mark_in_a_minute_that_is_not_over_is_in_the_chart(browser: Browser, url: str) -> None:
     browser.open(f"{url}?at={int(time.time()) // 60 * 60 + 59}")
     browser.wait_for("the moment of the link that was followed here", "#issued .legend.marks", 50.0)
