@@ -161,7 +161,7 @@ def test_indexes_that_instances_have_made_are_not_pending(terminal: Terminal, mo
         mongo_database[name].create_index("expire", name="expire", expireAfterSeconds=0)
     assert 1 == terminal.run("init-db", "--check").exit_code
     mongo_database["ratelimit_stats"].create_index("_id.minute", name="minute", sparse=True)
-    mongo_database["ratelimit_stats"].create_index("first", name="denial", sparse=True)
+    mongo_database["ratelimit_stats"].create_index("at_s", name="denial", sparse=True)
     result = terminal.run("init-db", "--check", "--json")
 
     assert 0 == result.exit_code, result.output

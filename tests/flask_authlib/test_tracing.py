@@ -96,5 +96,5 @@ def test_event_and_record_of_a_denial_have_the_trace(database: Path, mongo_uri: 
     for decision_id, policy in zip(ids, ("client", "failures-passed_on"), strict=True):
         record = mongo_database["ratelimit_stats"].find_one({"_id": {"denial": decision_id}})
         assert ("web-shop", policy, 1, TRACE_ID, "r-4711") == tuple(
-            record[name] for name in ("clientId", "policy", "suppressed", "traceId", "requestId")
+            record[name] for name in ("client_id", "policy", "suppressed_count", "trace_id", "request_id")
         )

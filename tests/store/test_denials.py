@@ -75,7 +75,7 @@ def test_record_expires(
     assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
 
 
-DAMAGE = {"first": "x", "last": 5, "suppressed": "many", "clientId": {}, "policy": b"x", "limit": 0.5, "traceId": []}
+DAMAGE = {"at_s": "x", "last_at_s": {}, "suppressed_count": "many", "client_id": {}, "policy": b"x", "limit": 0.5}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -143,5 +143,5 @@ def test_search_for_denials_reads_an_index_and_no_more_than_asked_for(filled: De
     mongo_database.command("profile", 0)
     [read] = mongo_database["system.profile"].find({"op": "query"})
 
-    assert ("IXSCAN { first: 1 }", 2) == (read["planSummary"], read["docsExamined"])
+    assert ("IXSCAN { at_s: 1 }", 2) == (read["planSummary"], read["docsExamined"])
     assert read["command"]["maxTimeMS"]

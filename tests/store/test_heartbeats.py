@@ -115,10 +115,13 @@ def test_history_is_bounded_and_expires(store: HeartbeatStore, connection: Conne
 
 
 def test_damaged_history_is_read_as_far_as_it_is_valid(store: HeartbeatStore, connection: Connection) -> None:
-    event = {"instance": "a", "at": NOW, "kind": "ended", "version": "1"}
+    event = {"instance": "a", "at_s": NOW_S, "kind": "ended", "version": "1"}
     connection.collection(STATISTICS).insert_many(
         [
-            {"_id": {"history": "instances"}, "entries": [5, {"at": NOW}, {**event, "at": "x"}, event]},
+            {
+                "_id": {"history": "instances"},
+                "entries": [5, {"at_s": NOW_S}, {**event, "at_s": "x"}, {**event, "kind": {}}, event],
+            },
             {"_id": {"history": "configurations"}, "values": [3, ["a"], [1, 2]], "entries": [None], "fingerprint": 4},
         ]
     )

@@ -68,8 +68,8 @@ identities = st.one_of(
 FIELDS = (
     *("active", "by", "reason", "at", "until", "mode", "limits", "history", "version"),
     *("beat_at_s", "started_at_s", "interval_s", "config_rejected_at_s", "lag_s"),
-    *("peaks", "users", "registers", "seconds", "first", "last", "suppressed", "canary", "value", "expire", "stamp"),
-    *("clients", "total", "due"),
+    *("peaks", "users", "registers", "seconds", "sums", "peak", "over", "value", "expire", "stamp"),
+    *("at_s", "last_at_s", "suppressed_count", "clients", "offered"),
 )
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)
 

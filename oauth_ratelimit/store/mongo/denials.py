@@ -14,12 +14,10 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import GRANT_SCOPE
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import checked_number, checked_text, date_of, fits, well_formed
+from oauth_ratelimit.store.mongo.fields import date_of, fields_of, fits, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 MAX_BYTES = 2**14  # of a record
-TEXTS = {"username": "username", "scope": "scope", "policy": "policy", "grant": "grant_type"}  # attributes by field
-NUMBERS = {"limit": "limit", "window": "window_s"}
 PERIOD_S = 60.0  # from the first denial of a record to its last, at most
 GUARD = {"scope": {"$in": sorted(FAILURE_SCOPES)}}
 TOKEN: Document = {"$or": [{"scope": None}, {"scope": {"$regex": f"^{GRANT_SCOPE}"}}]}
@@ -28,7 +26,7 @@ CONDITIONS: dict[Where, Document] = {Where.TOKEN: TOKEN, Where.ENDPOINT: {"$nor"
 
 def of_client(client_id: str) -> Document:
     """Return the condition for records of a client; the guard folds the ids of clients."""
-    return {"$or": [{"clientId": storable_name(client_id)}, {**GUARD, "clientId": folded(client_id)}]}
+    return {"$or": [{"client_id": storable_name(client_id)}, {**GUARD, "client_id": folded(client_id)}]}
 
 
 def of_user(names: Iterable[str], failed_auth_names: Iterable[str]) -> Document:
@@ -65,36 +63,28 @@ class DenialStore(StatisticsCollection):
     ) -> list[DenialRecord]:
         """Return the records of a period that meet the conditions, the latest first, up to ``at_most``; all for 0.
 
-        Uses the index on ``first``. MongoDB gives up after a few seconds.
+        Uses the index on ``at_s``. MongoDB gives up after a few seconds.
         """
-        first = {"$gte": date_of(since_s - PERIOD_S), "$lt": date_of(until_s)}
-        wanted = [*conditions, *([CONDITIONS[where]] if where else [])]
-        selected = {"first": first, "last": {"$gte": date_of(since_s)}, "$and": [fits(MAX_BYTES), *wanted]}
+        wanted = [fits(MAX_BYTES), *conditions, *([CONDITIONS[where]] if where else [])]
+        period = {"at_s": {"$gte": since_s - PERIOD_S, "$lt": until_s}, "last_at_s": {"$gte": since_s}}
+        selected = {**period, "$and": wanted}
         with translated_errors():
-            newest_first = [("first", DESCENDING)]
+            newest_first = [("at_s", DESCENDING)]
             found = self._collection.find(selected, sort=newest_first, limit=at_most, max_time_ms=MAX_SCAN_MS)
             return list(well_formed(parse, found))
 
 
 def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
     denial = record.denial
-    fixed = {
-        **{name: getattr(denial, attribute) for name, attribute in (TEXTS | NUMBERS).items()},
-        "clientId": denial.client_id,
-        "mode": denial.mode,
-        "canary": denial.is_canary,
-        "retryAfter": denial.retry_after_s,
-        "traceId": denial.trace.trace_id,
-        "requestId": denial.trace.request_id,
-        "instance": record.instance,
-        "first": date_of(denial.at_s),
-        "expire": date_of(denial.at_s + denial.kept_s(keep_s)),
-    }
+    fixed = {**denial._asdict(), **denial.trace._asdict(), "instance": record.instance}
+    fixed |= {"expire": date_of(denial.at_s + denial.kept_s(keep_s)), "decision_id": None, "trace": None}
+    if math.isinf(denial.retry_after_s):
+        fixed["retry_after_s"] = None
     return UpdateOne(
         {"_id": {"denial": denial.decision_id}},
         {
             "$setOnInsert": {name: value for name, value in fixed.items() if value is not None},
-            "$max": {"last": date_of(record.last_at_s), "suppressed": record.suppressed_count},
+            "$max": {"last_at_s": record.last_at_s, "suppressed_count": record.suppressed_count},
         },
         upsert=True,
     )
@@ -102,23 +92,6 @@ def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
 
 def parse(document: Mapping[str, Any]) -> DenialRecord:
     """Return the record in a document, or raise one of ``MALFORMED``."""
-
-    def read(name: str) -> Any:
-        check = checked_number if name in NUMBERS else checked_text
-        return None if document.get(name) is None else check(document[name])
-
-    return DenialRecord(
-        Denial(
-            decision_id=str(document["_id"]["denial"]),
-            at_s=document["first"].timestamp(),
-            client_id=checked_text(document["clientId"]),
-            **{attribute: read(name) for name, attribute in (TEXTS | NUMBERS).items()},
-            mode=checked_text(document["mode"]),
-            is_canary=bool(document["canary"]),
-            retry_after_s=float(document.get("retryAfter", math.inf)),
-            trace=Trace(read("traceId"), read("requestId")),
-        ),
-        instance=checked_text(document["instance"]),
-        last_at_s=document["last"].timestamp(),
-        suppressed_count=checked_number(document["suppressed"]),
-    )
+    found = fields_of(Denial, {**document, "decision_id": document["_id"]["denial"]})
+    denial = Denial(**{"retry_after_s": math.inf, **found}, trace=Trace(**fields_of(Trace, document)))
+    return DenialRecord(denial, **fields_of(DenialRecord, document))

@@ -76,7 +76,7 @@ class Erasure:
         }
         name, selected = places[part]
         if client_id is not None:
-            selected |= {"clientId": client_id} if part == "denials" else filter_of_client(client_id)
+            selected |= {"client_id": client_id} if part == "denials" else filter_of_client(client_id)
         collection = self._connection.collection(name)
         return collection.delete_many(selected).deleted_count if remove else collection.count_documents(selected)
 

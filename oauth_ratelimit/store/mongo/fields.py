@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeGuard, TypeVar
+from functools import lru_cache
+from typing import Any, TypeGuard, TypeVar, get_type_hints
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.process.log import get_logger
@@ -14,6 +15,7 @@ T = TypeVar("T")
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
 MAX_LOGGED = 300  # characters of what is wrong with a document
 MAX_NAMED = 20  # documents with something wrong
+EARLIEST_S = 10**10  # before 1970, in the year 1653
 LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
 NO_LIST = {"$not": {"$type": "array"}}  # a condition is met by a list if one of its values, or its position, meets it
@@ -85,3 +87,30 @@ def checked_text(value: object) -> str:
 def mapping(value: object) -> Mapping[str, Any]:
     """Return a mapping, an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def _sensible(value: Any) -> float:
+    number = float(value)
+    if not -EARLIEST_S <= number <= LATEST_S:  # false for NaN, too
+        raise ValueError("out of range")
+    return number
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {str: checked_text, int: checked_number, float: _sensible, bool: bool}
+_READERS |= {kind | None: read for kind, read in _READERS.items()}
+
+
+@lru_cache
+def _readers_of(kind: type) -> list[tuple[str, Callable[[Any], Any], bool]]:
+    """Return name, reader and whether it may be None of each field of a named tuple. Other types are left out."""
+    hints = get_type_hints(kind).items()
+    return [(name, _READERS[hint], not isinstance(hint, type)) for name, hint in hints if hint in _READERS]
+
+
+def fields_of(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a named tuple that a document has under their names, or raise one of ``MALFORMED``."""
+    return {
+        name: None if document.get(name) is None else read(document[name])
+        for name, read, is_optional in _readers_of(kind)
+        if is_optional or document.get(name) is not None
+    }

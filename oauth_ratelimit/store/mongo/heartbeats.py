@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from bson import ObjectId
 from pymongo import UpdateOne
@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError
 from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import Connection, Document, code_of, translated_errors
-from oauth_ratelimit.store.mongo.fields import LATEST_S, checked_text, date_of, fits, is_text, mapping, well_formed
+from oauth_ratelimit.store.mongo.fields import checked_text, date_of, fields_of, fits, is_text, mapping, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 log = get_logger(__name__)
@@ -29,7 +29,6 @@ FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
 HISTORY_KEPT_S = 30 * 86_400.0  # after the last entry
 MAX_INSTANCES = 2000  # heartbeats that are read
 MAX_BYTES = 2**13  # of a heartbeat
-EARLIEST_S = 10**10  # before 1970, in the year 1653
 MAX_HISTORY_BYTES = 2**20
 MAX_EVENTS = 500  # of instances
 MAX_CONFIGURATIONS = 50
@@ -118,9 +117,9 @@ class HeartbeatStore(StatisticsCollection):
             self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"expire": date_of(0)}})
 
     def note_event(self, event: InstanceEvent) -> None:
-        entry = {"instance": event.instance, "at": date_of(event.at_s), "kind": event.kind, "version": event.version}
         with translated_errors():
-            self._collection.update_one({"_id": EVENTS_ID}, _adding(entry, event.at_s, at_most=MAX_EVENTS), upsert=True)
+            update = _adding(event._asdict(), event.at_s, at_most=MAX_EVENTS)
+            self._collection.update_one({"_id": EVENTS_ID}, update, upsert=True)
 
     def note_configuration(self, instance: str, values: Mapping[str, str], *, at_s: float) -> bool:
         """Add a configuration to the history, unless it is the last one there: texts by path, without secrets.
@@ -138,13 +137,9 @@ class HeartbeatStore(StatisticsCollection):
                 return True
             former = _texts_by_path(last.get("values"))
             changes = changes_between(former, values) if former and len(values) <= MAX_VALUES else []
-            entry = {
-                "fingerprint": fingerprint,
-                "at": date_of(at_s),
-                "instance": instance,
-                "changes": [line[:MAX_LINE] for line in changes[:MAX_CHANGES]],
-            }
-            update = _adding(entry, at_s, at_most=MAX_CONFIGURATIONS)
+            lines = tuple(line[:MAX_LINE] for line in changes[:MAX_CHANGES])
+            entry = ConfigurationChange(fingerprint, at_s, instance, lines)
+            update = _adding(entry._asdict(), at_s, at_most=MAX_CONFIGURATIONS)
             kept = list(map(list, values.items())) if len(values) <= MAX_VALUES else []
             update["$set"] = {"fingerprint": fingerprint, "values": kept}
             result = collection.update_one({"_id": CONFIGURATIONS_ID, "fingerprint": known}, update, upsert=not last)
@@ -180,14 +175,12 @@ class HeartbeatStore(StatisticsCollection):
 
 def _parse_event(entry: Document) -> InstanceEvent:
     kind: Any = checked_text(entry["kind"])
-    version = checked_text(entry["version"])
-    return InstanceEvent(checked_text(entry["instance"]), entry["at"].timestamp(), kind, version)
+    return InstanceEvent(kind=kind, **fields_of(InstanceEvent, entry))
 
 
 def _parse_configuration(entry: Document) -> ConfigurationChange:
     changes = tuple(line[:MAX_LINE] for line in (entry.get("changes") or ())[:MAX_CHANGES] if is_text(line))
-    fingerprint, instance = checked_text(entry["fingerprint"]), checked_text(entry["instance"])
-    return ConfigurationChange(fingerprint, entry["at"].timestamp(), instance, changes)
+    return ConfigurationChange(changes=changes, **fields_of(ConfigurationChange, entry))
 
 
 def _texts_by_path(pairs: object) -> dict[str, str]:
@@ -202,23 +195,9 @@ def _adding(entry: Document, at_s: float, *, at_most: int) -> Document:
     }
 
 
-def _number(value: Any) -> float:
-    number = float(value)
-    if not -EARLIEST_S <= number <= LATEST_S:  # false for NaN, too
-        raise ValueError("out of range")
-    return number
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    name: str if kind is str else checked_text if kind == str | None else kind if kind in (int, bool) else _number
-    for name, kind in get_type_hints(Heartbeat).items()
-}
-
-
 def parse(document: Mapping[str, Any]) -> Heartbeat:
-    """Return the heartbeat in a document, whose fields have the names of its attributes, or raise ``MALFORMED``."""
-    found = {"instance": document["_id"]["instance"], **document}
-    return Heartbeat(**{name: read(found[name]) for name, read in _READERS.items() if found.get(name) is not None})
+    """Return the heartbeat in a document, or raise one of ``MALFORMED``."""
+    return Heartbeat(**fields_of(Heartbeat, {"instance": document["_id"]["instance"], **document}))
 
 
 class RevocationNotices(StatisticsCollection):

@@ -49,7 +49,7 @@ class Index(NamedTuple):
 
 EXPIRY = Index("expire", "expire", "expiry_index_missing", {"expireAfterSeconds": 0})
 MINUTE = Index("minute", "_id.minute", "minute_index_missing", {"sparse": True})
-DENIAL = Index("denial", "first", "denial_index_missing", {"sparse": True})
+DENIAL = Index("denial", "at_s", "denial_index_missing", {"sparse": True})
 
 INDEXES = {COUNTERS: (EXPIRY,), FAILURES: (EXPIRY,), STATISTICS: (EXPIRY, MINUTE, DENIAL)}
 
