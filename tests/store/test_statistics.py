@@ -128,9 +128,15 @@ def test_minute_expires(connection: Connection, statistics: StatisticsStore) -> 
 
 DAMAGED: list[dict[str, Any]] = [
     {"by": "text"},
-    {"by": {"one-0": 5, "two-0": {"client": []}, "three-0": {"client": {"password": 7}, "strangers": {}}}},
-    {"by": {"one-0": {"client": {"client_credentials": {"allowed": -5, "denied": "many", "trusted": True}}}}},
-    {"by": {"one-0": {"client": {"client_credentials": {"allowed": float("nan"), "denied": 1e300}}}}},
+    {
+        "by": {
+            "one-0": 5,
+            "two-0": {"client": []},
+            "three-0": {"client": {"password": 7, "implicit": [0] * 9}, "strangers": {}},
+        }
+    },
+    {"by": {"one-0": {"client": {"client_credentials": [-5, "many", True]}}}},
+    {"by": {"one-0": {"client": {"client_credentials": [float("nan"), 1e300]}}}},
     {
         "peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None},
         "seconds": {"one-0": "much", "two-0": b"\x3c", "three-0": b"\x01" * 121},

@@ -146,10 +146,7 @@ def compose(writer: str, minute: ClientMinute, *, keep_s: float) -> UpdateOne:
     if minute.seconds:
         maxima[f"seconds.{writer}"] = _packed(minute.seconds)
     for source, tally in minute.tallies.items():
-        path = f"by.{writer}.{source.kind}.{_field(source.grant)}"
-        for name in COUNTS:
-            if getattr(tally, name):
-                maxima[f"{path}.{name}"] = getattr(tally, name)
+        maxima[f"by.{writer}.{source.kind}.{_field(source.grant)}"] = list(tally)
     for lifetime_s, token_count in minute.lifetimes.items():
         maxima[f"lifetimes.{writer}.{lifetime_s}"] = token_count
     for policy, peak in minute.peaks.items():
@@ -211,7 +208,7 @@ def parse_minute(document: Document) -> ClientMinute:
     for kind, grants in _shares(document, "by"):
         for grant, counts in grants.items():
             source = Source(kind, unquote(grant))
-            tallies[source] = tallies.get(source, NO_REQUESTS) + tally_of(counts)
+            tallies[source] = tallies.get(source, NO_REQUESTS) + Tally(*map(count, counts))
     users: dict[str, UserLoad] = {}
     for _, (*counts, username) in _shares(document, "users"):
         add_user(users, UserLoad(checked_text(username), *map(count, counts)))
@@ -274,11 +271,6 @@ def selected_minutes(since_s: float, until_s: float, client_id: str | None) -> t
         return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
     lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
     return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
-
-
-def tally_of(counts: Mapping[str, Any]) -> Tally:
-    """Return the requests in counts by name. What is no count is 0."""
-    return Tally(*(count(counts.get(name)) for name in COUNTS))
 
 
 def tallies_of(sums: Iterable[object]) -> tuple[Tally, Tally, Tally]:
