@@ -29,13 +29,14 @@ class CountedScheduler:
     hold: Callable[[], object] = staticmethod(lambda: None)  # until when a start takes
 
     def __init__(self, limiter: Any, **_options: Any) -> None:
+        self._running = self.started  # a thread may stop it after its test
         self.hold()
 
     def start(self) -> None:
-        self.started.append(self)
+        self._running.append(self)
 
     def stop(self, *, timeout_s: float) -> None:
-        self.started.remove(self)
+        self._running.remove(self)
 
 
 @pytest.fixture
