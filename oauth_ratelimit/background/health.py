@@ -177,8 +177,8 @@ class HealthMonitor:
                 self._store.note_event(InstanceEvent(self.instance, now_s, "reconnected", package_version()))
                 self._longest_lag_s = 0.0
             base = base or settings
-            if base is not self._noted and not base.is_rejected:
-                self._store.note_configuration(self.instance, values_of(base), at_s=now_s)
+            is_noted = base is self._noted or base.is_rejected
+            if not is_noted and self._store.note_configuration(self.instance, values_of(base), at_s=now_s):
                 if self._noted is None:
                     started = InstanceEvent(self.instance, self._started_at_s, "started", package_version())
                     self._store.note_event(started)

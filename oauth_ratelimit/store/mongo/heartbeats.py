@@ -7,18 +7,18 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from bson import ObjectId
-from pymongo import DESCENDING, UpdateOne
+from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.config.diff import changes_between
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.store.mongo.client import Connection, Document, code_of, translated_errors
-from oauth_ratelimit.store.mongo.fields import checked_text, date_of, fields_of, fits, is_text, well_formed
+from oauth_ratelimit.store.mongo.fields import checked_text, date_of, fields_of, fits, is_text, mapping, well_formed
 from oauth_ratelimit.store.mongo.indexes import StatisticsCollection
 
 log = get_logger(__name__)
@@ -26,16 +26,17 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
-HISTORY_KEPT_S = 30 * 86_400.0
+HISTORY_KEPT_S = 30 * 86_400.0  # after the last entry
 MAX_INSTANCES = 2000  # heartbeats that are read
 MAX_BYTES = 2**13  # of a heartbeat
-MAX_ENTRY_BYTES = 2**20  # of a history
+MAX_HISTORY_BYTES = 2**20
 MAX_EVENTS = 500  # of instances
 MAX_CONFIGURATIONS = 50
 MAX_VALUES = 500  # of a configuration; the changes of a larger one are not known
 MAX_CHANGES = 20  # lines of an entry
 MAX_LINE = 200  # characters of a line
-EVENTS, CONFIGURATIONS = "instances", "configurations"  # histories, by the first field of the ids of their entries
+EVENTS_ID: Document = {"history": "instances"}
+CONFIGURATIONS_ID: Document = {"history": "configurations"}
 REVOCATION = "revocation"  # in the id; in the statistics, because MongoDB removes what has expired there
 KEPT_MS = timedelta(hours=2) // timedelta(milliseconds=1)  # more than the longest ``reuse.max_age``
 BATCH_SIZE = 1000
@@ -116,41 +117,48 @@ class HeartbeatStore(StatisticsCollection):
             self._collection.update_one({"_id": {"instance": instance}}, {"$set": {"expire": date_of(0)}})
 
     def note_event(self, event: InstanceEvent) -> None:
-        self._note(EVENTS, event, of=event.kind)
+        with translated_errors():
+            update = _adding(event._asdict(), event.at_s, at_most=MAX_EVENTS)
+            self._collection.update_one({"_id": EVENTS_ID}, update, upsert=True)
 
-    def note_configuration(self, instance: str, values: Mapping[str, str], *, at_s: float) -> None:
-        """Add a configuration to the history, unless it is the last one there: texts by path, without secrets."""
+    def note_configuration(self, instance: str, values: Mapping[str, str], *, at_s: float) -> bool:
+        """Add a configuration to the history, unless it is the last one there: texts by path, without secrets.
+
+        Returns False if another instance has changed the history meanwhile.
+        """
         fingerprint = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
-        last = next(iter(self._history(CONFIGURATIONS, at_most=1)), {})
-        if last.get("fingerprint") != fingerprint:
-            former, is_kept = _texts_by_path(last.get("values")), len(values) <= MAX_VALUES
-            lines = changes_between(former, values)[:MAX_CHANGES] if former and is_kept else []
-            change = ConfigurationChange(fingerprint, at_s, instance, tuple(line[:MAX_LINE] for line in lines))
-            kept = list(map(list, values.items())) if is_kept else []
-            self._note(CONFIGURATIONS, change, of=fingerprint, values=kept)
+        with translated_errors():
+            collection = self._collection
+            is_sent = fits(MAX_HISTORY_BYTES)["$expr"]
+            fields = {name: {"$cond": [is_sent, f"${name}", "$$REMOVE"]} for name in ("fingerprint", "values")}
+            last = collection.find_one({"_id": CONFIGURATIONS_ID}, fields) or {}
+            known = last.get("fingerprint")
+            if known == fingerprint:
+                return True
+            former = _texts_by_path(last.get("values"))
+            changes = changes_between(former, values) if former and len(values) <= MAX_VALUES else []
+            lines = tuple(line[:MAX_LINE] for line in changes[:MAX_CHANGES])
+            entry = ConfigurationChange(fingerprint, at_s, instance, lines)
+            update = _adding(entry._asdict(), at_s, at_most=MAX_CONFIGURATIONS)
+            kept = list(map(list, values.items())) if len(values) <= MAX_VALUES else []
+            update["$set"] = {"fingerprint": fingerprint, "values": kept}
+            result = collection.update_one({"_id": CONFIGURATIONS_ID, "fingerprint": known}, update, upsert=not last)
+            return result.matched_count > 0 or result.upserted_id is not None
 
     def events(self) -> list[InstanceEvent]:
         """Return the last starts and ends of instances, the oldest first."""
-        return list(well_formed(_parse_event, reversed(self._history(EVENTS, at_most=MAX_EVENTS))))
+        return self._entries(EVENTS_ID, MAX_EVENTS, _parse_event)
 
     def configurations(self) -> list[ConfigurationChange]:
-        """Return the last configurations, the oldest first. Two instances may have noted the same one at once."""
-        entries = reversed(self._history(CONFIGURATIONS, at_most=MAX_CONFIGURATIONS, values=False))
-        found = list(well_formed(_parse_configuration, entries))
-        former = [None, *(each.fingerprint for each in found)]
-        return [each for each, before in zip(found, former, strict=False) if each.fingerprint != before]
+        """Return the last configurations, the oldest first."""
+        return self._entries(CONFIGURATIONS_ID, MAX_CONFIGURATIONS, _parse_configuration)
 
-    def _note(self, history: str, entry: InstanceEvent | ConfigurationChange, *, of: str, **more: Any) -> None:
-        identity = {"history": history, "at": entry.at_s, "instance": entry.instance, "of": of}
-        fields = {**entry._asdict(), **more, "expire": date_of(entry.at_s + HISTORY_KEPT_S)}
+    def _entries(self, identity: Document, at_most: int, parse: Callable[[Document], T]) -> list[T]:
+        fields = {"entries": {"$slice": -at_most}, "values": False}
         with translated_errors():
-            self._collection.replace_one({"_id": identity}, fields, upsert=True)
-
-    def _history(self, history: str, *, at_most: int, **fields: bool) -> list[Document]:
-        """Return entries, the latest first."""
-        own = {"_id": {"$gte": {"history": history}, "$lt": {"history": f"{history}\0"}}, **fits(MAX_ENTRY_BYTES)}
-        with translated_errors():
-            return list(self._collection.find(own, fields, sort=[("_id", DESCENDING)], limit=at_most))
+            found = self._collection.find_one({"_id": identity, **fits(MAX_HISTORY_BYTES)}, fields)
+        entries = mapping(found).get("entries")
+        return list(well_formed(parse, entries if isinstance(entries, list) else ()))
 
     def read(self, now_s: float) -> list[Heartbeat]:
         """Return the heartbeats of the last ten minutes, by instance. Logs those that cannot be read."""
@@ -178,6 +186,13 @@ def _parse_configuration(entry: Document) -> ConfigurationChange:
 def _texts_by_path(pairs: object) -> dict[str, str]:
     pairs = [pair for pair in pairs if isinstance(pair, list)] if isinstance(pairs, list) else []
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and is_text(pair[0]) and is_text(pair[1])}
+
+
+def _adding(entry: Document, at_s: float, *, at_most: int) -> Document:
+    return {
+        "$push": {"entries": {"$each": [entry], "$slice": -at_most}},
+        "$max": {"expire": date_of(at_s + HISTORY_KEPT_S)},
+    }
 
 
 def parse(document: Mapping[str, Any]) -> Heartbeat:
