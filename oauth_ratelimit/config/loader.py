@@ -232,7 +232,7 @@ class Rejection(NamedTuple):
 
 
 class ConfigFile:
-    """A configuration file that may change at any time. One thread loads and polls.
+    """A configuration file that may change at any time. One thread loads and polls; any may request a reload.
 
     A link is followed again on every poll. ``mode`` and ``uri`` replace those in the file. ``rejection`` is None while
     the file is valid. ``digest`` is the start of the SHA-256 of the content that was read last; empty if it cannot be
@@ -261,6 +261,7 @@ class ConfigFile:
         self._says_off = False  # whether it was there
         self._unread_since_s = math.inf  # when a poll first found that the file has changed since it was read
         self._next_report_s = 0.0
+        self._is_reload_requested = False
 
     def load(self) -> Settings:
         """Return what applies now. Never raises: if the file is not valid, limits are off, and it is logged."""
@@ -289,6 +290,10 @@ class ConfigFile:
         applied.
         """
         self._report_if_due()
+        if self._is_reload_requested:
+            self._is_reload_requested = False
+            log.info("reload_requested", path=self.path)
+            return self._read(expected=None)
         stamp, now_s = self._stamp(), self._clock()
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
         if stamp == self._read_stamp:
@@ -319,6 +324,10 @@ class ConfigFile:
             return stamp_of(Path(self.path).stat())
         except (OSError, ValueError):  # a path may hold a NUL
             return None
+
+    def request_reload(self) -> None:
+        """Have the next ``poll`` read the file even if it looks unchanged. Safe in a signal handler."""
+        self._is_reload_requested = True
 
     def _read(self, *, expected: Stamp | None) -> Settings | None:
         """Return what applies if the file still has the expected stamp and changes anything.

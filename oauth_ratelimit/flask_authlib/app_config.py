@@ -3,10 +3,12 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from flask import Flask, has_request_context, request
@@ -22,11 +24,34 @@ from oauth_ratelimit.process.log import get_logger
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
 MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
 MODE_KEY = "OAUTH_RATELIMIT_MODE"
-KEYS = (CONFIG_KEY, MONGO_URI_KEY, MODE_KEY)
+SIGHUP_KEY = "OAUTH_RATELIMIT_RELOAD_ON_SIGHUP"
+KEYS = (CONFIG_KEY, MONGO_URI_KEY, MODE_KEY, SIGHUP_KEY)
 PREFIX = "OAUTH_RATELIMIT_"
 MISSPELT_RATIO = 0.85
 
 log = get_logger(__name__)
+
+
+def reload_on_sighup(file: ConfigFile) -> bool:
+    """Have SIGHUP request a reload, and call the former handler, too.
+
+    Returns False where that is not possible: outside of the main thread, without such a signal, or where the server has
+    taken it below Python, as uWSGI does.
+    """
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        return False
+    former = signal.getsignal(number)
+    if former is None:
+        return False
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        file.request_reload()
+        if callable(former):
+            former(signal_number, frame)
+
+    signal.signal(number, handle)
+    return True
 
 
 def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings, Settings], None]) -> LiveSettings:
@@ -44,7 +69,10 @@ def live_settings(app: Flask, *, is_switched_off: bool, warn: Callable[[Settings
         return LiveSettings(load_config(source, **overrides), lambda: None)
     load_config({}, **overrides)  # raises
     file = ConfigFile(source, mode=overrides["mode"], uri=overrides["uri"])
-    return LiveSettings(file.load(), file.poll, file=file, warn=warn)
+    settings = file.load()
+    if app.config.get(SIGHUP_KEY) and not reload_on_sighup(file):
+        log.warning("sighup_not_available", hint="a changed file is read within seconds all the same")
+    return LiveSettings(settings, file.poll, file=file, warn=warn)
 
 
 def _warn_of_unknown_keys(config: Mapping[str, Any]) -> None:

@@ -107,6 +107,8 @@ class OAuthRateLimit:
           host only.
         - ``OAUTH_RATELIMIT_MONGO_URI``: overrides the file's ``store.uri``.
         - ``OAUTH_RATELIMIT_MODE``: overrides the file's ``mode``.
+        - ``OAUTH_RATELIMIT_RELOAD_ON_SIGHUP``: read the file at once on SIGHUP. Without it, a changed file is read
+          within seconds.
 
         The environment variable ``OAUTH_RATELIMIT_MODE=off`` switches everything off, whatever the configuration.
 

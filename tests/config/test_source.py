@@ -222,6 +222,15 @@ def test_logged_problems_are_bounded_and_counted(source: ConfigFile, path: Path,
     assert [(20, 501)] == [(len(event["problems"]), event["problem_count"]) for event in events]
 
 
+def test_reload_applies_a_change_at_once_and_only_once(source: ConfigFile, path: Path) -> None:
+    write(path, ENFORCE)
+    source.request_reload()
+    assert [Mode.ENFORCE] == modes(source.poll())
+    source.request_reload()
+    assert source.poll() is None
+    assert polled(source) is None
+
+
 def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
     source = ConfigFile(path, mode="off", uri="mongodb://other/db")
     loaded = source.load()

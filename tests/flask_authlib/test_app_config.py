@@ -1,5 +1,8 @@
-"""Reload of the configuration file when it changes."""
+"""Reload of the configuration file, when it changes and on SIGHUP."""
 
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,9 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.config.loader import ConfigFile
+from oauth_ratelimit.flask_authlib.app_config import reload_on_sighup
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from testbed.clock import wait_until
 from tests.support.apps import app_limiter_of, make_app, make_server, protected_app, token_status
 from tests.support.sites import config
@@ -56,6 +62,77 @@ def test_changed_file_applies_while_requests_go_on(path: Path) -> None:
     assert ["mode: dry-run -> enforce"] == events[2]["changes"]
     assert [[], True] == [events[-1]["changes"], events[-1]["restart_needed"]]
     assert ("dry-run", "enforce") == (events[3]["old"], events[3]["new"])
+
+
+# SIGHUP.
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    seen: list[int] = []
+    former = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGHUP, former)
+
+
+def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
+    app = make_app(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
+    OAuthRateLimit(app, make_server(app))
+    return app_limiter_of(app)
+
+
+def test_sighup_reads_a_file_that_looks_unchanged(
+    path: Path, handled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change is logged, and the former handler runs, too."""
+    monkeypatch.setattr("oauth_ratelimit.config.loader.stamp_of", lambda _: (0,))
+    app_limiter = protect(path)
+    try:
+        assert app_limiter.limiter.check("app").allowed
+        write(path, {"mode": "enforce", **QUICK})
+        with capture_logs() as logs:
+            os.kill(os.getpid(), signal.SIGHUP)
+            wait_until(lambda: "mode_changed" in [entry["event"] for entry in logs], "the file is read")
+    finally:
+        app_limiter.close()
+
+    assert [signal.SIGHUP] == handled
+    reloaded = next(entry for entry in logs if entry["event"] == "config_reloaded")
+    assert ("file", ["mode: dry-run -> enforce"]) == (reloaded["origin"], reloaded["changes"])
+
+
+def test_sighup_keeps_its_handler_unless_the_setting_is_on(path: Path, handled: list[int]) -> None:
+    """The signal may mean something else to the application."""
+    former = signal.getsignal(signal.SIGHUP)
+    protect(path, on_sighup=False)
+
+    assert former is signal.getsignal(signal.SIGHUP)
+
+
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
+def test_sighup_reloads_the_file_of_each_application(
+    path: Path, handled: list[int], disposition: signal.Handlers
+) -> None:
+    """The process survives the signal, whatever it would have done before."""
+    signal.signal(signal.SIGHUP, disposition)
+    files = [ConfigFile(path) for _ in range(2)]
+    for file in files:
+        file.load()
+    assert all(reload_on_sighup(file) for file in files)
+    os.kill(os.getpid(), signal.SIGHUP)
+    with capture_logs() as logs:
+        for file in files:
+            file.poll()
+
+    assert ["reload_requested"] * 2 == [entry["event"] for entry in logs]
+
+
+def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    with capture_logs() as logs:
+        protect(path)
+
+    assert "sighup_not_available" in [entry["event"] for entry in logs]
 
 
 def test_relative_path_is_in_the_root_or_the_instance_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
