@@ -390,7 +390,8 @@ class Limiter:
         if self._store is not None:
             with self._store.time_limit(deadline.remaining_s):
                 self._store.close()
-        self._host.close()
+        for cycle in (self._cycle, *self._left):
+            cycle.close()
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, islice
 from math import inf
 
@@ -359,8 +359,12 @@ class SyncCycle:
                 self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
                 host = self._host.given_up()  # a full file, for example: nothing can be changed in it
                 if host is not None:
-                    self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
-                    host.close()
+                    with closing(host):
+                        self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        self._host.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
         """Flush, and read only what that needs. The lock is held.
