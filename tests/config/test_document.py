@@ -13,6 +13,7 @@ from oauth_ratelimit.config import document
 from oauth_ratelimit.config.document import EMPTY, parse_yaml
 from oauth_ratelimit.config.loader import MAX_FILE_BYTES, read_file
 from oauth_ratelimit.errors import ConfigError
+from tests.support.helpers import NUL_PROBLEM
 
 
 @pytest.fixture(params=[True, False], ids=["libyaml", "without libyaml"], autouse=True)
@@ -125,7 +126,7 @@ def test_path_without_a_regular_file_of_sensible_size_is_refused(tmp_path: Path)
         "pipe": "cannot be read: it is not a regular file",
         "huge": "cannot be read: it is larger than 1000000 bytes",
         "loop": "cannot be read: Too many levels of symbolic links",
-        "nul\x00": "cannot be read: embedded null byte",
+        "nul\x00": f"cannot be read: {NUL_PROBLEM}",
     }
     found = {}
     for name in expected:

@@ -17,6 +17,7 @@ from oauth_ratelimit.config.document import EMPTY
 from oauth_ratelimit.config.loader import LAST_VALID, LIMITS_OFF, SWITCHED_OFF, ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from testbed.clock import Clock
+from tests.support.helpers import NUL_PROBLEM
 
 DRY_RUN = "mode: dry-run\n"
 ENFORCE = "mode: enforce\n"  # as long as the one above, so that only the time differs
@@ -161,7 +162,7 @@ def test_file_that_anybody_may_change_is_logged_with_each_load(
 def test_path_with_a_nul_is_a_named_problem_however_often_it_is_polled(events: list[Any]) -> None:
     source = ConfigFile("/etc/limits\0.yaml")
     assert ([Mode.OFF], None) == (modes(source.load()), polled(source))
-    assert [["cannot be read: embedded null byte"]] == [each["problems"] for each in events]
+    assert [[f"cannot be read: {NUL_PROBLEM}"]] == [each["problems"] for each in events]
 
 
 def test_same_settings_are_not_news(source: ConfigFile, path: Path, events: list[Any]) -> None:

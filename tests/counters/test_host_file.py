@@ -40,6 +40,11 @@ def admitted(limiter: Limiter, count: int = 30, client_id: str = "app") -> int:
     return sum(limiter.check(client_id).allowed for _ in range(count))
 
 
+def count_once(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter:
+        limiter.check("app")
+
+
 def is_intact(path: Path) -> bool:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -266,13 +271,13 @@ def _plant_database(path: Path) -> None:
 
 
 def _plant_layout(path: Path) -> None:
-    a_limiter(path).check("app")
+    count_once(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE host SET layout = ?", (LAYOUT + 1,))
 
 
 def _plant_user(path: Path) -> None:
-    a_limiter(path).check("app")
+    count_once(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE host SET user_id = ?", (NOBODY,))
 
@@ -446,7 +451,7 @@ def test_log_of_the_file_is_bounded_although_no_cycle_runs(path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["file", "directory"])
 def test_process_counts_alone_in_a_file_that_is_read_only(path: Path, mode: str) -> None:
-    a_limiter(path).check("app")
+    count_once(path)
     (path if mode == "file" else path.parent).chmod(0o400 if mode == "file" else 0o500)
     if os.geteuid() == 0:  # who may write to everything
         for each in (path.parent, *path.parent.iterdir()):

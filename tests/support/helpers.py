@@ -1,5 +1,6 @@
 """Small helpers for tests: statuses of answers, ports, MongoDB URIs."""
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,10 @@ def post_worker_init(worker):
 """
 """Configuration of gunicorn whose workers know overrides and counts before they take traffic."""
 
+try:
+    os.open("\0", os.O_RDONLY)
+except ValueError as exc:
+    NUL_PROBLEM = str(exc)  # in the words of this version of Python
 QUOTA_HEADERS = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
 
 

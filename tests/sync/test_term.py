@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.process.deadline import ENDING_S
-from oauth_ratelimit.store.base import Change, WriteResult
+from oauth_ratelimit.process.deadline import ENDING_S, Deadline
+from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S
 from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
@@ -29,7 +29,7 @@ from tests.support.limiters import locked, stored_hits
 KEY = Key("app", None)
 PATIENCE_S = 7.0  # the store's timeout and two intervals
 
-Start = Callable[[], Limiter]
+Start = Callable[..., Limiter]
 
 
 @pytest.fixture
@@ -43,8 +43,15 @@ def settings(path: Path) -> Settings:
 
 
 @pytest.fixture
-def start(faulty: FaultyStore, clock: Clock, path: Path) -> Start:
-    return lambda: Limiter(settings(path), faulty, clock=clock, monotonic=clock)
+def start(faulty: FaultyStore, clock: Clock, path: Path) -> Iterator[Start]:
+    with ExitStack() as ends:
+
+        def start(store: CounterStore = faulty, **options: Any) -> Limiter:
+            limiter = Limiter(settings(path), store, **{"clock": clock, "monotonic": clock, **options})
+            ends.callback(limiter.close, Deadline(0.0))
+            return limiter
+
+        yield start
 
 
 def stored(faulty: FaultyStore) -> int:
@@ -251,11 +258,11 @@ def test_one_that_ends_tries_a_store_that_hangs_once(start: Start, faulty: Fault
     assert ENDING_S / 2 == pytest.approx(clock() - begun_s)
 
 
-def test_one_whose_cycles_fail_lets_another_try(path: Path, clock: Clock) -> None:
+def test_one_whose_cycles_fail_lets_another_try(start: Start, clock: Clock) -> None:
     """Only its own connection may be broken."""
     store = MemoryStore()
     broken = FaultyStore(store, clock)
-    here, there = (Limiter(settings(path), each, clock=clock, monotonic=clock) for each in (broken, store))
+    here, there = start(broken), start(store)
     here.sync()
     request(here, 1)
     broken.is_down = True
@@ -301,20 +308,15 @@ def test_one_whose_cycles_fail_goes_on_if_it_is_alone(start: Start, faulty: Faul
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0, 0.49])
 def test_process_goes_by_the_clock_of_its_host_from_its_first_request_on(
-    faulty: FaultyStore, clock: Clock, path: Path, ahead_s: float
+    start: Start, clock: Clock, ahead_s: float
 ) -> None:
     """Another time would move the hits of all, and drop those of frames that seem to be over."""
-
-    def start(ahead_s: float) -> Limiter:
-        return Limiter(
-            settings(path), faulty, clock=lambda: clock() + ahead_s, monotonic=clock, follows_store_clock=True
-        )
-
-    here = start(ahead_s)
+    here = start(clock=lambda: clock() + ahead_s, follows_store_clock=True)
     assert here.measure_clock() is None
     request(here, 1000)
     here.sync()
-    there = start(ahead_s + 0.02)  # corrected by itself, it would be more than half a second apart
+    # Corrected by itself, it would be more than half a second apart.
+    there = start(clock=lambda: clock() + ahead_s + 0.02, follows_store_clock=True)
     assert not there.check("app").allowed
     assert here.now_s() == there.now_s()
     assert there.measure_clock() is None
@@ -324,12 +326,10 @@ def test_process_goes_by_the_clock_of_its_host_from_its_first_request_on(
 
 
 def test_process_that_takes_over_goes_on_with_the_measurement_of_the_former(
-    faulty: FaultyStore, clock: Clock, path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server with a wrong clock counts only when it is confirmed."""
-    here, there = (
-        Limiter(settings(path), faulty, clock=clock, monotonic=clock, follows_store_clock=True) for _ in range(2)
-    )
+    here, there = (start(follows_store_clock=True) for _ in range(2))
     request(here, 1)
     here.sync()
     monkeypatch.setattr(faulty, "time_s", lambda: clock() + 600)
