@@ -396,7 +396,8 @@ class Instance:
 
     @property
     def _not_counters(self) -> tuple[object, ...]:
-        return self.limiter.settings, self.limiter.denial_events, self.limiter._host._connected  # SQLite's own
+        host = self.limiter._host
+        return self.limiter.settings, self.limiter.denial_events, host._connected, host.connection  # SQLite's own
 
     def _fate(self, command: str) -> Fate:
         fate = Fate.UNREACHED if self.is_cut_off else self.fleet.fate(command)
