@@ -1,7 +1,6 @@
 """Commands about recorded requests: report, suggest, what-if; and replay, which needs no database."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -36,11 +35,11 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options, source_of, source_options
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.policy import LimitKind, Policy
-from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, ClientMinute, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.operations.format import Record, counted, duration, percent_text, utc_time
+from oauth_ratelimit.operations.format import Record, counted, duration, percent_text
 from oauth_ratelimit.traffic.judge import judge_subjects
-from oauth_ratelimit.traffic.minutes import OF_USERS, Replayed, ReuseShares, excluded_count, loads
+from oauth_ratelimit.traffic.minutes import OF_USERS, Replayed, ReuseShares, denials_data, excluded_count, loads
 from oauth_ratelimit.traffic.report import Fault, find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
@@ -286,7 +285,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
         source.print_notes(context, options["client"], is_empty=not subjects)
 
 
-ROWS, RECORDS = 10, 100
+ROWS = 10
 LIMIT_COLUMNS = [
     Column("limit", lambda each: f"{each['policy']}: {each['limit']} in {duration(each['window_s'])}"),
     Number("over it", "over"),
@@ -325,7 +324,7 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
     """
     settings, origin = _settings(context, options)
     with opened(recording_of(options)) as facts, closing(Replayed(settings)) as replayed:
-        denials = _denials_data(replayed.minutes(facts.read()))
+        denials = denials_data(replayed.minutes(facts.read()))
     mode, has_requests = settings.policies.mode, facts.source.row_count > 0
     data = {**facts.data(), "limits_from": origin, "mode": mode, "unlimited": replayed.unlimited_count, **denials}
     if options["as_json"]:
@@ -358,44 +357,3 @@ def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str
     kinds = [options["kind"]] if options["kind"] else [LimitKind.USER.value, LimitKind.CLIENT.value]
     settings = load_config({"mode": "enforce", "limits": dict.fromkeys(kinds, limit)})
     return settings, f"{amount} in {duration(window_s)}, {' and '.join(kinds)}"
-
-
-def _denials_data(minutes: Iterable[ClientMinute]) -> Record:
-    tallies: dict[str, Tally] = {}
-    by_limit, by_user, by_minute = Counter[tuple[str, int, int]](), Counter[tuple[str, str]](), Counter[int]()
-    for minute in minutes:
-        tally = minute.tally()
-        tallies[minute.client_id] = tallies.get(minute.client_id, NO_REQUESTS) + tally
-        by_minute[minute.minute_s] += tally.over
-        for (policy, _, _), denials in minute.denials.items():
-            by_limit[policy, denials.limit, denials.window_s] += denials.total
-        by_user.update({(minute.client_id, user.username): user.over for user in minute.users if user.over})
-    total, users = sum(tallies.values(), NO_REQUESTS), Counter(client_id for client_id, _ in by_user)
-    clients = sorted((name for name in tallies if tallies[name].over), key=lambda name: -tallies[name].over)
-    busiest_s = min(by_minute, key=lambda minute_s: (-by_minute[minute_s], minute_s), default=0)
-    return {
-        "trusted": total.trusted,
-        "denied": total.denied,
-        "over": total.over,
-        "client_count": len(clients),
-        "user_count": len(by_user),
-        "busiest_minute": utc_time(busiest_s) if total.over else None,
-        "busiest_minute_over": by_minute[busiest_s],
-        "by_limit": [
-            {"policy": name, "limit": limit, "window_s": window_s, "over": count}
-            for (name, limit, window_s), count in by_limit.most_common()
-        ],
-        "clients": [
-            {
-                "client_id": name,
-                "requests": tallies[name].offered,
-                "over": tallies[name].over,
-                "user_count": users[name],
-            }
-            for name in clients[:RECORDS]
-        ],
-        "users": [
-            {"client_id": client_id, "username": user, "over": count}
-            for (client_id, user), count in by_user.most_common(RECORDS)
-        ],
-    }

@@ -1,6 +1,7 @@
 """Minutes of recorded requests, counted as an instance counts, and the requests of clients and users in them."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -16,10 +17,12 @@ from oauth_ratelimit.counters.rules import EVERY_CLIENT
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.statistics import TRACKED_RATIO, OpenMinute
+from oauth_ratelimit.operations.format import Record, utc_time
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.traffic.formats import SECOND_US, Row
 
 EVEN = (1,) * MINUTE_S
+MAX_RECORDS = 100  # clients and users of a replay
 OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 ADMITTED = Decision(Mode.OFF)
 ALL_USERS = sys.maxsize // TRACKED_RATIO
@@ -194,3 +197,45 @@ def minutes_of_rows(
         client.count(decision, "client" if row.user is None else "user", row.grant or "none", at_s, has_peak=False)
         client.count_token_request(decision, pseudonym_of(row.user), at_s)
     yield from (client.snapshot(is_complete=True) for client in clients.values())
+
+
+def denials_data(minutes: Iterable[ClientMinute]) -> Record:
+    """Return requests over a limit: by limit, of the clients and users with most, and in the busiest minute."""
+    tallies: dict[str, Tally] = {}
+    by_limit, by_user, by_minute = Counter[tuple[str, int, int]](), Counter[tuple[str, str]](), Counter[int]()
+    for minute in minutes:
+        tally = minute.tally()
+        tallies[minute.client_id] = tallies.get(minute.client_id, NO_REQUESTS) + tally
+        by_minute[minute.minute_s] += tally.over
+        for (policy, _, _), denials in minute.denials.items():
+            by_limit[policy, denials.limit, denials.window_s] += denials.total
+        by_user.update({(minute.client_id, user.username): user.over for user in minute.users if user.over})
+    total, users = sum(tallies.values(), NO_REQUESTS), Counter(client_id for client_id, _ in by_user)
+    clients = sorted((name for name in tallies if tallies[name].over), key=lambda name: -tallies[name].over)
+    busiest_s = min(by_minute, key=lambda minute_s: (-by_minute[minute_s], minute_s), default=0)
+    return {
+        "trusted": total.trusted,
+        "denied": total.denied,
+        "over": total.over,
+        "client_count": len(clients),
+        "user_count": len(by_user),
+        "busiest_minute": utc_time(busiest_s) if total.over else None,
+        "busiest_minute_over": by_minute[busiest_s],
+        "by_limit": [
+            {"policy": name, "limit": limit, "window_s": window_s, "over": count}
+            for (name, limit, window_s), count in by_limit.most_common()
+        ],
+        "clients": [
+            {
+                "client_id": name,
+                "requests": tallies[name].offered,
+                "over": tallies[name].over,
+                "user_count": users[name],
+            }
+            for name in clients[:MAX_RECORDS]
+        ],
+        "users": [
+            {"client_id": client_id, "username": user, "over": count}
+            for (client_id, user), count in by_user.most_common(MAX_RECORDS)
+        ],
+    }
