@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet, ref
@@ -30,7 +31,7 @@ from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.log import ThrottledLog, get_logger
+from oauth_ratelimit.process.log import ErrorsLogged, ThrottledLog, get_logger
 
 if TYPE_CHECKING:
     from oauth_ratelimit.operations.context import OperatorContext
@@ -81,25 +82,6 @@ class LimitAnswer(NamedTuple):
     record: DecidedRequest | None = None  # for statistics
     quota_headers: QuotaHeaders = ()
     hit: "HeldHit | None" = None  # to be settled once the response is known
-
-
-class FailOpen:
-    """Context that logs an unexpected error and lets the request go on without us. A denial passes."""
-
-    __slots__ = ("_event", "_log_failure")
-
-    def __init__(self, log_failure: Callable[[str, Exception], None], event: str) -> None:
-        self._log_failure = log_failure
-        self._event = event
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: object) -> bool:
-        if not isinstance(exc, Exception) or isinstance(exc, RateLimited):
-            return False
-        self._log_failure(self._event, exc)
-        return True
 
 
 _started: WeakSet["AppLimiter"] = WeakSet()  # those that this process or its parent has started
@@ -182,12 +164,12 @@ class AppLimiter:
             with self.fail_open("check_failed"):
                 self._running_worker(is_started=True).preload()
 
-    def fail_open(self, event: str) -> FailOpen:
-        """Return a context that logs an unexpected error and lets the request go on without us.
+    def fail_open(self, event: str) -> ErrorsLogged:
+        """Return a context that logs an unexpected error and lets the request go on without us. A denial passes.
 
         What decides, guards and reports runs inside this, or does the same by itself. Hooks around it only pass values.
         """
-        return FailOpen(self.log_failure, event)
+        return ErrorsLogged(partial(self.log_failure, event), RateLimited)
 
     def log_uncounted(self, source: str, exc: Exception) -> None:
         """Log that a request goes on and is counted nowhere, because foreign code did not say whose it is."""

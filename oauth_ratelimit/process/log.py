@@ -126,6 +126,25 @@ class ThrottledLog:
         return entry.logged_at_s <= now_s < entry.logged_at_s + self._interval_s
 
 
+class ErrorsLogged:
+    """Context that logs an error and ends without it, unless it is one that passes."""
+
+    __slots__ = ("_log_error", "_passing")
+
+    def __init__(self, log_error: Callable[[Exception], None], passing: type[Exception]) -> None:
+        self._log_error = log_error
+        self._passing = passing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: object) -> bool:
+        if not isinstance(exc, Exception) or isinstance(exc, self._passing):
+            return False
+        self._log_error(exc)
+        return True
+
+
 class LostRecords:
     """Counts lost records, and logs an event about them at most once in ten minutes. Thread-safe."""
 
