@@ -358,9 +358,8 @@ class Limiter:
 
     def _correct_clock(self, epoch_s: float) -> None:
         """Carry the store's time on with the monotonic clock."""
-        monotonic = self._monotonic
         with self._clock_lock:
-            self._clock = lambda: epoch_s + monotonic()
+            self._clock = lambda: epoch_s + self._monotonic()
 
     def _first_time_s(self) -> float:
         """Return the time by the host's measurement, so that no row is changed by a clock that is wrong."""
@@ -391,11 +390,11 @@ class Limiter:
             with self._store.time_limit(deadline.remaining_s):
                 self._store.close()
         for cycle in (self._cycle, *self._left):
-            cycle.close()
+            cycle.host.close()
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
         for cycle in (*self._left, self._cycle):
-            cycle.leave_to_parent()
+            cycle.host.leave_to_parent()
         self._start_empty()

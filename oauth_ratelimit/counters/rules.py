@@ -76,8 +76,7 @@ class ClientRules:
         """Return the name of the row of a key. Raises ``TypeError`` if the username is neither text nor None."""
         if username is not None and not isinstance(username, str):
             raise TypeError(f"username must be text or None, got {username!r}")
-        name = "null" if username is None else encode_basestring(storable_name(username))
-        return f"{self._name_start}{name}{self._name_end}"
+        return f"{self._name_start}{_in_name(username and storable_name(username))}{self._name_end}"
 
     def rows_of(self, username: str | None) -> Rows:
         """Return the rows that a request counts in. Raises ``TypeError`` if the username is neither text nor None."""

@@ -205,8 +205,6 @@ class _Methods(dict[str, Any]):
 
 
 _current: ContextVar[Check | None] = ContextVar("oauth_ratelimit_check", default=None)
-current_check = _current.get
-"""Returns the check of clients' secrets that runs now, None if there is none."""
 
 
 def authenticate_guarded(
@@ -236,9 +234,9 @@ def authenticate_guarded(
         return client, check.is_seen
 
 
-def look_up(query: Callable[[str], Any], client_id: str) -> Any:
-    """Return a client that the server looks up. Raise if a secret is about to be checked, after too many failures."""
-    client, check = query(client_id), current_check()
+def looked_up(client_id: str, client: Any) -> Any:
+    """Return a client that was looked up. Raise if a secret is about to be checked, after too many failures."""
+    check = _current.get()
     if check is not None:
         check.look_up(client_id, client)
     return client
@@ -249,7 +247,7 @@ def guard_grant(state: RequestState, grant: Any) -> None:
     hooks: dict[str, Any] = {
         "authenticate_user": _check_user,
         "process_assertion_claims": _check_assertion,
-        "resolve_issuer_client": lambda _, query, issuer: look_up(query, issuer),
+        "resolve_issuer_client": lambda _, query, issuer: looked_up(issuer, query(issuer)),
     }
     with state.app_limiter.fail_open("guard_failed"):  # a foreign class may forbid it
         asked = getattr(getattr(grant, "validate_token_request", None), "__self__", grant)

@@ -17,9 +17,9 @@ from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.endpoints import Caller, limit_caller
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
-    current_check,
     get_grant_guarded,
     guard_grant,
+    looked_up,
     note_client,
     note_token,
     refuse_cross_site,
@@ -175,10 +175,7 @@ def _authenticate_guarded(app_limiter: AppLimiter, call: MethodCall, *, is_autho
 
 def _query_client(call: MethodCall) -> Any:
     """Have the guard count a client that Authlib looks up to check its secret."""
-    client, check = call(), current_check()
-    if check is not None:
-        check.look_up(call.argument("client_id"), client)
-    return client
+    return looked_up(call.argument("client_id"), call())
 
 
 def _handle_error_response(call: MethodCall) -> Any:

@@ -105,8 +105,7 @@ class HookedMethod:
 
     def __init__(self, hook: MethodHook, server: Any, method: Any) -> None:
         module = getattr(method, "__module__", None)  # the class has one of its own
-        parts = hook, server, method
-        vars(self).update(__module__=module, __self__=server, __wrapped__=method, _hook=hook, _parts=parts)
+        vars(self).update(__module__=module, __self__=server, __wrapped__=method, _parts=(hook, server, method))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self).get("__wrapped__"), name)
@@ -129,7 +128,8 @@ class HookedMethod:
 
     @cached_property
     def argument_names(self) -> _Names:
-        names: _Names = self._hook.names_of(self.__wrapped__)
+        hook, _, method = self._parts
+        names: _Names = hook.names_of(method)
         return names
 
     def shows(self, *names: str) -> bool:

@@ -58,7 +58,7 @@ class SyncCycle:
         lock: threading.Lock,
     ) -> None:
         self._table = table
-        self._host = table.host
+        self.host = table.host
         self._rows = ReplicaTable(
             table,
             rules,
@@ -101,16 +101,16 @@ class SyncCycle:
             report.is_elsewhere = not self._lead()
             if self._has_resigned:
                 report.error, self._has_resigned = self._failure, False
-            report.lock_timeout_count, self._host.lock_timeout_count = self._host.lock_timeout_count, 0
+            report.lock_timeout_count, self.host.lock_timeout_count = self.host.lock_timeout_count, 0
             if report.is_elsewhere:
-                with self._host.locked():
+                with self.host.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
                 if report.error is None:
                     self._failure = None
-                    self._log.note_elsewhere(self._host.term.synced_s)
+                    self._log.note_elsewhere(self.host.term.synced_s)
                 return report
-            with self._host.locked():
+            with self.host.locked():
                 urgent = self._table.urgent_names(now_s)
                 names = self._table.due_names(
                     until_s, hits_until_s=until_s if is_scheduled else until_s + self._max_interval_s
@@ -121,15 +121,15 @@ class SyncCycle:
             self._make_room()
             report.in_flight_hits = sum(self._schedule.left.values())
             report.quarantined_count = len(self._schedule.quarantined)
-            with self._host.locked():
+            with self.host.locked():
                 report.key_count = self._table.key_count()
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
             self._log.note(report)
             if report.error is None:
-                self._host.term.synced_s = self._monotonic()
+                self.host.term.synced_s = self._monotonic()
             self._failed_count = self._failed_count + 1 if is_scheduled and report.error is not None else 0
-            if self._failed_count == FAILED_CYCLES and self._host.is_file:
-                self._host.resign()
+            if self._failed_count == FAILED_CYCLES and self.host.is_file:
+                self.host.resign()
                 self._failed_count, self._has_resigned = 0, True
         return report
 
@@ -145,33 +145,33 @@ class SyncCycle:
             report.is_cut_short = True
             self._log.note(report)
             if isinstance(exc, sqlite3.Error):
-                self._host.note_error(exc)
+                self.host.note_error(exc)
         if report.is_elsewhere:
-            synced_s = self._host.term.synced_s
+            synced_s = self.host.term.synced_s
             report.synced_ago_s = None if synced_s is None else self._monotonic() - synced_s
 
     def _lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         if self._has_resigned and not is_ending:
             return False
-        was_led, is_led = self._host.term.is_held, self._host.lead(is_alone=is_alone, is_ending=is_ending)
+        was_led, is_led = self.host.term.is_held, self.host.lead(is_alone=is_alone, is_ending=is_ending)
         if not was_led:
             self._schedule.forget_all()
-        if self._flusher and not was_led and self._host.clock is not None:
-            self._flusher.server_clock.adopt(self._host.clock)
-        if self._flusher and is_led and self._host.term.progress is not None:
-            self._flusher.store.follow(self._host.term.progress)
+        if self._flusher and not was_led and self.host.clock is not None:
+            self._flusher.server_clock.adopt(self.host.clock)
+        if self._flusher and is_led and self.host.term.progress is not None:
+            self._flusher.store.follow(self.host.term.progress)
         return is_led
 
     def run_urgent(self) -> CycleReport | None:
         """Synchronise the urgent rows; after a failure the next full cycle does. None if there are none."""
         report = CycleReport()
         with self._lock, self._reporting(report):
-            if not self._host.term.is_held and not self._lead():
+            if not self.host.term.is_held and not self._lead():
                 return None
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
-            with self._host.locked():
+            with self.host.locked():
                 urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None
@@ -207,7 +207,7 @@ class SyncCycle:
         overtaken = set[str]()
         for start in range(0, len(names), MAX_BATCH):
             if start and not is_urgent and not report.is_cut_short:
-                with self._host.locked():
+                with self.host.locked():
                     urgent = self._table.urgent_names(self._monotonic())
                 self._synchronise(urgent, report, is_urgent=True)
                 overtaken.update(urgent)
@@ -261,7 +261,7 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            if self._host.term.is_held or self._host.clock is None:
+            if self.host.term.is_held or self.host.clock is None:
                 self._measure_clock(report)
         return report.error
 
@@ -300,7 +300,7 @@ class SyncCycle:
         Of each kind those go first that were quiet longest.
         A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
         """
-        with self._host.locked():
+        with self.host.locked():
             excess = self._table.excess_count()
         busy_s = self._monotonic() + 2 * self._interval_s  # rows that are due before have had requests lately
         for full_ratio in (reading.FILLING_RATIO, 1.0, inf) if excess else ():
@@ -316,34 +316,30 @@ class SyncCycle:
                             self._schedule.forget(replica.name)
                             excess -= 1
 
-    def leave_to_parent(self) -> None:
-        """In a forked child, leave the rows to the parent."""
-        self._host.leave_to_parent()
-
     def finish(self, *, error: StoreError | None) -> bool:
         """Synchronise rows that nothing counts in any more, and return whether all hits are sent or cannot be read."""
-        was_file, is_sent = self._host.is_file, False
+        was_file, is_sent = self.host.is_file, False
         report = self.run(error=error)
         with self._reporting(report):
             is_sent = not report.is_elsewhere and report.error is None and not self._rows.unsent_names()
             if is_sent:
-                self._host.resign()
-        is_over = is_sent or self._host.is_file is not was_file
+                self.host.resign()
+        is_over = is_sent or self.host.is_file is not was_file
         if is_over:
-            self._host.close()
+            self.host.close()
         return is_over
 
     def end(self, deadline: Deadline) -> None:
-        """Leave the rows to another process, if there is one. No cycle may follow.
+        """Leave the rows to another process, if there is one. No cycle may follow. ``host`` stays open.
 
         Who synchronises flushes for the last time. The last process also removes this instance's marks, and logs
         ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
         """
         flusher = self._flusher
         if flusher is None:
-            self._host.resign()
+            self.host.resign()
             return
-        is_last, is_idle = self._host.is_last(), False
+        is_last, is_idle = self.host.is_last(), False
         with self._reporting(CycleReport()):
             try:
                 is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store has it
@@ -351,20 +347,16 @@ class SyncCycle:
                 tries = range(LOCKED_TRIES if is_last else 1) if is_able else ()
                 if any(self._lead(is_alone=is_last, is_ending=True) for _ in tries):
                     self._flush_last(flusher, deadline, is_last=is_last)
-                self._host.resign()
+                self.host.resign()
             finally:
                 if is_idle:
                     self._lock.release()
             if is_last:
                 self._log.note_unsent(self._rows.unsent(), is_idle=is_idle)
-                host = self._host.given_up()  # a full file, for example: nothing can be changed in it
+                host = self.host.given_up()  # a full file, for example: nothing can be changed in it
                 if host is not None:
                     with closing(host):
                         self._log.note_unsent(self._rows.of(host).unsent(), is_idle=True)
-
-    def close(self) -> None:
-        """Close the file, if there is one."""
-        self._host.close()
 
     def _flush_last(self, flusher: Flusher, deadline: Deadline, *, is_last: bool) -> None:
         """Flush, and read only what that needs. The lock is held.
