@@ -13,7 +13,7 @@ from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import Record, counted, json_safe, short
+from oauth_ratelimit.operations.format import Record, client_text, counted, json_safe
 from oauth_ratelimit.operations.marks import Mark
 
 
@@ -40,7 +40,6 @@ MAX_MARKS = 50
 MAX_USES = 6  # limits whose use is drawn
 MAX_RATES = 3  # in the label of a limit that was changed
 COLOUR_COUNT = 7
-ANY_CLIENT = "any client (*)"  # under whose id the guard denies an address
 REST = "rest"  # colour of all clients without a line of their own
 PAGE_SIZE, MAX_PAGE = 25, 999_999
 MAX_USE_STEP_S = 300  # a client has a document for each minute, which are too many in a day
@@ -107,8 +106,7 @@ class AllTraffic(Traffic):
         shown = [client.client_id for client in self.named[:MAX_LINES]]
         total, lines = self.lines(context, shown)
         self.colours = colours(shown)
-        labels = (ANY_CLIENT if name == ANYONE else short(name) for name in shown)
-        named = [(label, self.colours[name], line) for label, name, line in zip(labels, shown, lines, strict=True)]
+        named = [(client_text(name), self.colours[name], line) for name, line in zip(shown, lines, strict=True)]
         self.rest_count = len(found) - len(shown)
         if self.rest_count:
             steps = zip(total, *lines, strict=True)
@@ -123,7 +121,12 @@ class AllTraffic(Traffic):
                 ("would_deny", " (dry run)", "dashed"),
             )
         )
-        issued = [self.drawn(line, "issued", name, colour) for name, colour, line in named if name != ANY_CLIENT]
+        guessed = shown.index(ANYONE) if ANYONE in shown else None  # no client, so it gets no token
+        issued = [
+            self.drawn(line, "issued", name, colour)
+            for place, (name, colour, line) in enumerate(named)
+            if place != guessed
+        ]
         self.charts = {"denied": [each for each in over if any(each["values"])], "issued": issued}
         self.is_complete = not totals.missing
         self.fresh_s = LARGE_FRESH_S if len(found) > MANY else self.fresh_s

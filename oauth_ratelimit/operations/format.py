@@ -10,6 +10,7 @@ from oauth_ratelimit.config import Settings, StoreSettings
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.settings import AUTO, OFF
 from oauth_ratelimit.core.denial_record import DenialRecord
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Origin, Override, Target
@@ -86,6 +87,11 @@ def counted(count: int, word: str) -> str:
 def utc_time(at_s: float) -> str:
     """Return a time such as ``2026-12-01T00:00:00Z``."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def client_text(client_id: str) -> str:
+    """Return a client id, cut where it is long, and in words the one under which the guard denies an address."""
+    return "any client (*)" if client_id == ANYONE else short(client_id)
 
 
 def policy_text(policy: Policy) -> str:
