@@ -132,8 +132,7 @@ class HealthMonitor:
         """Store a heartbeat, if it is due or if the mode, the overrides or the file have changed, and note what is new.
 
         If MongoDB is unreachable, the next call tries again. Raises ``StoreRejected`` if MongoDB refuses; the next
-        heartbeat is due as usual then.
-        ``base`` is the configuration without overrides.
+        heartbeat is due as usual then. ``base`` is the configuration without overrides.
         """
         now_s = self._limiter.now_s()
         settings = self._limiter.settings

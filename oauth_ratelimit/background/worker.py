@@ -111,6 +111,14 @@ class Worker:
     ``is_needed`` returns False the worker stops by itself.
     """
 
+    is_outdated = _is_ending = _is_closed = _has_preloaded = False
+    _turn = 0  # number of the next task
+    _failure_loop: UrgentLoop | None = None  # once the guard is on
+    _shared_overrides: tuple[Override, ...] | None = None
+    _share_again_s = 0.0  # by the monotonic clock
+    _is_held = False  # whether limits deny nobody because overrides are not known yet
+    _is_watched: bool | None = None  # whether threads watch the file; None before the start
+
     def __init__(
         self,
         live: LiveSettings,
@@ -170,15 +178,8 @@ class Worker:
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
         self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
-        self._turn = 0  # number of the next task
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
-        self._failure_loop: UrgentLoop | None = None  # once the guard is on
-        self.is_outdated = self._is_ending = self._is_closed = self._has_preloaded = False
-        self._shared_overrides: tuple[Override, ...] | None = None
-        self._share_again_s = 0.0  # by the monotonic clock
-        self._is_held = False  # whether limits deny nobody because overrides are not known yet
         self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
-        self._is_watched: bool | None = None  # whether threads watch the file; None before the start
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 

@@ -52,6 +52,7 @@ class Metrics:
         own: dict[str, Any] = {"namespace": NAMESPACE, "registry": registry or prometheus_client.REGISTRY}
         counter: Callable[..., prometheus_client.Counter] = partial(prometheus_client.Counter, **own)
         gauge: Callable[..., prometheus_client.Gauge] = partial(prometheus_client.Gauge, **own)
+        total = partial(gauge, multiprocess_mode="livesum")  # over the processes
         histogram: Callable[..., prometheus_client.Histogram] = partial(prometheus_client.Histogram, **own)
         self._decisions = counter("decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy"))
         self._near_limit = counter("near_limit", "Requests admitted with less than a fifth of their quota left.")
@@ -86,12 +87,8 @@ class Metrics:
             "counts it.",
             ("policy",),
         )
-        self._in_flight_hits = gauge(
-            "in_flight_hits", "Hits counted here that the last sync cycle could not write.", multiprocess_mode="livesum"
-        )
-        self._tracked_keys = gauge(
-            "tracked_keys", "Keys in memory, summed over processes.", multiprocess_mode="livesum"
-        )
+        self._in_flight_hits = total("in_flight_hits", "Hits counted here that the last sync cycle could not write.")
+        self._tracked_keys = total("tracked_keys", "Keys in memory, summed over processes.")
         self._snapshot_age = gauge(
             "snapshot_age_seconds",
             "Time since the last full sync cycle without an error, of the process that lags most.",
@@ -103,7 +100,7 @@ class Metrics:
         self._refused = gauge(
             "store_refused", "1 if MongoDB refuses something for a missing right, else 0.", multiprocess_mode="livemax"
         )
-        self._mode = gauge("mode", "Processes in each global mode.", ("mode",), multiprocess_mode="livesum")
+        self._mode = total("mode", "Processes in each global mode.", ("mode",))
         self._failures = counter("failures", "Failed authentications, by kind of limit that counts them.", ("kind",))
         self._alarms = counter(
             "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")

@@ -286,9 +286,8 @@ def _limits_text(run: Run, *, is_now: bool) -> str:
     for key, each in run.denials.items():
         first, last = (rate_text(one.limit, one.window_s) for one in (run.earliest.get(key, each), each))
         rate = last if first == last else f"{first}, {'now' if is_now else 'then'} {last}"
-        policies[key[0].removeprefix("guard/"), f" ({rate})" if each.limit and each.window_s else ""][key[1]] = (
-            each.total
-        )
+        shown = f" ({rate})" if each.limit and each.window_s else ""
+        policies[key[0].removeprefix("guard/"), shown][key[1]] = each.total
     noted = NOTED_SHARE * sum(grants.total() for grants in policies.values())
     ordered = sorted(policies.items(), key=lambda item: -item[1].total())
     named = ((name, rate, grants) for (name, rate), grants in ordered if grants.total() >= noted)

@@ -89,14 +89,14 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _sensible(value: Any) -> float:
+def _finite_number(value: Any) -> float:
     number = float(value)
     if not -EARLIEST_S <= number <= LATEST_S:  # false for NaN, too
         raise ValueError("out of range")
     return number
 
 
-_READERS: dict[Any, Callable[[Any], Any]] = {str: checked_text, int: checked_number, float: _sensible, bool: bool}
+_READERS: dict[Any, Callable[[Any], Any]] = {str: checked_text, int: checked_number, float: _finite_number, bool: bool}
 _READERS |= {kind | None: read for kind, read in _READERS.items()}
 
 
