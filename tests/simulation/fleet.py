@@ -301,8 +301,12 @@ class Fleet:
         self._checked_removal_count = len(removals)
 
     def check_agreement(self) -> None:
-        """Fail if an instance decides by anything else than the documents, after everything has settled."""
+        """Fail if an instance decides by anything else than the documents, after everything has settled.
+
+        By then all workers of a host have read the same file: one without a wider limit of others keeps fewer frames.
+        """
         for instance in self.instances:
+            instance.reconfigure(instance.config)
             if instance.max_keys == MANY_KEYS:
                 for client_id, username, route in self.asked:
                     instance.limiter.peek(client_id, username, **route._asdict())
