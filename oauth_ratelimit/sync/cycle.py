@@ -75,7 +75,7 @@ class SyncCycle:
         self._flusher: Flusher | None = None
         if store is not None and server_clock is not None:
             self._flusher = Flusher(
-                store, self._rows, clock=clock, server_clock=server_clock, settled=self._schedule.put
+                store, self._rows, clock=clock, server_clock=server_clock, schedule=self._schedule.put
             )
         self._lock = lock
         self._log = CycleLog(self._monotonic)

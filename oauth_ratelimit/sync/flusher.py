@@ -50,7 +50,8 @@ class Begun(NamedTuple):
     """Write that was recorded."""
 
     change: Change
-    was_sent: bool | None  # by an earlier try; None if this is the first
+    is_repeat: bool  # of a write whose outcome is unknown
+    was_sent: bool  # by an earlier try
     writer: str  # name of the rows in documents
 
 
@@ -82,7 +83,7 @@ class CycleReport:
 class Flusher:
     """Flushes and pulls rows. Used by one thread at a time.
 
-    ``settled`` is called with each replica whose write was applied or whose document was read, before it is stored: it
+    ``schedule`` is called with each replica whose write was applied or whose document was read, before it is stored: it
     decides when the row is taken next. Its second argument is the hits of other instances that were new.
     """
 
@@ -93,12 +94,12 @@ class Flusher:
         *,
         clock: Callable[[], float],
         server_clock: ServerClock,
-        settled: Callable[[Replica, Remote | None], None],
+        schedule: Callable[[Replica, Remote | None], None],
     ) -> None:
         self.store = store
         self._rows = rows
         self._clock = clock
-        self._settled = settled
+        self._schedule = schedule
         self.server_clock = server_clock
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._max_counters = MAX_COUNTERS
@@ -194,7 +195,7 @@ class Flusher:
         remote = None
         if former.version is not None and former.known_s is not None:
             remote = Remote(new_hits, now_s - former.known_s)
-        self._settled(replica, remote)
+        self._schedule(replica, remote)
 
     def _write(self, names: Sequence[str], report: CycleReport) -> list[str]:
         """Write once, part by part, and return the rows that lost the race.
@@ -227,8 +228,9 @@ class Flusher:
                     if begun and count + size > self._max_counters:
                         return begun, [name for name in names if name not in begun]
                     count += size
+                    was_sent = attempt is not None and attempt.was_sent
                     change = replica.begin_write(write_number, self._clock(), begun_s)
-                    begun[replica.name] = Begun(change, None if attempt is None else attempt.was_sent, self.writer)
+                    begun[replica.name] = Begun(change, attempt is not None, was_sent, self.writer)
         return begun, []
 
     def _send(self, begun: dict[str, Begun], report: CycleReport) -> list[str]:
@@ -247,7 +249,7 @@ class Flusher:
         self._max_counters = min(MAX_COUNTERS, 2 * self._max_counters)
         lost = [names[index] for index in result.lost]
         failed = {*lost, *(names[index] for index in result.rejected)}
-        repeated = [name for name in names if begun[name].was_sent is not None]
+        repeated = [name for name in names if begun[name].is_repeat]
         rest: list[str] = []  # with hits that came after a write of unknown outcome
         for step in self._rows.steps(names):
             with self._rows.changing(step) as replicas:
@@ -270,13 +272,13 @@ class Flusher:
             with self._rows.changing(step) as replicas:
                 for replica in replicas:
                     if replica.attempt is not None:
-                        replica.attempt.was_sent = begun[replica.name].was_sent or False
+                        replica.attempt.was_sent = begun[replica.name].was_sent
 
     def _commit(self, replica: Replica, change: Change, report: CycleReport) -> None:
         if change.version is None:
             self._note_found(found=False)
         report.over_admitted.update(replica.commit(change, self._clock()))
-        self._settled(replica, None)
+        self._schedule(replica, None)
 
     def remove_marks(self, parts: Iterable[Sequence[str]], deadline: Deadline) -> None:
         """Remove this instance's marks from documents until a deadline, because it writes no more.

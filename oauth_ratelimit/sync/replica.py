@@ -267,10 +267,10 @@ class Replica:
     def fail_write(self, *, was_repeated: bool) -> None:
         """Note that the store has not applied a write. If it was a repeat, the first try may have been."""
         if not was_repeated:
-            self._take_back()
+            self._send_again()
         self.document.is_stale = True
 
-    def _take_back(self) -> None:
+    def _send_again(self) -> None:
         if self.attempt is not None:
             self.unsent, self.attempt = merged(self.attempt.hits, self.unsent), None
 
@@ -284,7 +284,7 @@ class Replica:
             return 0
         outcome = attempt.outcome(snapshot, monotonic_s, writer=writer)
         if outcome is WriteOutcome.NOT_APPLIED:
-            self._take_back()
+            self._send_again()
         elif outcome is not WriteOutcome.UNKNOWN:
             self.attempt = None
         return self.request_count(attempt.hits) if outcome is WriteOutcome.EXPIRED else 0

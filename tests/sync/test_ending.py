@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.process.deadline import ENDING_S, Deadline
 from testbed.clock import Clock, wait_until
 from tests.support.faulty_store import Fault, FaultyStore
@@ -67,6 +68,16 @@ def test_last_hits_are_sent_with_a_second_try(faulty: FaultyStore, clock: Clock)
     faulty.before_write = lambda: setattr(faulty, "is_down", next(outages))
     faulty.before_read = lambda: setattr(faulty, "is_down", False)
     assert ([], 7) == (end(limiter), stored_hits(faulty.inner))
+
+
+def test_hits_whose_writes_have_reached_no_server_are_undelivered(faulty: FaultyStore, clock: Clock) -> None:
+    limiter = a_busy_limiter(faulty, clock)
+    faulty.error = StoreUnreachable("no server")
+    faulty.faults.extend([Fault.LOST_REQUEST] * 2)
+    limiter.sync()
+    limiter.sync()
+    faulty.is_down = True
+    assert [("hits_undelivered", {CLIENT: 3})] == end(limiter)
 
 
 def test_undelivered_hits_are_logged_by_client(faulty: FaultyStore, clock: Clock) -> None:
