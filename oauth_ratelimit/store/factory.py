@@ -1,4 +1,4 @@
-"""Stores of a configuration: the one place that knows which kinds exist. Change of their connection at run time."""
+"""Stores of a configuration, and change of their connection at run time."""
 
 import math
 import threading
