@@ -83,7 +83,7 @@ def test_one_token_per_max_age_is_issued_above_the_limit(site: ReuseSite) -> Non
         {"foo": "bar"},
         {"client_assertion": "another"},
         {"headers": {"Authorization": "Bearer checked-by-nobody"}},
-        {"headers": {"X-Server": "1"}},
+        {"headers": {"X-Forwarded-Server": "1"}},
         {"query": {"foo": "bar"}},
         {"path": "/other"},
         {"host": "other.example"},

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background import live_settings
+from oauth_ratelimit.config import Settings, loader
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
@@ -28,6 +29,7 @@ limits: {{client: [{{limit: 1, window: 1h}}]}}
 sync: {{interval: 100ms}}
 store: {{uri: "{uri}", timeout: 500ms}}
 """
+ALONE = "mode: enforce\nlimits: {client: [{limit: 1, window: 1h}]}\nsync: {interval: 100ms}\n"
 FILES = {
     "valid": (ENFORCED, ENFORCED.replace("mode: enforce", "mode: off")),
     "invalid": (f"{ENFORCED}broken:\n", f"{ENFORCED}broken:\n".replace("mode: enforce", "mode: off")),
@@ -72,6 +74,29 @@ def test_mode_off_in_the_file_ends_all_denials(
                     assert [200] * 3 == [token_status(app) for _ in range(3)]
 
 
+def test_mode_off_in_the_file_ends_all_denials_while_a_former_edit_is_still_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a file with many clients, by a worker with many requests."""
+    path, is_reading, may_go_on = tmp_path / "ratelimit.yaml", threading.Event(), threading.Event()
+    parse = loader.parse_file
+
+    def parse_slowly(*content: Any, **options: Any) -> Settings:
+        is_reading.set()
+        may_go_on.wait(600)
+        return parse(*content, **options)
+
+    path.write_text(ALONE)
+    with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
+        wait_until(lambda: 429 == token_status(app), "the limit is enforced")
+        monkeypatch.setattr(loader, "parse_file", parse_slowly)
+        path.write_text(f"{ALONE}max_keys: 1000\n")
+        assert is_reading.wait(60)
+        path.write_text(ALONE.replace("enforce", "off"))
+        wait_until(lambda: 200 == token_status(app), "nobody is denied")
+        may_go_on.set()
+
+
 @pytest.mark.parametrize("content", ["mode: off\n", "", "mode: enforce\nstore: {uri: localhost}\n"])
 def test_worker_that_starts_in_the_emergency_shares_and_obeys_overrides_afterwards(
     tmp_path: Path, mongo_uri: str, content: str
@@ -89,7 +114,8 @@ def test_worker_that_starts_in_the_emergency_shares_and_obeys_overrides_afterwar
         wait_until(lambda: 200 == token_status(app), "nobody is denied")
         worker = limiter._worker
         path.write_text("mode: off\n")
-        wait_until(lambda: limiter.settings.policies.mode is Mode.OFF, "it is off")
+        wait_until(lambda: limiter.live.base.store.uri is None, "all of the file is read")
+        assert limiter.settings.policies.mode is Mode.OFF
         path.write_text(ENFORCED.format(uri=mongo_uri).replace("100ms", "0.1s"))
         wait_until(lambda: limiter.settings.policies.mode is Mode.DRY_RUN, "it is on again")
         assert 200 == token_status(app)

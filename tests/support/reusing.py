@@ -112,7 +112,8 @@ class ReuseSite:
         self.servers.append(server)
 
         def token() -> Response:
-            chosen = self.servers[int(request.headers["X-Server"])] if "X-Server" in request.headers else server
+            number = request.headers.get("X-Forwarded-Server")  # which is no part of what is compared
+            chosen = server if number is None else self.servers[int(number)]
             response: Response = chosen.create_token_response()
             self.fail_at("view")
             name = request.form.get("client_id") or request.authorization.username  # type: ignore[union-attr]
