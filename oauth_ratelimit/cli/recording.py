@@ -49,6 +49,10 @@ ADDRESSES = (
     "{requests} without a client: the address is taken for the client. Log the client, or find it in the line: "
     "--client-pattern 'client_id=(?P<client>[^& ]+)'"
 )
+UNCHECKED = (
+    "{requests} without a path and a status: all count, whatever they asked for and got. Name the columns: "
+    "--column path=NAME --column status=NAME"
+)
 NO_TOKEN_PATH = "None of these is taken for the path of the token endpoint: {paths}. Name the right one with --path."
 NO_LIFETIME = "Tokens are taken to be valid for an hour, because a file does not tell: name it with --token-lifetime."
 NO_TRUST = "No configuration, so no client is taken for a trusted one."
@@ -71,10 +75,10 @@ def pattern(value: str) -> re.Pattern[str]:
 
 
 def column(value: str) -> tuple[str, str]:
-    """Return one of ``time``, ``client``, ``user`` and ``grant``, and its name in a file, of such as ``time=ts``."""
+    """Return a field of ``ColumnNames``, and its name in a file, of such as ``time=ts``."""
     name, equals, field = value.partition("=")
-    if name not in ("time", "client", "user", "grant") or not equals or not field:
-        raise invalid(value, "is not time=FIELD, client=FIELD, user=FIELD or grant=FIELD")
+    if name not in ColumnNames._fields or not equals or not field:
+        raise invalid(value, f"is not NAME=FIELD with one of {', '.join(ColumnNames._fields)}, such as time=ts")
     return name, field
 
 
@@ -100,7 +104,7 @@ def recording_options(command: Function) -> Function:
             metavar="NAME=FIELD",
             multiple=True,
             type=column,
-            help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
+            help="Column name of time, client, user, grant, path, method or status in the file: time=ts. Repeatable.",
         ),
         click.option("--file-format", type=click.Choice([form.value for form in Format]), help="Default: detected."),
     ):
@@ -247,6 +251,7 @@ class RecordingFacts:
             (source.is_cut_short, "the file is truncated: it could not be decompressed to its end"),
             (not source.row_count, f"{self.recording.path}: no requests"),
             (source.address_count, ADDRESSES.format(requests=counted(source.address_count, "request"))),
+            (source.unchecked_count, UNCHECKED.format(requests=counted(source.unchecked_count, "request"))),
             (source.paths and not source.row_count, NO_TOKEN_PATH.format(paths=_named(source.paths))),
             (source.row_count and not source.user_count, NO_USERS),
         )

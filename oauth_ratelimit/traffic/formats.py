@@ -27,8 +27,6 @@ MAX_COLUMNS_NAMED = 20
 LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"  # of an access log: 01/Aug/1995:00:00:07 -0400
 TIMES = "seconds since the epoch, 2026-12-01T00:00:00Z or 01/Dec/2026:00:00:00 +0000"
 CSV_COLUMNS = ("time", "client", "user")  # without a header
-REQUEST_MEMBERS = ("uri", "request_uri", "path")  # besides ``request``
-ADDRESS_MEMBER = "remote_addr"
 ACCESS_LOG = re.compile(
     r"(?P<remote_addr>\S+) \S+ (?P<remote_user>\S+(?: \S+)*?) "
     r'\[(?P<time_local>[^\]]{1,64})\] "(?P<request>(?:[^"\\]|\\.)*)"(?: (?P<status>[0-9]{3})(?= |$))?(?: |$)'
@@ -40,7 +38,6 @@ TOKEN_PATH = re.compile(
 COUNTED_STATUSES = ("200", "429")  # requests with another answer failed before a limit was asked
 OTHER_METHODS = ("OPTIONS", "HEAD")
 MAX_PATHS = 100  # that are counted by name
-
 STANDARD_INPUT = "-"
 MAX_LINE_LENGTH = 65_536  # bytes; a longer line is malformed and is never held in memory as a whole
 MAX_PROBLEMS = 5  # that are reported; others are only counted
@@ -71,18 +68,19 @@ class ColumnNames(NamedTuple):
     """Names of columns or members; the first one that is there is read."""
 
     time: tuple[str, ...] = ("time", "timestamp", "ts", "@timestamp", "time_local", "time_iso8601", "msec")
-    client: tuple[str, ...] = ("client", "client_id", "remote_user")
+    client: tuple[str, ...] = ("client", "client_id", "remote_user", "ClientUsername")
     user: tuple[str, ...] = ("user", "username")
     grant: tuple[str, ...] = ("grant", "grant_type")
+    path: tuple[str, ...] = ("uri", "request_uri", "path", "RequestPath")  # besides ``request``
+    method: tuple[str, ...] = ("method", "request_method", "RequestMethod")
+    status: tuple[str, ...] = ("status", "status_code", "DownstreamStatus")
 
     def missing(self, found: Sequence[str]) -> str | None:
         """Return a sentence about a required column that is not among those found, None if both are there."""
         for what, names in (("time", self.time), ("client", self.client)):
             if not any(name in found for name in names):
                 listed = ", ".join(map(visible_name, found[:MAX_COLUMNS_NAMED]))
-                unused = next((name for name in found if not any(name in names for names in self)), "NAME")
-                example = f"--column {what}={visible_name(unused)}"
-                return f"no column for the {what}; found: {listed or 'nothing'}. Name it, as in {example}"
+                return f"no column for the {what}; found: {listed or 'nothing'}. Name it: --column {what}=NAME"
         return None
 
 
@@ -145,6 +143,7 @@ class RowReader:
         self.form = recording.form  # None until the first line is read, unless it was given
         self.row_count = self.user_count = 0
         self.address_count = 0  # rows without a client, whose address is taken for it
+        self.unchecked_count = 0  # rows without a path and a status, in which there may be some by another name
         # Of rows, up to a number of paths; of requests that are left out until there is a row.
         self.paths: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
@@ -212,16 +211,15 @@ class RowReader:
         found, (names, wanted, pattern) = self._readers[self.form](line), self._selection
         if found is None:
             return "header"
-        method, path = _requested(found)
+        method, path, status = _requested(found, names)
         if path is None and wanted is not None:
-            raise ValueError(f"no member 'request' or {', '.join(map(repr, REQUEST_MEMBERS))} to compare with the path")
+            raise ValueError(f"no member 'request' or {', '.join(map(repr, names.path))} to compare with the path")
         if path is not None and not (matches_any([wanted], path) if wanted else TOKEN_PATH.fullmatch(path)):
             if not self.row_count:
                 self._count(path)
             return "at another path"
         if method in OTHER_METHODS:
             return f"of method {method}"
-        status = str(found.get("status"))
         if re.fullmatch("[1-9][0-9]{2}", status) and status not in COUNTED_STATUSES:
             return f"answered with {status}"
         time, client = _member(found, names.time), _member(found, names.client)
@@ -231,8 +229,8 @@ class RowReader:
             if match is None or (client := match[pattern.groupindex.get("client", 1)]) is None:
                 return "without a client that --client-pattern finds"
             user = _optional_name(match.groupdict().get("user")) or user
-        if client in (None, "", "-") and time is not None and ADDRESS_MEMBER in found:
-            client = found[ADDRESS_MEMBER]
+        if client in (None, "", "-") and time is not None and "remote_addr" in found:
+            client = found["remote_addr"]
             self.address_count += 1
         if time is None or client is None:
             raise ValueError(names.missing(list(found)) or "the time or the client is null")
@@ -241,6 +239,8 @@ class RowReader:
             if not self.row_count:
                 self.paths.clear()
             self._count(path)
+        elif status == "None":
+            self.unchecked_count += not {*chain.from_iterable(names)}.issuperset(found)
         return row
 
     def _count(self, path: str) -> None:
@@ -294,14 +294,15 @@ def _member(found: Mapping[str, object], names: Iterable[str]) -> object:
     return next((found[name] for name in names if found.get(name) is not None), None)
 
 
-def _requested(found: Mapping[str, object]) -> tuple[str | None, str | None]:
-    """Return the method and the path of a request; None for what is not recorded."""
-    request = found.get("request")
-    if isinstance(request, str):
+def _requested(found: Mapping[str, object], names: ColumnNames) -> tuple[object, str | None, str]:
+    """Return the method and the path of a request, None for what is not recorded, and the status as text."""
+    request, status = found.get("request"), str(_member(found, names.status))
+    if isinstance(request, str):  # GET /token HTTP/1.1
         method, _, target = request.partition(" ")
-        return method, target.partition(" ")[0].partition("?")[0]
-    path = _member(found, REQUEST_MEMBERS)
-    return None, path.partition("?")[0] if isinstance(path, str) else None
+        return method, target.partition(" ")[0].partition("?")[0], status
+    members = request if isinstance(request, Mapping) else found  # one in the other, as of Caddy
+    path = _member(members, names.path)
+    return _member(members, names.method), path.partition("?")[0] if isinstance(path, str) else None, status
 
 
 def _name(value: object) -> str:

@@ -157,7 +157,7 @@ def test_error_names_servers_but_neither_user_nor_password(terminal: Terminal, u
         (("replay", __file__, "--limit", "0/minute"), "out of range"),
         (("replay", __file__, "--client-pattern", "("), "not a regular expression"),
         (("replay", __file__, "--client-pattern", "x"), "no group"),
-        (("replay", __file__, "--column", "date=x"), "is not time=FIELD"),
+        (("replay", __file__, "--column", "date=x"), "is not NAME=FIELD with one of time, client"),
         (("replay", __file__), "name a configuration file with --config"),
         (("replay",), "name a FILE"),
         (("suggest", __file__, "--file", "x"), "name FILE once, as an argument or with --file"),

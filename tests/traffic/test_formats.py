@@ -118,8 +118,8 @@ def test_file_that_cannot_be_used_is_refused_with_what_was_found(content: str | 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"at": 5, "app": "a"}', "no column for the time; found: at, app. Name it, as in --column time=at"),
-        ('{"time": 5}', "no column for the client; found: time. Name it, as in --column client=NAME"),
+        ('{"at": 5, "app": "a"}', "no column for the time; found: at, app. Name it: --column time=NAME"),
+        ('{"time": 5}', "no column for the client; found: time. Name it: --column client=NAME"),
         ('{"time": null, "client": "a"}', "the time or the client is null"),
         ('{"time": 5, "client": []}', "invalid name"),
         ('"x"', "not a JSON object"),
@@ -177,6 +177,31 @@ def test_only_tokens_and_denials_of_the_token_endpoint_count(
 
     assert ([] if reason else ["app"]) == [row.client for row in rows]
     assert ({reason: 1} if reason else {}) == source.left_out
+
+
+TRAEFIK = '{{"time": 5, "ClientUsername": "app", "RequestMethod": "{}", "RequestPath": "{}", "DownstreamStatus": {}}}'
+CADDY = '{{"ts": 5, "client": "app", "request": {{"method": "{}", "uri": "{}"}}, "status": {}}}'
+OWN = '{{"time": 5, "client": "app", "verb": "{}", "where": "{}", "code": {}}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [(TRAEFIK, {}), (CADDY, {}), (OWN, {"method": ("verb",), "path": ("where",), "status": ("code",)})],
+)
+def test_other_paths_methods_and_answers_are_left_out_whatever_their_names(
+    line: str, names: dict[str, tuple[str, ...]]
+) -> None:
+    asked = [("POST", "/token?x=1", 200), ("GET", "/logo.png", 200), ("HEAD", "/token", 200), ("POST", "/token", 401)]
+    content = "\n".join(line.format(*each) for each in asked)
+    source, rows = read(content, names=ColumnNames(**names))
+    assert [Row(5 * SECOND, "app")] == rows
+    assert {"at another path": 1, "of method HEAD": 1, "answered with 401": 1} == source.left_out
+    assert 0 == source.unchecked_count
+
+
+def test_rows_are_told_in_which_a_path_or_a_status_may_have_another_name() -> None:
+    assert 1 == read(OWN.format("POST", "/logo.png", 404))[0].unchecked_count
+    assert 0 == read('{"time": 5, "client": "app"}')[0].unchecked_count
 
 
 def test_number_of_paths_that_are_named_is_bounded() -> None:
