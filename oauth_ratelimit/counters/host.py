@@ -253,8 +253,9 @@ class Host:
             if self.term.is_held and self._connected is not None:
                 with self.locked():
                     self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.OperationalError as exc:
-            if is_busy(exc):
+        except BaseException as exc:
+            self.term.is_held = False  # the claim may be rolled back, and another process may make it
+            if isinstance(exc, sqlite3.OperationalError) and is_busy(exc):
                 return False
             raise
         self.max_writer_count = self.term.writer_count

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.term import Term
 from oauth_ratelimit.process.deadline import ENDING_S, Deadline
 from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S
@@ -57,6 +58,30 @@ def start(faulty: FaultyStore, clock: Clock, path: Path) -> Iterator[Start]:
 def stored(faulty: FaultyStore) -> int:
     found = faulty.inner.read([KEY])
     return sum(sum(frames.values()) for snapshot in found.values() for frames in snapshot.hits.values())
+
+
+def test_process_whose_claim_was_rolled_back_does_not_hold_the_term(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next claim has the same number, so nothing else would tell the two apart."""
+    interrupted, other = start(), start()
+    claim = Term.claim
+
+    def claim_and_interrupt(*args: Any, only_looks: bool, **options: Any) -> bool:
+        is_free = claim(*args, only_looks=only_looks, **options)
+        if not only_looks:
+            raise KeyboardInterrupt
+        return is_free
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Term, "claim", claim_and_interrupt)
+        interrupted.sync()
+    other.sync()
+    interrupted.check("app", "kim")
+    assert interrupted.sync_urgent() is None
+    report = other.sync_urgent()
+    assert report is not None
+    assert 1 == report.flushed_count
 
 
 def request(limiter: Limiter, count: int) -> None:
