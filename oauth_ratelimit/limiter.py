@@ -236,7 +236,7 @@ class Limiter:
         self._report(self._rules.find(client_id, grant_type=grant_type), None, decision, grant_type)
 
     def _report(self, rules: ClientRules, username: str | None, decision: Decision, grant_type: str | None) -> None:
-        decision.is_repeat = self.denial_events.report(
+        decision.is_early = self.denial_events.report(
             rules.client_id,
             None if username is None or (rules.user or rules.user_total) is None else storable_name(username),
             scope=rules.scope,

@@ -59,7 +59,7 @@ class Decision:
     denial: LimitDenial | None = None  #: None if the request is within all limits
     counts: Sequence[bool] = ()  #: whether the request counts in each; nowhere if there are none
     cost: int = 1  #: hits that the request consumes
-    is_repeat: bool = False  #: True if denials of the same key are counted and not logged now
+    is_early: bool = False  #: True if it came before the time in the ``Retry-After`` of an earlier denial was over
     trusted: bool = False  #: True if the client is trusted, so that no limit was checked or counted
     can_reuse: bool = False  #: True if grant and user allow that the client gets a token again
     answer: Answer | None = None  #: the answer if it is not what the limits alone say

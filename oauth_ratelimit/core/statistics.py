@@ -70,7 +70,7 @@ class Tally(NamedTuple):
     denied: int = 0
     would_deny: int = 0  # requests that were over a limit in a dry run and admitted
     trusted: int = 0
-    retries: int = 0  # denied requests that came earlier than an earlier denial had asked for
+    retries: int = 0  # denied requests that came before an earlier denial in their process had asked for, at least
     reused: int = 0  # requests over a limit that got the token that their client already had
     would_reuse: int = 0  # of those denied or admitted in a dry run, the ones that reuse would have answered so
 

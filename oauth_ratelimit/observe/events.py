@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Decision, whole_seconds
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import logged_name, storable_name
@@ -24,6 +24,7 @@ MAX_CLIENTS = 1000  # clients whose suppressed events are counted by name
 MAX_NAMED = 5  # of them in the log
 
 REPEAT_S = 60.0  # seconds between two events of one key
+ANSWER_S = 0.05  # after a denial its client hardly has the answer: what comes until then was sent at the same time
 MAX_KEYS = 10_000  # keys whose last event is remembered
 
 MAX_WAITING = 10_000  # records that are not written yet, some MB
@@ -50,6 +51,7 @@ class SuppressionPeriod:
     suppressed_count: int = 0  # denials since then
     last_at_s: float = 0.0  # time of the last of them, 0.0 if there is none
     written_count: int = -1  # of those, in the record; -1 without one
+    asked_s: tuple[float, float] = (0.0, 0.0)  # from here to there the client has an answer that asks it to wait
 
     @property
     def is_new(self) -> bool:
@@ -58,6 +60,13 @@ class SuppressionPeriod:
     @property
     def is_due(self) -> bool:
         return self.written_count != self.suppressed_count
+
+    def ask_to_wait(self, decision: Decision, now_s: float) -> bool:
+        """Note the ``Retry-After`` of a denial. Return True if it came before the last one was over, once answered."""
+        from_s, until_s = self.asked_s
+        is_over, wait_s = now_s >= until_s, whole_seconds(decision.retry_after_s, 1)
+        self.asked_s = now_s + ANSWER_S if is_over else from_s, now_s + wait_s
+        return not decision.allowed and from_s <= now_s < until_s
 
     def record(self, instance: str) -> DenialRecord:
         last_at_s = max(self.denial.at_s, self.last_at_s)
@@ -235,7 +244,7 @@ class DenialEvents:
 
         Sets the ``decision_id`` of a denial, logged or not, unless its record would be lost. A denial by the guard has
         one only if it is logged.
-        Returns True if the denial was only counted, because one of this key was reported before.
+        Returns True if it came before the time in the ``Retry-After`` of an earlier one of this key was over.
         """
         key = (client_id, username, scope, decision.allowed)
         period = self._periods.get(key)
@@ -243,8 +252,9 @@ class DenialEvents:
             period.last_at_s = now_s
             period.suppressed_count += 1
             decision.decision_id = period.denial.decision_id
-            return True
+            return period.ask_to_wait(decision, now_s)
         unlogged_count = 0 if period is None else period.unlogged_before + period.suppressed_count
+        asked_s = (0.0, 0.0) if period is None else period.asked_s
         is_guess = scope in FAILURE_SCOPES
         is_logged = (self._guard_budget if is_guess else self._budget).admit(client_id, now_s)
         has_id = not decision.allowed and (is_logged or not is_guess)  # else a stranger had any number of records
@@ -265,7 +275,8 @@ class DenialEvents:
             retry_after_s=decision.retry_after_s,
             trace=self._trace_of() if is_logged or decision.decision_id else Trace(),
         )
-        period = SuppressionPeriod(denial, now_s + REPEAT_S, unlogged_before=0 if is_logged else unlogged_count + 1)
+        unlogged_before = 0 if is_logged else unlogged_count + 1
+        period = SuppressionPeriod(denial, now_s + REPEAT_S, unlogged_before=unlogged_before, asked_s=asked_s)
         if len(self._periods) >= MAX_KEYS:
             self._periods.clear()
         self._periods[key] = period
@@ -277,7 +288,7 @@ class DenialEvents:
             )
         if self._recorder is not None and denial.decision_id is not None:
             self._recorder.put(period)
-        return False
+        return period.ask_to_wait(decision, now_s)
 
 
 def _logged(denial: Denial) -> dict[str, Any]:

@@ -92,8 +92,7 @@ class OpenMinute:
             outcome = "would_deny" if decision.allowed else "denied"
             tally["would_reuse"] += 1
         tally[outcome] += 1
-        if decision.is_repeat and outcome == "denied":
-            tally["retries"] += 1
+        tally["retries"] += decision.is_early
         if outcome in OVER:
             self.is_newly_denied |= all(other != outcome for _, _, other in self._denials)
             key, second = (f"{policy_prefix}{decision.policy}", grant, outcome), int(now_s)

@@ -136,7 +136,7 @@ def excluded_count(found: Loads, *, since_s: float = 0.0) -> int:
 
 class _QuietEvents(DenialEvents):
     def report(self, *args: object, now_s: float, **kwargs: object) -> bool:
-        return True
+        return False
 
 
 def quiet_limiter(settings: Settings, store: CounterStore | None, clock: Callable[[], float]) -> Limiter:

@@ -50,7 +50,8 @@ SEEN = {
     Fault.LOGS_IN_AGAIN: "{per_user} requests per user within an hour, mostly by new logins.",
     Fault.TOKEN_PER_CALL: "{per_hour} requests within an hour for tokens without a user.",
     Fault.BURSTS: "{busiest} in the busiest minute; the average is {average}.",
-    Fault.IGNORES_RETRY_AFTER: "{retries} of {denied} were sent before the time in Retry-After was over.",
+    Fault.IGNORES_RETRY_AFTER: "At least {retries} of {denied} came before the Retry-After of an earlier answer was "
+    "over.",
     Fault.OVER_LIMIT: "{over} over the limit: {answers}.",
 }
 HELP = {
@@ -114,7 +115,7 @@ class ClientFinding:
         self.tokens_per_hour = hourly.of(LimitKind.CLIENT).per_period  # requests without a user
         refreshes = self.total.tallies.get(REFRESHES, NO_REQUESTS).offered
         self.refresh_share = refreshes / users.offered if users.offered else None
-        # Share of the denied requests that came before the time in ``Retry-After`` was over
+        # Share of the denied requests that came before the time in an earlier ``Retry-After`` was over, at least
         self.retry_share = tally.retries / tally.denied if tally.denied else None
         self.busiest, self.busiest_s = self.total.busiest
         self.requests_per_minute = tally.offered / sums.minutes_within(*period)  # average in the hours with requests

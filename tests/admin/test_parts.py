@@ -357,7 +357,7 @@ def test_client_day_has_users_grants_bursts_and_a_letter(page: Page, mongo_uri: 
     for words in (
         "Token requests 20, of which 3 over a limit",
         "Share of refreshes 25 %",
-        "Retries before Retry-After 2",
+        "Retries before Retry-After, at least 2",
         "Most within a second 4",
         "password users 15 12 3 0",
         "alice 17 requests, 3 over a limit",

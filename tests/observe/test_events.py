@@ -7,7 +7,8 @@ import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.failed_auth import FailureKind
-from oauth_ratelimit.observe.events import MAX_KEYS
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.observe.events import MAX_KEYS, DenialEvents
 from testbed.clock import Clock
 from tests.support.decisions import a_denial
 
@@ -151,6 +152,37 @@ def test_reload_with_a_larger_budget_takes_effect_at_once(limiter: Limiter, even
         deny(limiter, "app", f"user-{number}")
 
     assert 99 == len(values(events, DENIED, "username"))
+
+
+@pytest.mark.parametrize(
+    ("denials", "early"),
+    [
+        ([(0.0, 4.2), (4.9, 1.0), (5.8, 1.0)], [False, True, True]),
+        ([(0.0, 4.2), (5.1, 1.0), (6.2, 1.0)], [False, False, False]),
+        ([(0.0, 30.0), (0.01, 30.0), (0.06, 30.0)], [False, False, True]),
+        ([(0.0, 90.0), (70.0, 20.0), (89.0, 1.0)], [False, True, True]),
+        ([(0.0, 90.0), (10.0, 5.0), (20.0, 5.0)], [False, True, False]),
+        ([(0.0, float("inf")), (0.9, float("inf")), (2.0, float("inf"))], [False, True, False]),
+    ],
+    ids=["early", "as it was asked", "at the same time", "after the next event", "as it was asked last", "never"],
+)
+def test_denial_is_early_until_the_seconds_of_the_last_answer_are_over(
+    denials: list[tuple[float, float]], early: list[bool]
+) -> None:
+    """That is asked of the same client and user only, and in a dry run of nobody."""
+    events = DenialEvents(1)
+
+    def report(username: str, at_s: float, retry_after_s: float, mode: Mode = Mode.ENFORCE) -> bool:
+        decision = a_denial(retry_after_s=retry_after_s, mode=mode)
+        facts = {"scope": None, "grant_type": None, "is_canary": False}
+        return events.report("app", username, decision=decision, now_s=1e9 + at_s, **facts)
+
+    found = [
+        (report("alice", *denial), report(f"user-{denial[0]}", *denial), report("bob", *denial, Mode.DRY_RUN))
+        for denial in denials
+    ]
+
+    assert [(is_early, False, False) for is_early in early] == found
 
 
 def test_infinite_delay_is_null_because_json_has_no_number_for_it(limiter: Limiter, events: Log) -> None:

@@ -115,7 +115,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         "enforce",
         [{"times": 5}, {"username": "alice", "times": 4}, {"username": "alice", "grant": REFRESH}, {"username": "bob"}],
         {
-            "tallies": {OWN: Tally(4, 1), LOGIN: Tally(3, 2, retries=1), RENEWAL: Tally(denied=1, retries=1)},
+            "tallies": {OWN: Tally(4, 1), LOGIN: Tally(3, 2), RENEWAL: Tally(denied=1)},
             "peaks": {"client": Peak(1.0, 4.0, 4, 60), "user": Peak(1.0, 2.0, 2, 60)},
             "users": (UserLoad("alice", 5, denied=3), UserLoad("bob", 1)),
             "seconds": in_seconds({5: 11}),
@@ -128,23 +128,28 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     ),
     "in a dry run nobody retries": (
         "dry-run",
-        [{"times": 7}],
+        [{"times": 6, "pause_s": 1.0}, {"times": 1}],
         {
             "tallies": {OWN: Tally(4, would_deny=3)},
-            "denials": {("client", CREDENTIALS, "would_deny"): Denials(3, MINUTE_S + 5, MINUTE_S + 5, 4, 60)},
+            "denials": {("client", CREDENTIALS, "would_deny"): Denials(3, MINUTE_S + 5, MINUTE_S + 6, 4, 60)},
         },
     ),
     "at another endpoint": (
         "enforce",
         [{"times": 4, "endpoint": "revocation"}, {"times": 2}],
         {
-            "tallies": {REVOCATION: Tally(2, 2, retries=1), OWN: Tally(2)},
+            "tallies": {REVOCATION: Tally(2, 2), OWN: Tally(2)},
             "peaks": {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)},
             "seconds": in_seconds({5: 2}),
             "denials": {
                 ("revocation/client", REVOCATION.grant, "denied"): Denials(2, MINUTE_S + 5, MINUTE_S + 5, 2, 60)
             },
         },
+    ),
+    "retries before Retry-After": (
+        "enforce",
+        [{"times": 6, "pause_s": 0.1}, {"times": 2, "pause_s": 20.0}, {"username": "alice", "times": 3}],
+        {"tallies": {OWN: Tally(4, 4, retries=2), LOGIN: Tally(2, 1)}},
     ),
     "within several seconds": (
         "enforce",

@@ -127,7 +127,7 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
         "An access token is valid for 10 d.",
         "17,126 requests per user within an hour, mostly to refresh tokens that were still valid.",
         "requests within an hour for tokens without a user.",
-        "3,600 of 7,200 denied requests were sent before the time in Retry-After was over.",
+        "At least 3,600 of 7,200 denied requests came before the Retry-After of an earlier answer was over.",
         "7,740 requests over the limit: 540 admitted while the limit was on trial, 7,200 rejected with status 429.",
         "50,000 requests in the busiest minute; the average is",
         "wait for the number of seconds in its Retry-After header",
