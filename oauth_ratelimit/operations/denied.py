@@ -27,7 +27,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_text
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, short, utc_time
-from oauth_ratelimit.operations.marks import Mark, changes_text, recorded_marks
+from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text
 
 NO_GRANT = "no grant type"
 ACTIVE_S = 60  # after the last denial, as long as "now" is
@@ -202,7 +202,7 @@ def _since_texts(
     is_beyond: bool,
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
-    changes = [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *clients)]
+    changes = changes_of(context, *clients)
     delay_s = 2 * context.settings.sync.interval_s
     state = state_of(last_runs(minutes, changes), changes, now_s=context.now_s, delay_s=delay_s)
     if state is None:

@@ -62,6 +62,11 @@ def last_change_text(context: OperatorContext) -> str:
     return next(found, "none is recorded")
 
 
+def changes_of(context: OperatorContext, *client_ids: str | None) -> list[Mark]:
+    """Return the recorded changes that concern clients, the oldest first; the text of the first may be empty."""
+    return [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *client_ids)]
+
+
 def recorded_marks(context: OperatorContext) -> list[Mark]:
     """Return all recorded changes, in whole seconds, the oldest first."""
     return sorted((mark._replace(at_s=int(mark.at_s)) for mark in _marks(context)), key=lambda mark: mark.at_s)

@@ -9,17 +9,17 @@ from typing import NamedTuple
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet, full_grant_type
-from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, ClientMinute, full_minute
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import keys_of
 from oauth_ratelimit.operations.format import rounded_up
+from oauth_ratelimit.operations.marks import changes_of
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
 from oauth_ratelimit.traffic.minutes import OF_USERS, MinuteLoad
 
 RECENT = 10  # minutes whose load is repeated
-WRITTEN_S = 20  # after the end of a minute all instances have written it
 MAX_USERS = 4  # that are judged by name, the heaviest ones
 OTHERS = "\0"  # name of the other users, who are judged as so many that each is as heavy as the last of these
 SHORTEST, LONGEST = 60, 1440  # minutes of an outlook
@@ -76,6 +76,9 @@ class ClientLoad:
     policies: PolicySet
     now_s: float
     is_trial: bool = False  # True if what a dry run would deny counts as denied
+    changed_s: float = 0.0  # time from which on all instances obey the last change that concerns it
+    is_first: bool = False  # True if one is the first recorded minute
+    begun: Sequence[ClientMinute] = ()  # later minutes, which are not full yet
 
     def __post_init__(self) -> None:
         self._load = list(_loads(self.minutes))
@@ -177,24 +180,33 @@ def _loads(minutes: Sequence[ClientMinute]) -> Iterator[Counter[Sender]]:
         yield +load
 
 
-def recent_minutes(found: Iterable[ClientMinute], client_id: str, now_s: float) -> list[ClientMinute]:
-    """Return the last ten full minutes; if a storm began meanwhile, those since then."""
-    until_s = int((now_s - WRITTEN_S) // MINUTE_S) * MINUTE_S
+def recent_minutes(
+    found: Iterable[ClientMinute], client_id: str, now_s: float, first_s: float = 0.0
+) -> list[ClientMinute]:
+    """Return the last ten full minutes, of those from a first one on; if a storm began meanwhile, those since then."""
+    until_s = full_minute(now_s) + MINUTE_S
     by_start = {minute.minute_s: minute for minute in found}
-    starts = range(until_s - RECENT * MINUTE_S, until_s, MINUTE_S)
+    starts = range(max(until_s - RECENT * MINUTE_S, int(first_s)), until_s, MINUTE_S)
     minutes = [by_start.get(at_s, ClientMinute(client_id, at_s)) for at_s in starts]
     quiet = [index for index, minute in enumerate(minutes) if not minute.tally().over]
     # A storm is over a limit in each of its minutes. What comes and goes needs all minutes.
-    is_storm = quiet == list(range(len(quiet))) and len(quiet) < RECENT
+    is_storm = quiet == list(range(len(quiet))) and len(quiet) < len(minutes)
     return minutes[len(quiet) :] if is_storm else minutes
 
 
 def read_load(context: OperatorContext, client_id: str, *, is_trial: bool) -> ClientLoad:
     """Return the load of a client, from its recorded minutes and its counters in MongoDB."""
-    since_s = context.now_s - WRITTEN_S - (RECENT + 1) * MINUTE_S
-    read = context.minutes(since_s, client_id, parts=("by", "users", "seconds"))
-    minutes = recent_minutes(read, client_id, context.now_s)
+    last_s, first_s = full_minute(context.now_s), context.recorded_since(0.0)
+    read = list(context.minutes(last_s - RECENT * MINUTE_S, client_id, parts=("by", "users", "seconds")))
+    # The first recorded minute may lack its beginning: it is left out if there are requests in later ones.
+    is_later = any(minute.tally().offered for minute in read if first_s < minute.minute_s <= last_s)
+    minutes = recent_minutes(read, client_id, context.now_s, first_s + MINUTE_S * is_later)
     senders = {sender for load in _loads(minutes) for sender in load}
     keys = {key for sender in senders for key in _keys(context.policies, client_id, sender).values()}
     documents = dict(context.stores.documents.of_keys(keys))
-    return ClientLoad(client_id, minutes, documents, context.policies, context.now_s, is_trial)
+    changed_s = max((mark.at_s for mark in changes_of(context, client_id) if mark.text), default=-math.inf)
+    changed_s += 2 * context.settings.sync.interval_s
+    is_first = any(minute.minute_s == first_s for minute in minutes)
+    begun = [minute for minute in read if minute.minute_s > last_s]
+    now = (context.policies, context.now_s, is_trial)
+    return ClientLoad(client_id, minutes, documents, *now, changed_s, is_first, begun)

@@ -13,16 +13,29 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
-from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, WRITTEN_S, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import MAX_NAMED, counted, duration, listed, names_text, number, percent_text
+from oauth_ratelimit.operations.format import (
+    MAX_NAMED,
+    counted,
+    duration,
+    listed,
+    names_text,
+    number,
+    percent_text,
+    utc_time,
+)
+from oauth_ratelimit.operations.marks import changes_of
 from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
 CLEARLY = 0.1  # of the denials; less is no difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
+ONLY_BEGUN = "{requests} since {since}, in no full minute yet, so nobody knows what this does. Ask again at {at}."
+FIRST_MINUTE = "Records begin within the first of these minutes, so some of its requests may be missing."
+CHANGED_WITHIN = "What was over a limit before the change at {at} was over the limit of then."
 NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are too low."
 TEMPLATE = Override(Target(OverrideKind.LIMIT, limit_kind=LimitKind.CLIENT), "", "", 0.0)
 NOBODY = "In the last hour this would have hit nobody: no request that it concerns was over a limit."
@@ -87,14 +100,12 @@ def _load(context: OperatorContext, client_id: str, after: PolicySet) -> ClientL
 def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     """Return the impact of other policies on a client that goes on as lately."""
     if not load.offered:
-        return Impact([NO_LOAD])
+        return Impact([_unknown(load)])
     unchanged, changed = load.outlook(load.policies), load.outlook(after)
-    count, recorded = len(load.minutes), sum((minute.tally() for minute in load.minutes), NO_REQUESTS)
-    over = recorded.over if load.is_trial else recorded.denied + recorded.reused
     lines = [
-        f"In the last {counted(count, 'minute').removeprefix('1 ')}: {number(over / count)} of "
-        f"{number(load.offered)} requests per minute {unchanged.verb}. Unchanged: {_text(unchanged)}.",
+        f"{_recorded(load)} {unchanged.verb}. Unchanged: {_text(unchanged)}.",
         f"{verdict_of(unchanged, changed)} With this change: {_text(changed)}.",
+        *([FIRST_MINUTE] if load.is_first else []),
     ]
     proposal = _proposal(load, after) if changed.judged.by_policy else {}
     if proposal:
@@ -106,6 +117,25 @@ def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     if not (unchanged.judged.is_known and changed.judged.is_known):
         lines.append(UNKNOWN)
     return Impact([*lines, *_left_out(load.met(after))], proposal)
+
+
+def _unknown(load: ClientLoad) -> str:
+    offered = sum(minute.tally().offered for minute in load.begun)
+    if not offered:
+        return NO_LOAD
+    since, at = (utc_time(load.begun[0].minute_s + after_s) for after_s in (0, MINUTE_S + WRITTEN_S))
+    return ONLY_BEGUN.format(requests=counted(offered, "request"), since=since, at=at)
+
+
+def _recorded(load: ClientLoad) -> str:
+    """Return what was denied in full minutes: if a change was in them, in those after it, else before it."""
+    after = [minute for minute in load.minutes if minute.minute_s >= load.changed_s]
+    minutes, count = after or load.minutes, len(after or load.minutes)
+    recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
+    over = recorded.over if load.is_trial else recorded.denied + recorded.reused
+    order = "" if len(after) == len(load.minutes) else f", {'since' if after else 'before'} the last change"
+    span = f"In the last {counted(count, 'minute').removeprefix('1 ')}{order}"
+    return f"{span}: {number(over / count)} of {number(recorded.offered / count)} requests per minute"
 
 
 def verdict_of(unchanged: Outlook, changed: Outlook) -> str:
@@ -204,7 +234,9 @@ def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> 
     if client_id is not None:
         stored = storable_name(client_id)
         tallies = {stored: tallies[stored]} if stored in tallies else {}
-    return tallies, [NOT_SUMMED_UP] if totals.missing else []
+    changed_s = max((mark.at_s for mark in changes_of(context, client_id) if mark.text), default=0.0)
+    changes = [CHANGED_WITHIN.format(at=utc_time(changed_s))] if changed_s > context.now_s - span_s else []
+    return tallies, [*([NOT_SUMMED_UP] if totals.missing else []), *changes]
 
 
 def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) -> list[str]:

@@ -22,7 +22,7 @@ from oauth_ratelimit.store.mongo.counters import CounterDocuments
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.cli.conftest import WHY, Terminal
+from tests.cli.conftest import WHY, Terminal, send_heartbeat
 
 SET_USER_LIMIT = ("limit", "set", "app", "--limit", "1/second", "--kind", "user", "--yes")
 
@@ -223,6 +223,63 @@ def test_new_limit_shows_what_it_does_before_it_asks(
     assert (2, ()) == (result.exit_code, overrides.read())
     assert re.search(words, result.stderr), result.stderr
     assert "Set the user limits of shop? There is no terminal to ask on; add --yes to do it." in lines[-1]
+
+
+SET_CLIENT_LIMIT = ("limit", "set", "nightly", "--kind", "client", "--limit", "10/minute", *WHY)
+
+
+def record_nightly(connection: Connection, *tallies: Tally, last_ago: int = 1) -> int:
+    """Record a minute of each, the last one so many minutes ago, and return its start."""
+    end_s = int(time.time() // 60 - last_ago) * 60
+    source, starts = Source("client", "client_credentials"), range(end_s - 60 * len(tallies) + 60, end_s + 1, 60)
+    minutes = [ClientMinute("nightly", at_s, {source: each}) for at_s, each in zip(starts, tallies, strict=True)]
+    StatisticsStore(connection).put("one", minutes, keep_s=86_400.0)
+    return end_s
+
+
+def test_preview_soon_after_the_start_is_of_the_recorded_minutes(
+    terminal: Terminal, connection: Connection, mongo_uri: str
+) -> None:
+    """The first of them is left out, because it may have begun within that minute. The start is no change."""
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    record_nightly(connection, Tally(5), Tally(20), Tally(20))
+    text = terminal.run(*SET_CLIENT_LIMIT).stderr
+
+    assert re.match(r"In the last (2 minutes|minute): 0 of 20 requests per minute denied\. ", text), text
+    assert "over the limit client at once" in text
+
+
+def test_preview_in_the_first_minute_says_what_is_recorded_and_when_to_ask(
+    terminal: Terminal, connection: Connection
+) -> None:
+    begun_s = record_nightly(connection, Tally(7), last_ago=0)
+    since, at = (datetime.fromtimestamp(begun_s + after_s, UTC).strftime("%H:%M:%SZ") for after_s in (0, 72))
+    expected = f"T{since}, in no full minute yet, so nobody knows what this does. Ask again at "
+    text = terminal.run(*SET_CLIENT_LIMIT).stderr
+
+    assert text.startswith("7 requests since ") and expected in text and f"T{at}." in text, text
+
+
+def test_preview_of_the_first_recorded_minute_says_that_it_may_lack_requests(
+    terminal: Terminal, connection: Connection
+) -> None:
+    record_nightly(connection, Tally(9), last_ago=2)
+    assert "Records begin within the first of these minutes, so some of its" in terminal.run(*SET_CLIENT_LIMIT).stderr
+
+
+def test_preview_after_a_change_does_not_count_what_the_limit_before_denied(
+    terminal: Terminal, connection: Connection
+) -> None:
+    record_nightly(connection, Tally(90), Tally(60, denied=30), Tally(60, denied=30), Tally(60, denied=30))
+    terminal.ok(*SET_CLIENT_LIMIT, "--yes")
+    changed = terminal.run("limit", "set", "nightly", "--kind", "client", "--limit", "99/minute", *WHY).stderr
+    enforced = terminal.run("mode", "set", "dry-run", *WHY)
+
+    assert re.search(
+        r"In the last [23] minutes, before the last change: 30 of 90 requests per minute denied\.", changed
+    )
+    assert "What was over a limit before" not in enforced.stderr, "which shows no impact"
+    assert "What was over a limit before the change at 20" in terminal.run("mode", "set", "enforce", *WHY).stderr
 
 
 def test_file_that_switches_off_beats_every_mode(terminal: Terminal) -> None:

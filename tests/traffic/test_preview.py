@@ -255,6 +255,24 @@ def test_outlook_begins_with_the_present_counters() -> None:
     assert re.search(r", over the limit client from \d\d:\d\d UTC\.", client_impact(later, load.policies).lines[0])
 
 
+def test_denials_before_the_last_change_are_left_out_unless_nothing_is_later() -> None:
+    policies = load_config({"mode": "enforce", "limits": {"client": ["200/minute"]}}).policies
+    tallies = [Tally(60, 30), Tally(87, 3), Tally(90), Tally(90)]
+    minutes = [
+        ClientMinute("app", int(START_S) + 60 * number, {Source("client", MACHINE): tally})
+        for number, tally in enumerate(tallies)
+    ]
+    load = ClientLoad("app", minutes, {}, policies, now_s=START_S + 252, changed_s=START_S + 101)
+    expected = "In the last {}: {} of 90 requests per minute denied. Unchanged: none denied in the next 1 h."
+
+    for changed_s, words in (
+        (0.0, ("4 minutes", "8.2")),
+        (START_S + 101, ("2 minutes, since the last change", 0)),
+        (START_S + 250, ("4 minutes, before the last change", "8.2")),
+    ):
+        assert expected.format(*words) == client_impact(replace(load, changed_s=changed_s), policies).lines[0]
+
+
 def test_users_without_a_name_have_a_limit_each() -> None:
     """Forty users with one request a minute are within it, though only twenty of them are recorded."""
     limits = {"user": ["2/minute"]}
