@@ -235,7 +235,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
             print_text(f"From {visible(mode_source_text(file, context.origins.of_mode('')))}.")
         with suppress(StoreError):  # it is shown also to those who may not read changes
             if context.is_shared:
-                print_text(f"Last change: {visible(last_change_text(context))}.")
+                print_text(f"Last change of a mode: {visible(last_change_text(context, of_mode=True))}.")
         print_overrides("table", overrides, empty="No override changes the mode.")
 
 

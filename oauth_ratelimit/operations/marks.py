@@ -1,10 +1,12 @@
 """Moments at which configurations changed, and instances began or ended."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.overrides import OverrideKind, Target
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
@@ -12,6 +14,7 @@ from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, Instance
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
+OF_MODE = re.compile(r"(.*\.)?mode: |canary")
 
 
 class Mark(NamedTuple):
@@ -23,6 +26,13 @@ class Mark(NamedTuple):
     is_change: bool = True  # False if nothing of the configuration has changed
     apart: int = 0  # hosts that counted apart until then, without MongoDB
     lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
+    is_mode: bool = False  # True if an operator has changed a mode
+
+    @property
+    def mode_text(self) -> str:
+        """The text, with the first line about a mode or the canary; empty if it changes neither."""
+        lines = (line for line in self.lines if OF_MODE.match(line))
+        return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text if self.is_mode else "")
 
     def said(self, policies: Collection[str]) -> str:
         """Return the text, with the line of one of these policies if there is one."""
@@ -55,11 +65,13 @@ def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[s
     return change_before(changes, begun_s, policies) or unchanged
 
 
-def last_change_text(context: OperatorContext) -> str:
-    found = (
-        f"{utc_time(each.at_s)}: {each.text}" for each in recorded_marks(context)[::-1] if each.is_change and each.text
+def last_change_text(context: OperatorContext, *, of_mode: bool = False) -> str:
+    """Return the last recorded change, or the last one of a mode."""
+    pairs = (
+        (each.at_s, each.mode_text if of_mode else each.text) for each in recorded_marks(context) if each.is_change
     )
-    return next(found, "none is recorded")
+    found = [f"{utc_time(at_s)}: {text}" for at_s, text in pairs if text]
+    return found[-1] if found else "none is recorded"
 
 
 def changes_of(context: OperatorContext, *client_ids: str | None) -> list[Mark]:
@@ -87,11 +99,12 @@ def _of_operators(context: OperatorContext) -> Iterator[Mark]:
     entries = context.stores.overrides.history()
     for index, entry in enumerate(entries):
         target, text = entry.target, change_text(entry)
-        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id)
+        is_mode = isinstance(target, Target) and target.kind is OverrideKind.MODE
+        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id, is_mode=is_mode)
         end_s = (entry.override and entry.override.until_s) or context.now_s + 1
         is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
         if end_s <= context.now_s and not is_replaced:
-            yield Mark(end_s, f"override ended: {text}", target.client_id)
+            yield Mark(end_s, f"override ended: {text}", target.client_id, is_mode=is_mode)
 
 
 def _of_configuration(change: ConfigurationChange) -> Mark:

@@ -186,7 +186,7 @@ def test_command_works_for_an_operator_who_may_not_read_changes(
     send_hits(limiter, 9, "app", "alice")
     denials.close(Deadline())
     refused = StoreRejected("MongoDB refuses find on ratelimit_instances")
-    monkeypatch.setattr("oauth_ratelimit.operations.denied.recorded_marks", Mock(side_effect=refused))
+    monkeypatch.setattr("oauth_ratelimit.operations.denied.changes_of", Mock(side_effect=refused))
 
     assert "enied since" not in terminal.ok(*words)
 

@@ -88,7 +88,10 @@ def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal,
     terminal.ok("trust", "remove", "batch", *WHY)
     assert "enforce" == terminal.ok("mode").splitlines()[0]
     terminal.ok("mode", "set", "dry-run", *WHY)
-    assert re.search(r"^Last change: \S+Z: mode dry-run for everybody \(ann\)\.$", terminal.ok("mode"), re.M)
+    terminal.ok(*SET_USER_LIMIT, *WHY)
+    changed = r"^Last change of a mode: \S+Z: mode dry-run for everybody \(ann\)\.$"
+    assert re.search(changed, terminal.ok("mode"), re.M), "a later change of a limit is none of a mode"
+    terminal.ok("limit", "unset", "app", *WHY)
     terminal.ok("mode", "set", "off", "--client", "app", *WHY)
     assert {None: Mode.DRY_RUN, "app": Mode.OFF} == {
         override.target.client_id: override.mode for override in overrides.read()

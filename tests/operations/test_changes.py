@@ -17,6 +17,7 @@ from oauth_ratelimit.operations.changes import (
     storable_text,
     unaffected_by_mode,
 )
+from oauth_ratelimit.operations.marks import Mark
 
 NOW_S = 1_790_000_000.0
 CONFIG: dict[str, Any] = {"mode": "enforce", "limits": {"user": ["5/hour"], "client_total": ["50/hour"]}}
@@ -142,3 +143,21 @@ def test_mode_that_is_not_effective_says_what_comes_first(
 
     assert sentences == unaffected_by_mode(policies, [before], change)
     assert effective in (None, applied.matching("app").mode)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["limits.client[client]: 60/minute → 9/minute", "mode: off → enforce"],
+            "mode: off → enforce and 1 other change",
+        ),
+        (["canary.percent: 5.0 → 20.0"], "canary.percent: 5.0 → 20.0"),
+        (["clients.app.mode: added off"], "clients.app.mode: added off"),
+        (["limits.client[mode]: 60/minute → 9/minute"], ""),
+    ],
+)
+def test_change_of_a_mode_is_told_from_other_changes_of_a_file(lines: list[str], said: str) -> None:
+    more = " and 1 other change" if len(lines) > 1 else ""
+    mark = Mark(0.0, f"configuration: {lines[0]}{more}", lines=lines)
+    assert (said and f"configuration: {said}") == mark.mode_text
