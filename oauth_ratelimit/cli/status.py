@@ -1,5 +1,6 @@
 """Commands that read the state of instances, counters and rollout: status, show, rollout."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,11 +23,12 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import HOUR_S
+from oauth_ratelimit.core.statistics import HOUR_S, OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.denied import since_texts_of
+from oauth_ratelimit.operations.denied import last_runs, recent_minutes, since_texts_of, state_of, who_in
 from oauth_ratelimit.operations.format import (
+    MAX_NAMED,
     NOT_SHARED,
     canary_text,
     counted,
@@ -42,7 +44,7 @@ from oauth_ratelimit.operations.format import (
     usage_data,
     utc_time,
 )
-from oauth_ratelimit.operations.marks import last_change_text
+from oauth_ratelimit.operations.marks import changes_of, last_change_text
 from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, Status, nearest_to_limit, restart_text
 
 MAX_REJECTING = 5
@@ -125,6 +127,9 @@ def status_command(context: CliContext, form: str) -> None:
         since_s = denials[-1].denial.at_s if len(denials) == MAX_RECORDS else since_s
         for text in since_texts_of(context, denials, since_s=since_s) or [NO_DENIALS]:
             print_text(visible(text), fg="yellow" if denials else None)
+    with suppress(StoreError):  # nor may everybody read statistics
+        for text in _trial_texts(context):
+            print_text(visible(text), fg="yellow")
     click.echo()
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:
@@ -146,6 +151,24 @@ def status_command(context: CliContext, form: str) -> None:
     others = sum(beat.mode != mode for beat in status.heartbeats)
     if others and mode is not None:
         print_text(OTHER_MODES.format(mode=mode, instances=counted(others, "instance")), fg="yellow")
+
+
+def _trial_texts(context: CliContext) -> list[str]:
+    """Return whom a dry run would deny, else whom it would have denied lately: since when, by which limits."""
+    totals = context.stores.rollups.rows(context.now_s - HOUR_S, context.now_s).clients
+    over = Counter({each.client_id: each.own.would_deny for each in totals if each.client_id != OTHER_CLIENTS})
+    found = defaultdict[bool, list[str]](list)
+    for client_id, _ in (+over).most_common(MAX_NAMED):
+        _, minutes, is_beyond = recent_minutes(context, client_id)
+        changes, delay_s = changes_of(context, client_id), 2 * context.settings.sync.interval_s
+        runs = [run for run in last_runs(minutes, changes) if not run.is_real]
+        state = state_of(runs, changes, now_s=context.now_s, delay_s=delay_s)
+        if state is not None:
+            who = who_in(client_id, minutes, state.run)
+            text = state.run.text(is_now=state.is_active, is_beyond=is_beyond)
+            found[state.is_now].append(f"{who}: {text[0].lower()}{text[1:]} {state.change_text()}".rstrip())
+    more = [f"And {counted(len(+over) - MAX_NAMED, 'other client')}."] if len(+over) > MAX_NAMED else []
+    return [*(found[True] or found[False]), *more]
 
 
 @click.command()

@@ -4,6 +4,7 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
@@ -26,7 +27,7 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_text
-from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, short, utc_time
+from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text
 
 NO_GRANT = "no grant type"
@@ -36,6 +37,7 @@ PAUSE_S = 600  # between denials that belong together
 PARTS = ("by", "peaks", "denials")
 OF_USERS = ("users", "registers")
 DENY_NOBODY = "To deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT."
+SWITCHES = (DENY_NOBODY, GUARD_SWITCH)  # at the end of texts
 
 
 class Run(NamedTuple):
@@ -166,20 +168,44 @@ def since_texts(context: OperatorContext, client_id: str, records: Sequence[Deni
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
-    """Return the same of recorded denials, which were read from a time on, after who was denied.
+    """Return the same of recorded denials, which were read from a time on, after who was denied by which limits.
 
-    While some are denied, it is about these, not about clients that were denied before.
+    While some are denied, it is about these, not about those that were denied before.
     """
-    now = {_subject(each) for each in records if each.last_at_s >= context.now_s - ACTIVE_S}
-    records = [each for each in records if not now or _subject(each) in now]
-    minutes = [minute_of(each) for each in records]
-    is_beyond = any(run.first_s < since_s + MINUTE_S for run in last_runs(minutes))
-    clients = {each.denial.client_id for each in records}
-    return _since_texts(context, minutes, clients, is_beyond=is_beyond, records=records)
+    groups = defaultdict[frozenset[object], list[DenialRecord]](list)  # by the limits that deny
+    begun = defaultdict[frozenset[object], list[int]](list)
+    for own in _by_subject(records, context.now_s):
+        run = last_runs(list(map(minute_of, own)))[0]
+        limits: frozenset[object] = frozenset(
+            (key, each.limit, each.window_s) for key, each in run.present.denials.items()
+        )
+        groups[limits] += own
+        begun[limits].append(run.first_s)
+    found = []
+    for limits, group in groups.items():
+        starts, clients = begun[limits], {each.denial.client_id for each in group}
+        times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
+        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **times))
+    texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
+    return sorted(dict.fromkeys(texts), key=SWITCHES.__contains__)
 
 
-def _subject(record: DenialRecord) -> tuple[str, bool]:
-    return record.denial.client_id, record.denial.where is Where.GUARD
+def _by_subject(records: Iterable[DenialRecord], now_s: float) -> list[list[DenialRecord]]:
+    """Return records by who was denied, most first; only of those that are denied now if there are any.
+
+    That is a user, or all users of a client if many are; a client; or guesses under its id.
+    """
+    single, found = (defaultdict[tuple[object, ...], list[DenialRecord]](list) for _ in range(2))
+    for each in records:
+        is_guess = each.denial.where is Where.GUARD
+        single[each.denial.client_id, is_guess, None if is_guess else each.denial.username].append(each)
+    now = {key for key, own in single.items() if max(each.last_at_s for each in own) >= now_s - ACTIVE_S} or single
+    counts = Counter(client_id for client_id, _, username in now if username is not None)
+    for (client_id, *of_client), own in single.items():
+        is_many = counts[client_id] > MAX_NAMED and of_client[1] is not None
+        if is_many or (client_id, *of_client) in now:
+            found[client_id, *(of_client[:1] if is_many else of_client)] += own
+    return sorted(found.values(), key=lambda own: -sum(each.request_count for each in own))
 
 
 def minute_of(record: DenialRecord) -> ClientMinute:
@@ -200,6 +226,7 @@ def _since_texts(
     clients: Collection[str],
     *,
     is_beyond: bool,
+    is_apart: bool = False,
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
     changes = changes_of(context, *clients)
@@ -211,6 +238,12 @@ def _since_texts(
     first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_active else run.first_s
     who = _who([each for each in records if each.last_at_s >= first_s])
     text = run.text(is_now=is_active, is_beyond=is_beyond)
+    if not who and run.is_real and len(clients) == 1:  # instances have not sent their records yet
+        who = who_in(next(iter(clients)), minutes, run)
+    if is_apart:
+        text = text.replace("since", "now, the first since", 1)
+    if is_active and context.now_s - run.last_s > WRITTEN_S:
+        text += f" The last denial at {utc_time(run.last_s)}."
     texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
     known = [each for each in changes if is_active or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
     if state.change:
@@ -253,17 +286,37 @@ def users_over(
 
 
 def _who(records: Sequence[DenialRecord]) -> str:
-    """Return who was denied, most first: users if they are few of one client, else clients, and guesses."""
-    clients, users = Counter[str](), Counter[str]()
+    """Return who was denied, most first: clients, users with their client, and guesses."""
+    found, users = Counter[str](), defaultdict[str, Counter[str]](Counter)
     for each in records:
-        denial, name, user = each.denial, short(each.denial.client_id), short(each.denial.username or "")
+        denial, name = each.denial, quoted(each.denial.client_id)
         if denial.where is Where.GUARD:
-            claim, user = short(guess_text(denial.username)), ""
+            claim = short(guess_text(denial.username))
             name = f"everybody at {claim}" if denial.client_id == ANYONE else f"guesses under {name} ({claim})"
-        clients[name] += each.request_count
-        users[f"{user} of {name}" if user else name] += each.request_count
-    found = users if len(clients) == 1 and len(users) <= MAX_NAMED else clients
+        elif denial.username is not None:
+            users[name][denial.username] += each.request_count
+            continue
+        found[name] += each.request_count
+    for name, own in users.items():
+        found[_users_text([user for user, _ in own.most_common()], name)] += own.total()
     return listed(name for name, _ in found.most_common())
+
+
+def who_in(client_id: str, minutes: Sequence[ClientMinute], run: Run) -> str:
+    """Return the same by statistics, which know users only when their minute is over."""
+    outcome, name = "denied" if run.is_real else "would_deny", quoted(client_id)
+    if run.is_guard:
+        return f"guesses under {name}"
+    recent = [each for each in minutes if each.minute_s >= run.recent_s]
+    pairs = chain.from_iterable(each.tallies.items() for each in recent)
+    kinds = {source.kind for source, tally in pairs if getattr(tally, outcome)}
+    users = [user.username for user in users_over(client_id, recent, (), outcome)]
+    return name if kinds != {"user"} else _users_text(users, name) if users else f"users of {name}"
+
+
+def _users_text(users: Sequence[str], client: str) -> str:
+    names = " and ".join(map(quoted, users)) if len(users) <= MAX_NAMED else counted(len(users), "user")
+    return f"{names} of {client}"
 
 
 def effect_text(

@@ -1,6 +1,7 @@
 """Values and configurations as text for people, and as records for programs: the JSON of commands and admin page."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -19,6 +20,7 @@ from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.store.mongo.client import servers_of
 
 MAX_SHOWN = 40  # characters of a name in a list or a sentence
+PLAIN_NAME = re.compile(r"[\w.@/~+-]+")  # of one word
 NO_LIMIT = "no limit"
 NOT_SHARED = "none: nothing is shared with other hosts"
 NO_FILE = "none: this process shares no file"
@@ -178,6 +180,11 @@ def short(name: str, at_most: int = MAX_SHOWN) -> str:
     """Return a name without invisible characters, cut where it is long; it stands whole where it is looked at."""
     name = visible_name(name)
     return name if len(name) <= at_most else f"{name[: at_most - 1]}…"
+
+
+def quoted(name: str) -> str:
+    """Return the same for a sentence: in quotes if it may be read as several words of it."""
+    return short(name) if PLAIN_NAME.fullmatch(name) else f"'{short(name)}'"
 
 
 Record = dict[str, Any]

@@ -14,8 +14,9 @@ import yaml
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.output import print_table
 from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.observe.events import DenialRecorder
+from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.operations.status import heartbeat_data
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import Connection
@@ -51,6 +52,34 @@ def test_show_sorts_by_used_share_of_the_limit(terminal: Terminal, limiter: Limi
     assert [["app", "alice", "token", "user:", "5/hour", "enforce", "5", "100", "%"]] == [
         line.split()[:9] for line in terminal.ok("show", "-n", "1").splitlines()[1:]
     ]
+
+
+def test_status_names_whom_a_dry_run_would_deny(terminal: Terminal, connection: Connection) -> None:
+    now_s = int(time.time())
+    minute_s, own, logins = (now_s - 130) // 60 * 60, Source("client", "client_credentials"), Source("user", "password")
+
+    def minute(client_id: str, source: Source, tally: Tally, policy: str, users: tuple[UserLoad, ...]) -> ClientMinute:
+        times = (now_s - 130, now_s - 2) if tally.would_deny > 1 else (now_s - 900, now_s - 800)
+        denials = {(policy, source.grant, "would_deny"): Denials(tally.would_deny, *times, 60, 60)}
+        denials = denials if tally.would_deny else {}
+        return ClientMinute(client_id, minute_s, {source: tally}, users=users, denials=denials)
+
+    mallory = (UserLoad("mallory", 30, would_deny=20), UserLoad("alice", 3))
+    minutes = [
+        minute("nightly", own, Tally(60, would_deny=120), "client", ()),
+        minute("shop", logins, Tally(10, would_deny=20), "user", mallory),
+        minute("over", own, Tally(60, would_deny=1), "client", ()),
+        minute("fine", own, Tally(60), "client", ()),
+    ]
+    StatisticsStore(connection).put("one", minutes, keep_s=1e6)
+    text = terminal.ok("status")
+
+    since = f"would be denied (dry run) since {utc_time(now_s - 130)} by the limit"
+    assert re.search(
+        rf"^nightly: (requests )?{re.escape(since)} client \(60/minute\), client_credentials\.$", text, re.M
+    )
+    assert re.search(rf"^mallory of shop: (requests )?{re.escape(since)} user \(60/minute\), password\.$", text, re.M)
+    assert not re.search(r"^(over|fine)\b", text, re.M), "which are not over a limit now"
 
 
 def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> None:
