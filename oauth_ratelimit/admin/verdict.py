@@ -154,7 +154,7 @@ def _users(case: Case, run: Run) -> Verdict | None:
     over = _denied_users(case, run)
     recent = [each for each in case.minutes if each.minute_s >= run.recent_s and each.users]
     total = ClientSum.of(case.client_id, recent or case.minutes)
-    known = max(round(total.user_count), len(total.users))  # none while the first minute is not over
+    known = max(total.user_count or 0, len(total.users))  # none while the first minute is not over
     others = known - len(over)
     if not over or (others < 1 if known else len(over) > MAX_NAMED):
         return None

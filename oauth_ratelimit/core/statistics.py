@@ -35,13 +35,13 @@ def merge_into(union: dict[int, int], registers: Registers) -> None:
             union[register] = rank
 
 
-def estimate_distinct(registers: Registers) -> float:
+def estimate_distinct(registers: Registers) -> int:
     empty_count = REGISTER_COUNT - len(registers)
     inverse = empty_count + sum(_INVERSE[rank] for rank in registers.values())
     estimate = _BIAS * REGISTER_COUNT**2 / inverse
     if estimate <= 2.5 * REGISTER_COUNT and empty_count:
-        return REGISTER_COUNT * math.log(REGISTER_COUNT / empty_count)
-    return estimate
+        return round(REGISTER_COUNT * math.log(REGISTER_COUNT / empty_count))
+    return round(estimate)
 
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
@@ -178,9 +178,9 @@ class Load:
         return total
 
     @property
-    def user_count(self) -> float:
-        """Estimated number of users."""
-        return estimate_distinct(self.registers)
+    def user_count(self) -> int | None:
+        """Estimated number of users; None while it is not known, because the first minute with users is not over."""
+        return estimate_distinct(self.registers) if self.registers or not self.tally("user").offered else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ def record_of(
         "needed": round(finding.needed),
         "needless": finding.need.needless,
         "token_lifetime_s": finding.lifetime_s and list(finding.lifetime_s),
-        "user_count": round(finding.total.user_count),
+        "user_count": finding.total.user_count,
         "requests_per_user_hour": finding.tokens_per_user_hour,
         "own_requests_per_hour": finding.tokens_per_hour,
         "refresh_share": finding.refresh_share,

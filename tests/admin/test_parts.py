@@ -367,6 +367,11 @@ def test_client_day_has_users_grants_bursts_and_a_letter(page: Page, mongo_uri: 
         assert words in text
 
 
+def test_client_day_in_the_first_minute_does_not_know_its_users_yet(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [replace(minute(0, allowed=5), users=(), registers={})])
+    assert "Users not known before their first minute is over" in page.part("day", id="app")
+
+
 @pytest.mark.parametrize(("offset", "name"), [("0", "UTC"), ("330", "UTC+05:30")])
 def test_letter_and_times_are_in_the_chosen_zone(page: Page, mongo_uri: str, offset: str, name: str) -> None:
     record(mongo_uri, [minute(3, allowed=12, denied=3)])

@@ -28,4 +28,9 @@ def test_sum_adds_requests_and_keeps_the_highest_peaks() -> None:
     assert {"user": Peak(0.9, 4.5, 5, 60), "client": Peak(0.1, 1.0, 10, 60)} == shop.peaks
     assert UserLoad("alice", 13, denied=2) == shop.users["alice"]
     assert (4, (11, 120)) == (shop.burst, shop.busiest)
-    assert (0, 2) == (ClientSum("other").user_count, round(shop.user_count))
+    assert (0, 2) == (ClientSum("other").user_count, shop.user_count)
+
+
+def test_number_of_users_is_not_known_before_their_first_minute_is_over() -> None:
+    assert None is ClientMinute("shop", 60, {PASSWORD: Tally(5)}).user_count
+    assert 0 == ClientMinute("shop", 60, {BATCH: Tally(5)}).user_count

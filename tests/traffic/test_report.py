@@ -125,7 +125,7 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
     )
     for words in (
         "An access token is valid for 10 d.",
-        "17,126 requests per user within an hour, mostly to refresh tokens that were still valid.",
+        "17,160 requests per user within an hour, mostly to refresh tokens that were still valid.",
         "requests within an hour for tokens without a user.",
         "At least 3,600 of 7,200 denied requests came before the Retry-After of an earlier answer was over.",
         "7,740 requests over the limit: 540 admitted while the limit was on trial, 7,200 rejected with status 429.",
@@ -134,6 +134,16 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
         "More information: https://example.com/tokens",
     ):
         assert words in letter.text, letter.text
+
+
+def test_ratios_of_a_letter_are_those_of_the_numbers_in_it() -> None:
+    """Users are whole ones, though their number is estimated."""
+    (finding,) = find(minutes({LOGIN: Tally(39)}, users=6, count=1))
+    text = letter_to(finding, PERIOD).text
+
+    assert "sent 39 requests for access tokens to our token endpoint, about 6.5 times as many as the 6 it needs" in text
+    assert "6.5 requests per user within an hour" in text
+    assert 6 == record_of(finding, 1, period=PERIOD)["user_count"]
 
 
 def test_letter_to_a_client_without_faults() -> None:
