@@ -16,6 +16,7 @@ from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.process.deadline import uptime_s
+from oauth_ratelimit.process.identity import begun_s
 from oauth_ratelimit.store.factory import Reconnector
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -62,7 +63,7 @@ class HealthMonitor:
         self._store = store
         self._metrics = metrics
         self._lock = threading.Lock()  # guards the sums, which the threads of full and urgent cycles change
-        self._uptime_s = uptime_s()  # at the start
+        self._uptime_s = begun_s() or uptime_s()  # at the start of the process, which may be long before a request
         self._started_at_s: float | None = None  # known with the first heartbeat, when the clock is corrected
         self._last_success_s = time.monotonic()
         self._longest_lag_s = 0.0  # since the last heartbeat

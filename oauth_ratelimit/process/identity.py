@@ -16,6 +16,12 @@ def identity_of(pid: int | None = None) -> str:
     return f"{_namespace()} {pid} {_start_time(pid)}"
 
 
+def begun_s() -> float | None:
+    """Return the time at which this process was started, in seconds since the start of the machine; None if unknown."""
+    ticks = _start_time(os.getpid())
+    return int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
 def has_ended(identity: str, *, or_is_stopped: bool = False) -> bool:
     """Return True if a process does not run any more. One that cannot be seen from here may run.
 

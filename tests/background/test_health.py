@@ -11,6 +11,7 @@ from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_confi
 from oauth_ratelimit.background import health
 from oauth_ratelimit.background.health import BEAT_INTERVAL_S, HealthMonitor
 from oauth_ratelimit.config.loader import ConfigFile
+from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
@@ -148,10 +149,12 @@ def test_process_that_ends_removes_its_heartbeat(monitor: HealthMonitor, store: 
 
 
 def test_start_configurations_and_end_are_noted_once(
-    monitor: HealthMonitor, limiter: Limiter, store: Mock, clock: Clock
+    limiter: Limiter, store: Mock, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a heartbeat, so that MongoDB is not asked more often. One that could not be noted is, with the next one."""
-    started_s = clock() + BEAT_INTERVAL_S  # the uptime is a real one, so it is the time of the first heartbeat
+    monkeypatch.setattr("oauth_ratelimit.background.health.begun_s", lambda: uptime_s() - 300)
+    monitor = HealthMonitor(limiter, store)  # with the first request, long after the start of its process
+    started_s = clock() + BEAT_INTERVAL_S - 300  # the uptime is a real one: it is known with the first heartbeat
     store.note_configuration.side_effect = [False, True, True]
     for mode in ("enforce", "enforce", "enforce", "dry-run"):
         if mode == "dry-run":

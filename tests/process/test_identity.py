@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.process.identity import has_ended, identity_of
 
 
@@ -43,3 +44,12 @@ def test_process_runs_as_far_as_one_without_free_descriptors_knows(
 
     monkeypatch.setattr(Path, "read_text", fail)
     assert not has_ended(identity)
+
+
+def test_process_knows_when_it_was_started() -> None:
+    """In hundredths of a second, by the clock that goes on while the machine sleeps."""
+    asked = "from oauth_ratelimit.process.identity import begun_s; print(begun_s())"
+    earliest_s = uptime_s() - 0.02
+    text = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout
+
+    assert earliest_s <= float(text) < earliest_s + (uptime_s() - earliest_s) / 2, "not when it was asked"
