@@ -112,7 +112,7 @@ def reset(
     """
     if user is None:  # else the configuration says how names are stored
         context.allows_invalid_config = True
-    whose = f"{client} and all its users" if user is None else f"{user} at {client}"
+    whose = f"{client!r} and all its users" if user is None else f"{user!r} at {client!r}"
     confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
     # Recorded first: a reset that cannot be recorded is not made.
@@ -172,8 +172,8 @@ def erase(
     if not (user and user.strip()):
         raise click.UsageError("name a USER: erase --user USER at all clients, or erase CLIENT USER")
     if not dry_run:
-        where = "at all clients" if client is None else f"at {client}"
-        confirm(f"Remove all records of {user} {where}? There is no way back.", is_confirmed=is_confirmed)
+        where = "at all clients" if client is None else f"at {client!r}"
+        confirm(f"Remove all records of {user!r} {where}? There is no way back.", is_confirmed=is_confirmed)
     pseudonyms = context.pseudonyms
     names = pseudonyms.all_of(user)
     person = Person(

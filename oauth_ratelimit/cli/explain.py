@@ -1,5 +1,6 @@
 """Commands that explain a decision or a recorded denial, and that list recorded denials."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -43,8 +44,10 @@ from oauth_ratelimit.operations.format import (
     listed,
     next_text,
     origin_text,
+    quoted,
     short,
     utc_time,
+    whole,
 )
 from oauth_ratelimit.store.mongo.denials import of_client, of_user
 
@@ -56,7 +59,7 @@ LIMIT_COLUMNS = [
     Column("limit", limit_text),
     Column("from", "from"),
     Column("mode", "mode"),
-    Number("hits", "estimate"),
+    Number("hits", lambda limit: limit["estimate"] and math.ceil(limit["estimate"])),  # with those left: the limit
     Number("left", "remaining"),
     Number("next in", next_text),
     Number("reset in", lambda limit: None if limit["reset_after_s"] is None else duration(limit["reset_after_s"])),
@@ -153,8 +156,8 @@ def _print_explanation(explanation: LimitExplanation, *, since: Sequence[str]) -
     plain = f"token; apart, with --grant: {', '.join(grants)}" if grants else "token"
     print_facts(
         [
-            ("client", data["client_id"]),
-            ("user", "none: a grant without a user" if data["username"] is None else data["username"]),
+            ("client", whole(data["client_id"])),
+            ("user", "none: a grant without a user" if data["username"] is None else whole(data["username"])),
             ("where", data["scope"] or plain),
             ("trusted", f"yes, by {origin_text(trust)}" if trust else "no"),
             ("mode", data["mode"]),
@@ -203,7 +206,7 @@ def _hints(context: CliContext, client_id: str, username: str | None, records: S
             minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
             own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
             if users := users_over(client_id, minutes, own):
-                named = listed(f"{short(user.username)} ({_share(user)})" for user in users)
+                named = listed(f"{quoted(user.username)} ({_share(user)})" for user in users)
                 yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
         if guesses := guesses_under(context, client_id):
             yield GUARDED.format(client=name, guesses=listed(map(short, guesses)))

@@ -184,6 +184,11 @@ def override_options(command: Function) -> Function:
     return click.option("--for", "length", metavar="DURATION", help=words)(operator_and_reason(command))
 
 
+CSV = (
+    r"CSV has invisible characters as in Python, such as \x1b (then also \\ for \), and ' before what may be a formula."
+)
+
+
 def format_option(*more: str) -> Callable[[Function], Function]:
     """Add ``--format`` to a command that lists, as the argument ``form``, and ``--json`` for short."""
     forms = ("table", "json", "jsonl", "csv", *more)
@@ -196,7 +201,7 @@ def format_option(*more: str) -> Callable[[Function], Function]:
         return "json"
 
     def add(command: Function) -> Function:
-        words = f"One of {', '.join(forms)}."
+        words = f"One of {', '.join(forms)}. {CSV}"
         choice: dict[str, Any] = {"type": click.Choice(forms), "metavar": "FORMAT", "default": "table"}
         chosen = click.option("--format", "form", callback=form, show_default=True, help=words, **choice)
         return chosen(click.option("--json", "as_json", is_flag=True, is_eager=True, help="As --format json.")(command))

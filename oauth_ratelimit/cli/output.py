@@ -20,13 +20,14 @@ import click
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
-from oauth_ratelimit.operations.format import Record, json_safe, number, short
+from oauth_ratelimit.operations.format import Record, json_safe, number, short, width_of
 
 GAP = "  "
 NO_VALUE = "–"
 MIN_WIDTH = 8  # of a column with folded text
 # Spreadsheets take cells that start with these for formulas, also their full-width forms in East Asian languages.
 FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+ESCAPE = re.compile(r"\\([nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")  # what ``visible_name`` writes
 STATISTICS_LAG = (
     "Instances send statistics every ten seconds, and users when their minute is over, so the last requests may be "
     "missing."
@@ -123,8 +124,10 @@ def _csv_cell(value: object) -> object:
         value = "; ".join(map(str, value))
     if not isinstance(value, str):
         return value
-    value = "\n".join(map(visible_name, value.split("\n")))
-    return f"'{value}" if value.lstrip(" \u3000").startswith(FORMULA_STARTS) else value
+    if not value.replace("\n", "").isprintable() or ESCAPE.search(value):
+        lines = (line.replace("\\", r"\\") if line.isprintable() else visible_name(line) for line in value.split("\n"))
+        value = "\n".join(lines)
+    return f"'{value}" if value.lstrip(" \u3000'").startswith(FORMULA_STARTS) else value
 
 
 def print_table(
@@ -144,10 +147,10 @@ def print_table(
             for text, width, column in zip(row, widths, columns, strict=True)
         ]
         for line in zip_longest(*folded, fillvalue=""):
-            texts = [
-                text.rjust(width) if column.is_number else text.ljust(width)
-                for text, width, column in zip(line, widths, columns, strict=True)
-            ]
+            texts = []
+            for text, width, column in zip(line, widths, columns, strict=True):
+                padding = " " * (width - width_of(text))
+                texts.append(padding + text if column.is_number else text + padding)
             click.echo(GAP.join(texts).rstrip())
     return len(cells)
 
@@ -158,13 +161,13 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _longest_part(texts: Iterable[str], separators: str) -> int:
-    return max(len(part) for text in texts for part in re.findall(f"[^{separators}]+-?|$", text))
+    return max(width_of(part) for text in texts for part in re.findall(f"[^{separators}]+-?|$", text))
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column, on a terminal made narrower in steps until the table fits."""
     cells = [*zip(*rows, strict=True)]
-    widths = [max(map(len, (column.title, *texts))) for column, texts in zip(columns, cells, strict=True)]
+    widths = [max(map(width_of, (column.title, *texts))) for column, texts in zip(columns, cells, strict=True)]
     if (width := _terminal_width(sys.stdout)) is None:
         return widths
     room = width - len(GAP) * (len(columns) - 1)
@@ -182,7 +185,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[in
 def _least(column: Column, texts: Sequence[str], separators: str, *, is_cut: bool) -> int:
     is_name = isinstance(column, Name)
     if column.is_whole or (is_name and not is_cut):
-        return max(map(len, texts))
+        return max(map(width_of, texts))
     return _longest_part(texts, separators) if separators and not is_name else MIN_WIDTH
 
 

@@ -128,7 +128,7 @@ def set_limit(
         override = limit_override(policies, template, limits, on_limit=OnLimit(on_limit) if on_limit else None)
     except ConfigError as exc:
         raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
-    question = f"Set the {kind} limits of {'everybody' if client is None else client}?"
+    question = f"Set the {kind} limits of {'everybody' if client is None else repr(client)}?"
     show_impact_and_ask(context, override, question, options)
     apply(context, override, as_json=options["as_json"])
 
@@ -277,7 +277,7 @@ def set_mode(
         if is_for_all and (refusal := enforce_refusal(context, is_invalid=context.invalid is not None)):
             raise click.UsageError(refusal)
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
-        question = f"Enforce limits for {client or share or 'everybody'}?"
+        question = f"Enforce limits for {(client and repr(client)) or share or 'everybody'}?"
         show_impact_and_ask(context, change, question, options)
     apply(context, change, as_json=options["as_json"])
     for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):

@@ -39,7 +39,7 @@ from oauth_ratelimit.operations.format import (
     mode_text,
     next_text,
     percent_text,
-    short,
+    quoted,
     spared_text,
     usage_data,
     utc_time,
@@ -222,7 +222,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     ]
     if rollout.is_shared:
         day = data["last_day"]
-        clients = [f"{short(each['client_id'])} ({each['over']:,})" for each in day["clients"]]
+        clients = [f"{quoted(each['client_id'])} ({each['over']:,})" for each in day["clients"]]
         if (more := day["client_count"] - len(clients)) > 0:
             clients.append(f"… and {more:,} more")
         named = ", ".join(clients)

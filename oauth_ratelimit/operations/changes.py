@@ -14,7 +14,7 @@ from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Targ
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, counted, instance_text, listed, origin_text
+from oauth_ratelimit.operations.format import canary_text, counted, instance_text, listed, origin_text, quoted
 from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
 from oauth_ratelimit.store.mongo.client import OVERRIDES
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
@@ -126,7 +126,7 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
         if client_mode is change.mode:
             return []
         origin = origin_text(Origins(policies, applied).of_mode(client_id))
-        return [f"{client_id} stays in mode {client_mode.value}, because this comes first: {origin}."]
+        return [f"{quoted(client_id)} stays in mode {client_mode.value}, because this comes first: {origin}."]
     if change.mode is not Mode.ENFORCE:
         return []
     own = list(_not_enforced(effective))

@@ -4,8 +4,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 from oauth_ratelimit.config import Settings, StoreSettings
 from oauth_ratelimit.config.notation import rate_text
@@ -111,7 +112,7 @@ def change_text(entry: HistoryEntry) -> str:
         what = f"override removed, {_target_text(target)}"
     else:
         what = override_text(entry.override)
-    return f"{what} for {'everybody' if target.client_id is None else visible_name(target.client_id)}"
+    return f"{what} for {'everybody' if target.client_id is None else quoted(target.client_id)}"
 
 
 def override_text(override: Override) -> str:
@@ -179,7 +180,22 @@ def instance_text(instance: str) -> str:
 def short(name: str, at_most: int = MAX_SHOWN) -> str:
     """Return a name without invisible characters, cut where it is long; it stands whole where it is looked at."""
     name = visible_name(name)
-    return name if len(name) <= at_most else f"{name[: at_most - 1]}…"
+    if width_of(name) <= at_most:
+        return name
+    ends = accumulate(map(width_of, name))
+    return f"{name[: sum(end < at_most for end in ends)]}…"
+
+
+def width_of(text: str) -> int:
+    """Return the cells that a text takes in a terminal: two for wide letters and emoji, none for combining marks."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in ("W", "F") else 1 for each in text)
+
+
+def whole(name: str) -> str:
+    """Return a name where it is looked at: with a note if it has escapes, so that it differs from one that has not."""
+    return name if name.isprintable() else f"{visible_name(name)} (with escapes)"
 
 
 def quoted(name: str) -> str:

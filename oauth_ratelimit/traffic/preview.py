@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
+from shlex import quote
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import Where
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
@@ -24,6 +25,7 @@ from oauth_ratelimit.operations.format import (
     names_text,
     number,
     percent_text,
+    quoted,
     utc_time,
 )
 from oauth_ratelimit.operations.marks import changes_of
@@ -33,7 +35,9 @@ CLEARLY = 0.1  # of the denials; less is no difference
 UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
-ONLY_BEGUN = "{requests} since {since}, in no full minute yet, so nobody knows what this does. Ask again at {at}."
+ONLY_BEGUN = (
+    "{requests} since {since}, none in the last full minutes, so nobody knows what this does. Ask again at {at}."
+)
 FIRST_MINUTE = "Records begin within the first of these minutes, so some of its requests may be missing."
 CHANGED_WITHIN = "What was over a limit before the change at {at} was over the limit of then."
 NOT_SUMMED_UP = "Some of that time is not summed up yet, so these numbers are too low."
@@ -210,7 +214,7 @@ def _elsewhere(load: ClientLoad) -> Iterator[str]:
     if denied and not tallies[Where.TOKEN]:
         place = "by the guard" if where == Where.GUARD else "at other endpoints"
         count = number(denied / len(load.minutes))
-        yield ELSEWHERE.format(place=place, count=count, client=load.client_id, where=where)
+        yield ELSEWHERE.format(place=place, count=count, client=quote(visible_name(load.client_id)), where=where)
 
 
 def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
@@ -220,7 +224,7 @@ def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:
     changed.sort(key=lambda each: (-tallies[each].over, -tallies[each].offered, each))
     for client_id in changed[:MAX_NAMED]:
         impact = client_impact(_load(context, client_id, after), after)
-        yield f"{client_id}: {' '.join(impact.lines)}"
+        yield f"{quoted(client_id)}: {' '.join(impact.lines)}"
     if len(changed) > MAX_NAMED:
         yield f"{counted(len(changed) - MAX_NAMED, 'client')} with less traffic not forecast."
     elif not changed:
@@ -259,7 +263,7 @@ def _of_mode(context: OperatorContext, after: PolicySet, client_id: str | None) 
     over, clients = sum(changed[name].over for name in hit), counted(len(tallies), "client")
     verb = "denied" if begins else "spared"
     title = f"In the last hour this would have {verb} {over:,} of {counted(offered, 'request')}"
-    lines = [f"{name}: {changed[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
+    lines = [f"{quoted(name)}: {changed[name].over:,} of {counted(tallies[name].offered, 'request')}" for name in hit]
     named = [f"  {line}" for line in names_text(lines, at_most=MAX_NAMED)]
     spared = sum(changed[name].would_reuse + changed[name].reused for name in hit if after.may_reuse(client_id or name))
     if spared:

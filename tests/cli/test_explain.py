@@ -6,12 +6,16 @@ import pytest
 import yaml
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.cli.explain import LIMIT_COLUMNS
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally, UserLoad
 from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.observe.events import DenialRecorder
-from oauth_ratelimit.operations.format import utc_time
+from oauth_ratelimit.operations.format import usage_data, utc_time
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.fields import date_of
@@ -31,6 +35,17 @@ def test_denied_user_gets_forecast_and_limits(terminal: Terminal, limiter: Limit
     assert "denied" == data["forecast"]["kind"]
     assert ["denied:", "over", "the", "limit", "user", "for", "another"] == rows["forecast"][1:8]
     assert ["50/hour", "limits,", "for", "everybody", "enforce", "8", "42"] == rows["client_total:"][1:8]
+
+
+def test_hits_and_those_left_add_up_to_the_limit() -> None:
+    """A hit that counts in part takes the place of a whole one."""
+    policy = Policy("client", 200, Window.of(60))
+    usage = LimitUsage(Key("app", None), LimitKind.CLIENT, policy, Mode.ENFORCE, 90.4, 0.0, 60.0)
+    texts = {
+        column.title: column.text(usage_data(usage)) for column in LIMIT_COLUMNS if column.title in ("hits", "left")
+    }
+
+    assert {"hits": "91", "left": "109"} == texts
 
 
 def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, connection: Connection) -> None:

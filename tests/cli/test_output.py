@@ -1,6 +1,9 @@
 """Tables on terminals, escaped names, hints about unknown clients."""
 
+import csv
+import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ from click.testing import CliRunner
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli import command, database, explain, overrides, statistics, status
 from oauth_ratelimit.cli.context import CliContext
-from oauth_ratelimit.cli.output import Column, Name, Number, print_facts, print_table
+from oauth_ratelimit.cli.output import ESCAPE, Column, Name, Number, print_facts, print_records, print_table
 from oauth_ratelimit.operations.format import Record
 from tests.cli.conftest import WHY, Terminal
 from tests.support.limiters import send_hits
@@ -86,6 +89,38 @@ def test_names_are_cut_only_where_all_other_columns_are_folded(
     print_table(columns, [{"client": "mobile-app", "user": "127.0.0.66 nils", "limit": limit, "requests": 9}])
 
     assert line == capsys.readouterr().out.splitlines()[1]
+
+
+def test_columns_are_aligned_by_the_cells_that_letters_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Emoji and letters of East Asia take two, accents that are characters of their own none."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "26")
+    cells = {
+        "rocket \U0001f600\U0001f680 client": 18,
+        "\u65e5\u672c\u8a9e": 6,
+        "cafe\u0301": 4,
+        "a-client-of-the-shop": 20,
+    }
+    print_table([Name("client", "name"), Number("hits", "hits")], [{"name": name, "hits": 7} for name in cells])
+    rows = capsys.readouterr().out.splitlines()[1:]
+
+    assert [f"{name}{' ' * (20 - count)}     7" for name, count in cells.items()] == rows
+
+
+@pytest.mark.parametrize(
+    "names", [("a\\nb", "a\nb"), ("x\x1b[1m", "x\\x1b[1m"), ("=1", "'=1", "''=1"), ("\\\x07", "\\\\x07", "\\x07")]
+)
+def test_csv_tells_names_apart(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    print_records("csv", [{"name": name} for name in names], [])
+    cells = [cell for (cell,) in csv.reader(io.StringIO(capsys.readouterr().out, newline=""))][1:]
+
+    assert len(names) == len(set(cells)), cells
+    unescaped = [re.sub(r"^'('*[=])", r"\1", cell) for cell in cells]
+    assert list(names) == [
+        name.encode("latin-1").decode("unicode_escape") if ESCAPE.search(name) else name for name in unescaped
+    ]
 
 
 def test_sentences_wrap_between_words_on_a_terminal_alone(

@@ -225,7 +225,7 @@ def test_new_limit_shows_what_it_does_before_it_asks(
 
     assert (2, ()) == (result.exit_code, overrides.read())
     assert re.search(words, result.stderr), result.stderr
-    assert "Set the user limits of shop? There is no terminal to ask on; add --yes to do it." in lines[-1]
+    assert "Set the user limits of 'shop'? There is no terminal to ask on; add --yes to do it." in lines[-1]
 
 
 SET_CLIENT_LIMIT = ("limit", "set", "nightly", "--kind", "client", "--limit", "10/minute", *WHY)
@@ -257,7 +257,7 @@ def test_preview_in_the_first_minute_says_what_is_recorded_and_when_to_ask(
 ) -> None:
     begun_s = record_nightly(connection, Tally(7), last_ago=0)
     since, at = (datetime.fromtimestamp(begun_s + after_s, UTC).strftime("%H:%M:%SZ") for after_s in (0, 72))
-    expected = f"T{since}, in no full minute yet, so nobody knows what this does. Ask again at "
+    expected = f"T{since}, none in the last full minutes, so nobody knows what this does. Ask again at "
     text = terminal.run(*SET_CLIENT_LIMIT).stderr
 
     assert text.startswith("7 requests since ") and expected in text and f"T{at}." in text, text
