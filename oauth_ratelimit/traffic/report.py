@@ -191,7 +191,7 @@ def observations(finding: ClientFinding) -> list[str]:
 def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
     name, seen, ratio = visible_name(finding.client_id), observations(finding), finding.need.excess_ratio
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
-    excess = f", about {number(ratio)} times as many as the {finding.needed:,.0f} it needs" if ratio >= 2 else ""
+    excess = f", about {number(ratio)} times as many as the {finding.needed:,.0f} it needs" if seen and ratio >= 2 else ""
     valid_for = " to ".join(dict.fromkeys(map(duration, finding.lifetime_s or ())))
     valid_for = f" An access token is valid for {valid_for}." if valid_for else ""
     requests = counted(finding.tally.offered, "request")

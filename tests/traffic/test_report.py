@@ -146,13 +146,15 @@ def test_ratios_of_a_letter_are_those_of_the_numbers_in_it() -> None:
     assert 6 == record_of(finding, 1, period=PERIOD)["user_count"]
 
 
-def test_letter_to_a_client_without_faults() -> None:
-    (finding,) = find(minutes({OWN: Tally(1)}, count=1))
+@pytest.mark.parametrize("requests", [1, 25])  # the second is more than it needs, and not so much that it is wasteful
+def test_letter_to_a_client_without_faults(requests: int) -> None:
+    (finding,) = find(minutes({OWN: Tally(requests)}, count=1))
     letter = letter_to(finding, PERIOD)
 
     assert "Access tokens of your client shop" == letter.subject
     assert "We found no problem." in letter.text
     assert "What helps" not in letter.text
+    assert "times as many" not in letter.text
     assert "valid for" not in letter.text
 
 
