@@ -62,16 +62,16 @@ class NeedCounter:
         self._tokens = TOKENS[kind]
         self._closed = NO_NEED  # of all periods but the last
         self._end_s = -math.inf
-        self._renewals = 1.0  # lifetimes in a period: one, or as many as are in a minute
+        self._renewals = 1.0  # periods that are counted as one: as many as are in a minute
         self._offered = 0
         self._registers: dict[int, int] | None = None  # of users that are counted together
 
-    def add(self, at_s: float, offered: int, lifetime_s: float, registers: Registers | None = None) -> None:
-        """Add requests of a minute, whose tokens are valid so long, with the registers of their users if of several."""
+    def add(self, at_s: float, offered: int, period_s: float, registers: Registers | None = None) -> None:
+        """Add requests of a minute, with the registers of their users if of several. A new period is so long."""
         if at_s >= self._end_s:
             self._closed, self._offered = self.result(), 0
             self._registers = None if registers is None else {}
-            self._end_s, self._renewals = at_s + lifetime_s, max(1.0, MINUTE_S / lifetime_s)
+            self._end_s, self._renewals = at_s + period_s, max(1.0, MINUTE_S / period_s)
         self._offered += offered
         if registers and self._registers is not None:
             merge_into(self._registers, registers)
@@ -90,13 +90,15 @@ class ClientNeed:
     """Need of a client and of its users together, from its minutes in the order of time.
 
     A token is valid for ``given_s``, else as long as those that were issued to the client, else for ``assumed_s``, else
-    for an hour.
+    for an hour. ``period_s`` replaces the period that follows from that.
     """
 
-    __slots__ = ("_assumed_s", "_given_s", "_lifetimes", "_own", "_users")
+    __slots__ = ("_assumed_s", "_given_s", "_lifetimes", "_own", "_period_s", "_users")
 
-    def __init__(self, given_s: float | None = None, assumed_s: float | None = None) -> None:
-        self._given_s, self._assumed_s = given_s, assumed_s
+    def __init__(
+        self, given_s: float | None = None, assumed_s: float | None = None, *, period_s: float | None = None
+    ) -> None:
+        self._given_s, self._assumed_s, self._period_s = given_s, assumed_s, period_s
         self._lifetimes: dict[int, int] = {}  # number of tokens issued, by lifetime
         self._own: NeedCounter | None = None  # until there are requests of the kind: clients may be many
         self._users: NeedCounter | None = None
@@ -106,10 +108,10 @@ class ClientNeed:
             self._lifetimes[lifetime_s] = self._lifetimes.get(lifetime_s, 0) + count
         if own := minute.tally("client").offered:
             self._own = self._own or NeedCounter(LimitKind.CLIENT)
-            self._own.add(minute.minute_s, own, self.lifetime_s)
+            self._own.add(minute.minute_s, own, self.period_s)
         if for_users := minute.tally("user").offered:
             self._users = self._users or NeedCounter(LimitKind.USER)
-            self._users.add(minute.minute_s, for_users, self.lifetime_s, minute.registers)
+            self._users.add(minute.minute_s, for_users, self.period_s, minute.registers)
 
     def of(self, kind: LimitKind) -> Need:
         """Return the need of its requests without a user, of those of all users, or of both."""
@@ -120,7 +122,7 @@ class ClientNeed:
 
     def most_in(self, window_s: int, kind: LimitKind) -> int:
         """Return the most tokens that are needed in a window; a user may have several devices."""
-        return math.ceil(max(TOKENS[kind], WASTEFUL_RATIO) * max(1.0, window_s / self.lifetime_s))
+        return math.ceil(max(TOKENS[kind], WASTEFUL_RATIO) * max(1.0, window_s / self.period_s))
 
     @property
     def lifetime_range(self) -> tuple[float, float] | None:
@@ -133,6 +135,6 @@ class ClientNeed:
         return (known_s, known_s) if known_s else None
 
     @property
-    def lifetime_s(self) -> float:
-        """Lifetime of tokens that are issued now."""
-        return self.lifetime_range[0] if self.lifetime_range else float(HOUR_S)
+    def period_s(self) -> float:
+        """Length of a period that begins now: the lifetime of tokens that are issued now."""
+        return self._period_s or (self.lifetime_range[0] if self.lifetime_range else float(HOUR_S))

@@ -75,12 +75,12 @@ ENFORCED = ". Where the limit is enforced, such requests are rejected with statu
 
 
 class _Sums:
-    """Sums of a client, and what it needs of its tokens and of tokens that are valid for an hour. About 2 kB."""
+    """Sums of a client, and what it needs in periods of its tokens and of an hour. About 2 kB."""
 
     __slots__ = ("first_hour", "hour", "hour_count", "hourly", "need", "total")
 
     def __init__(self, client_id: str, need: ClientNeed) -> None:
-        self.total, self.need, self.hourly = ClientSum(client_id), need, ClientNeed(HOUR_S)
+        self.total, self.need, self.hourly = ClientSum(client_id), need, ClientNeed(period_s=HOUR_S)
         self.first_hour, self.hour, self.hour_count = -1, -1, 0  # the first and last hour with requests; their number
 
     def add(self, minute: ClientMinute) -> None:
@@ -191,7 +191,9 @@ def observations(finding: ClientFinding) -> list[str]:
 def letter_to(finding: ClientFinding, period: str, *, error_uri: str | None = None) -> Letter:
     name, seen, ratio = visible_name(finding.client_id), observations(finding), finding.need.excess_ratio
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
-    excess = f", about {number(ratio)} times as many as the {finding.needed:,.0f} it needs" if seen and ratio >= 2 else ""
+    excess = (
+        f", about {number(ratio)} times as many as the {finding.needed:,.0f} it needs" if seen and ratio >= 2 else ""
+    )
     valid_for = " to ".join(dict.fromkeys(map(duration, finding.lifetime_s or ())))
     valid_for = f" An access token is valid for {valid_for}." if valid_for else ""
     requests = counted(finding.tally.offered, "request")

@@ -75,7 +75,7 @@ class Traffic:
         loads.setdefault(subject, Counter())[minute.minute_s // self.bin_s * self.bin_s] += count
         if kind in OF_USERS:
             counter = self._users.setdefault(subject, NeedCounter(LimitKind.USER))
-            counter.add(minute.minute_s, count, self._clients[minute.client_id].lifetime_s)
+            counter.add(minute.minute_s, count, self._clients[minute.client_id].period_s)
 
     def profiles(self, kind: LimitKind) -> list["Profile"]:
         found = []

@@ -11,10 +11,10 @@ from oauth_ratelimit.traffic.suggest import Traffic
 from tests.traffic.reporting import LOGIN, OWN, START_S, minutes
 
 
-def needed(kind: LimitKind, *requests: tuple[int, int], lifetime_s: float = 600.0) -> Need:
+def needed(kind: LimitKind, *requests: tuple[int, int], period_s: float = 600.0) -> Need:
     counter = NeedCounter(kind)
     for at_s, offered in requests:
-        counter.add(at_s, offered, lifetime_s)
+        counter.add(at_s, offered, period_s)
     return counter.result()
 
 
@@ -35,7 +35,7 @@ def test_client_has_ten_processes_and_needs_no_more_than_it_asks_for() -> None:
 
 
 def test_tokens_that_are_valid_for_less_than_a_minute_are_needed_several_times_in_it() -> None:
-    assert (3.0, 3.0) == needed(LimitKind.USER, (0, 9), lifetime_s=20.0)[1:3]
+    assert (3.0, 3.0) == needed(LimitKind.USER, (0, 9), period_s=20.0)[1:3]
 
 
 def test_users_together_need_a_token_each() -> None:
@@ -70,7 +70,7 @@ def test_lifetime_of_a_token_is_given_or_that_of_those_issued_or_assumed(
     for minute in minutes({OWN: Tally(20)}, count=1, lifetimes=issued):
         found.add(minute)
 
-    assert expected == found.lifetime_s
+    assert expected == found.period_s
     assert 10 * 3600 / expected == found.most_in(3600, LimitKind.CLIENT)
 
 
