@@ -401,9 +401,13 @@ class Instance:
 
     def _fate(self, command: str) -> Fate:
         fate = Fate.UNREACHED if self.is_cut_off else self.fleet.fate(command)
-        if command == "update" and fate is not Fate.ANSWERED and self.in_doubt_since_s is None:
-            self.in_doubt_since_s = self.fleet.true_s
+        if fate is not Fate.ANSWERED:
+            self._note_doubt(command)
         return fate
+
+    def _note_doubt(self, command: str) -> None:
+        if command == "update" and self.in_doubt_since_s is None:
+            self.in_doubt_since_s = self.fleet.true_s
 
     def _begin(self, command: str) -> Fate:
         assert not self.in_request, f"a request waited for MongoDB ({command})"
@@ -416,6 +420,7 @@ class Instance:
         self.at, self.may_be_killed = at, may_be_killed
         if may_be_killed and self.fleet.rng.random() < self.fleet.kill_rate:
             self.fleet.history.append(f"    {command}: worker {at} is killed")
+            self._note_doubt(command)
             raise Killed
 
 
