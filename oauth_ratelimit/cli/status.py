@@ -231,7 +231,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("denied", day["denied"]),
             ("would be denied", day["would_deny"]),
             ("reuse would spare", spared_text(day["would_reuse"], day["denied"] + day["would_deny"])),
-            ("reused", day["reused"]),
+            ("token again", day["reused"]),
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
             ("instances", data["instance_count"]),
             ("last change", last_change_text(context)),

@@ -225,7 +225,7 @@ class Rollout:
     def _reuse(self) -> list[str]:
         """Return the change that spares denials, if there are such and none of the clients has it."""
         spared, has_reuse = self.total.would_reuse, any(map(self.policies.may_reuse, self.over))
-        share = f"spares {spared_text(spared, self.total.over)} of the denials"
+        share = f"spares {spared_text(spared, self.total.over)} of those over a limit"
         return [f"{IN_FILE} on_limit: reuse in limits of kind client ({share})"] if spared and not has_reuse else []
 
     def data(self) -> Record:

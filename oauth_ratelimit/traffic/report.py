@@ -67,11 +67,11 @@ HELP = {
     "header before the next request.",
 }
 ANSWERS = {
-    "would_deny": "admitted while the limit was on trial",
+    "would_deny": "admitted in a dry run of the limit",
     "reused": "answered with the token that the client already had",
-    "denied": "rejected with status 429",
+    "denied": "denied with status 429",
 }
-ENFORCED = ". Where the limit is enforced, such requests are rejected with status 429"
+ENFORCED = ". Without a dry run such requests would be denied with status 429"
 
 
 class _Sums:

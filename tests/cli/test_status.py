@@ -216,6 +216,7 @@ def test_rollout_folds_what_is_not_to_be_copied(
     monkeypatch.setattr("oauth_ratelimit.cli.output._terminal_width", lambda _stream: 80)
     text = terminal.ok("rollout")
 
+    assert "token again           0\n" in text
     in_file = "  # in the configuration file: on_limit: reuse in limits of kind client (spares\n    328 of 336"
     assert in_file in text
     assert 80 >= max(len(line) for line in text.splitlines() if " --reason " not in line)

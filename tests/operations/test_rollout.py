@@ -81,7 +81,7 @@ def test_quiet_day_with_healthy_instances_lets_the_next_step_follow(context_of: 
     assert [{"client_id": "wasteful", "over": 48}] == data["last_day"]["clients"]
     names = ("requests", "denied", "would_deny", "would_reuse")
     assert (24 * 1012, 0, 48, 24) == tuple(data["last_day"][name] for name in names)
-    reuse = f"{FILE} on_limit: reuse in limits of kind client (spares 24 of 48, 50 % of the denials)"
+    reuse = f"{FILE} on_limit: reuse in limits of kind client (spares 24 of 48, 50 % of those over a limit)"
     assert [reuse, 'mode set enforce --canary 5 --reason "canary"'] == data["next"]
     has_reuse = {"mode": "dry-run", "limits": {"client": [{"limit": 9, "window": "1m", "on_limit": "reuse"}]}}
     assert data["next"][1:] == Rollout(context_of(has_reuse)).next_commands

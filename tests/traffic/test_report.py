@@ -128,7 +128,7 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
         "17,160 requests per user within an hour, mostly to refresh tokens that were still valid.",
         "requests within an hour for tokens without a user.",
         "At least 3,600 of 7,200 denied requests came before the Retry-After of an earlier answer was over.",
-        "7,740 requests over the limit: 540 admitted while the limit was on trial, 7,200 rejected with status 429.",
+        "7,740 requests over the limit: 540 admitted in a dry run of the limit, 7,200 denied with status 429.",
         "50,000 requests in the busiest minute; the average is",
         "wait for the number of seconds in its Retry-After header",
         "More information: https://example.com/tokens",
@@ -161,8 +161,11 @@ def test_letter_to_a_client_without_faults(requests: int) -> None:
 @pytest.mark.parametrize(
     ("tally", "answers"),
     [
-        (Tally(9, would_deny=1), "60 admitted while the limit was on trial. Where the limit is enforced, such"),
-        (Tally(9, denied=1, would_deny=1), "60 admitted while the limit was on trial, 60 rejected with status 429.\n"),
+        (
+            Tally(9, would_deny=1),
+            "60 admitted in a dry run of the limit. Without a dry run such requests would be denied with status 429",
+        ),
+        (Tally(9, denied=1, would_deny=1), "60 admitted in a dry run of the limit, 60 denied with status 429.\n"),
         (Tally(9, reused=1), "60 answered with the token that the client already had.\n"),
     ],
 )
