@@ -28,6 +28,7 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.config.errors import did_you_mean
 from oauth_ratelimit.core.denial_record import DenialRecord, Where, parse_decision_id
 from oauth_ratelimit.core.failed_auth import ANYONE, folded
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_ENDPOINT, full_grant_type
 from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
@@ -137,7 +138,7 @@ def explain_command(
         print_json({**explanation.data(), "hint": hint})
     else:
         records = _records(context, client, user)
-        since = _since(context, client, user, records)
+        since = _since(explanation, records)
         if client == ANYONE:  # no limit of tokens is about it
             print_text("\n".join(map(visible, since)) or NOT_GUESSED)
         else:
@@ -187,10 +188,14 @@ def _records(context: CliContext, client_id: str, username: str | None) -> list[
     return []
 
 
-def _since(context: CliContext, client_id: str, username: str | None, records: Sequence[DenialRecord]) -> list[str]:
+def _since(explanation: LimitExplanation, records: Sequence[DenialRecord]) -> list[str]:
+    context, client_id, username = explanation.context, explanation.client_id, explanation.username
     with suppress(StoreError):
         if context.is_shared and username is None and client_id != ANYONE:
             return since_texts(context, client_id, records)
+        if context.is_shared and username is not None and not records:
+            is_over = explanation.forecast()[0] == "would-be-denied"
+            return since_texts(context, client_id, username=storable_name(username), is_over=is_over)
         if context.is_shared:
             return since_texts_of(context, records, since_s=context.now_s - HOUR_S)
     return []

@@ -158,13 +158,25 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
     return Run(found, first_s, last_s, is_real, latest) if found else None
 
 
-def since_texts(context: OperatorContext, client_id: str, records: Sequence[DenialRecord] = ()) -> list[str]:
+def since_texts(
+    context: OperatorContext,
+    client_id: str,
+    records: Sequence[DenialRecord] = (),
+    *,
+    username: str | None = None,
+    is_over: bool = True,
+) -> list[str]:
     """Return since when a client is denied, or until when it was, the last change before, and how to deny nobody.
 
-    The records name its users. The list is empty if it was not denied.
+    The records name its users. The list is empty if it was not denied. Of a user without records, as in a dry run, it
+    begins with what minutes have; until one is over, which has users, only the counters say if it ``is_over`` a limit.
     """
     _, minutes, is_beyond = recent_minutes(context, client_id)
-    return _since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)
+    text = "" if username is None else user_text(minutes, username, context.now_s)[1]
+    if not text and not is_over:
+        return []
+    texts = _since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)
+    return [*filter(None, [text]), *texts]
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
@@ -220,6 +232,25 @@ def minute_of(record: DenialRecord) -> ClientMinute:
     return ClientMinute(denial.client_id, span[0] // MINUTE_S * MINUTE_S, denials={key: found})
 
 
+def user_text(minutes: Sequence[ClientMinute], username: str, now_s: float) -> tuple[bool, str]:
+    """Return how many requests of a user were over a limit in the minutes that have it, and True if the last one does.
+
+    Users have no times of their own: the text is empty if none of their minutes has such a request.
+    """
+    loads = [(each.minute_s, user) for each in minutes for user in each.users if user.username == username]
+    over = [at_s for at_s, user in loads if user.over]
+    if not over:
+        return False, ""
+    earlier = [-math.inf, *over]
+    first_s = max(at_s for at_s, before_s in zip(over, earlier, strict=False) if at_s - before_s > PAUSE_S)
+    found, is_now = [user for at_s, user in loads if first_s <= at_s <= over[-1]], over[-1] >= full_minute(now_s)
+    dry = f"would {'be' if is_now else 'have been'} denied (dry run)"
+    verb = f"{'is' if is_now else 'was'} denied" if found[-1].denied else dry
+    share = f"{sum(each.over for each in found):,} of {counted(sum(each.offered for each in found), 'request')}"
+    span = f"from {utc_time(first_s)} to {utc_time(over[-1] + MINUTE_S)}"
+    return is_now, f"{short(username)} {verb}: {share} {span} were over a limit."
+
+
 def _since_texts(
     context: OperatorContext,
     minutes: Sequence[ClientMinute],
@@ -236,14 +267,14 @@ def _since_texts(
         return list(filter(None, [reuse_text(minutes, context.now_s)[1]]))
     run, is_active = state.run, state.is_active
     first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_active else run.first_s
-    who = _who([each for each in records if each.last_at_s >= first_s])
+    who = _who([each for each in records if run.is_real and each.last_at_s >= first_s])
     text = run.text(is_now=is_active, is_beyond=is_beyond)
-    if not who and run.is_real and len(clients) == 1:  # instances have not sent their records yet
+    if not who and len(clients) == 1:  # a dry run has no records, and instances have not sent their records yet
         who = who_in(next(iter(clients)), minutes, run)
     if is_apart:
         text = text.replace("since", "now, the first since", 1)
     if is_active and context.now_s - run.last_s > WRITTEN_S:
-        text += f" The last denial at {utc_time(run.last_s)}."
+        text += f" The last {'denial' if run.is_real else 'such request'} at {utc_time(run.last_s)}."
     texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
     known = [each for each in changes if is_active or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
     if state.change:

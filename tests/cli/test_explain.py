@@ -59,6 +59,32 @@ def test_client_is_explained_with_its_users_that_are_denied(terminal: Terminal, 
     assert "" == terminal.run("explain", "app", "alice").stderr
 
 
+def test_user_and_client_in_a_dry_run_are_told_since_when_they_would_be_denied(
+    terminal: Terminal, connection: Connection, limiter: Limiter
+) -> None:
+    """Denials of a dry run have no records; users are known when their minute is over."""
+    store, minute_s = StatisticsStore(connection), int(time.time()) // 60 * 60 - 60
+    of_dry_run = ("user", "password", "would_deny")
+    users = (UserLoad("bob", 60, 0, 52), UserLoad("alice", 9))
+    denials = {of_dry_run: Denials(52, minute_s + 7, int(time.time()), 5, 3600)}
+    tallies = {Source("user", "password"): Tally(17, would_deny=52)}
+    store.put("process", [ClientMinute("app", minute_s, tallies, users=users, denials=denials)], keep_s=1e6)
+    store.put("process", [ClientMinute("new", minute_s, tallies, denials=denials)], keep_s=1e6)
+    text = f"would be denied (dry run) since {utc_time(minute_s + 7)} by the limit user (5/hour), password."
+    span = f"from {utc_time(minute_s)} to {utc_time(minute_s + 60)}"
+
+    def found(*words: str) -> str:
+        return " ".join(terminal.ok("explain", *words).split())
+
+    assert f"bob of app: {text}" in found("app")
+    of_bob = f"bob would be denied (dry run): 52 of 60 requests {span} were over a limit."
+    assert f"{of_bob} bob of app: {text}" in found("app", "bob")
+    assert "would be denied" not in found("app", "alice") and "would be denied" not in found("new", "bob")
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run"}))
+    send_hits(limiter, 5, "new", "bob")
+    assert f"users of new: {text}" in found("new", "bob"), "its counter is at the limit"
+
+
 EFFECT = "In full minutes 140 of 160 requests were over a limit before it, 133 of 160 since then.\n"
 
 
