@@ -1,6 +1,7 @@
 """Blueprint of the admin page: routes, authorisation, JSON responses."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -10,12 +11,12 @@ from urllib.parse import unquote
 from flask import Blueprint, Response, current_app, g, render_template, request
 from flask.blueprints import BlueprintSetupState
 from markupsafe import Markup, escape
-from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
+from werkzeug.exceptions import BadRequest, Forbidden, NotFound, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import get_input_stream
 
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache, named_client, whole
+from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache, Reading, named_client, whole
 from oauth_ratelimit.admin.client import client, client_day, denial, users
 from oauth_ratelimit.admin.present import instances, overrides, state, verdict
 from oauth_ratelimit.admin.security import (
@@ -43,6 +44,8 @@ READ_CACHE = f"{EXTENSION}_admin"  # key in app.extensions
 MAX_BODY_BYTES = 65_536
 FAILED_DEPENDENCY = 424  # this server works, its database does not
 USER_HEADER = "X-Ratelimit-User"  # percent-encoded
+AFTER_HEADER = "X-Ratelimit-After"  # the time of the newest numbers that the page shows
+KEPT_HEADER = "X-Ratelimit-Kept"  # of the newest ones that are kept for longer and that this window has shown
 MAX_OFFSET_MIN = 14 * 60  # of any zone
 READ_ONLY = "You can view this page but not change anything."
 
@@ -53,7 +56,7 @@ PAGES = {
     "instances": ("/instances", "Instances"),
 }
 
-PARTS: Mapping[str, Callable[[ReadCache, Params], Record]] = {
+PARTS: Mapping[str, Callable[[Reading, Params], Record]] = {
     "state": state,
     "verdict": verdict,
     "traffic": traffic,
@@ -62,13 +65,13 @@ PARTS: Mapping[str, Callable[[ReadCache, Params], Record]] = {
     "panel": changes.panel,
     "amounts": changes.amounts,
     "limits": client,
-    "users": lambda cache, params: users(cache, named_client(params)),
-    "day": lambda cache, params: client_day(cache, named_client(params), zone_of(params)),
-    "denial": lambda cache, params: denial(cache, parse_decision_id(params.get("decision", ""))),
-    "overrides": lambda cache, params: overrides(cache),
+    "users": lambda reading, params: users(reading, named_client(params)),
+    "day": lambda reading, params: client_day(reading, named_client(params), zone_of(params)),
+    "denial": lambda reading, params: denial(reading, parse_decision_id(params.get("decision", ""))),
+    "overrides": lambda reading, params: overrides(reading),
     "instances": instances,
 }
-"""Parts of pages that are rendered here, at first with the page and then each by itself."""
+"""Parts of pages that are rendered here, at first with the page and then all that a page asks for together."""
 
 
 def admin_blueprint(
@@ -114,12 +117,13 @@ def admin_blueprint(
 
     for page, (path, _) in PAGES.items():
         pages.add_url_rule(path, page, _page, defaults={"page": page})
-    pages.add_url_rule(f"/part/<any({', '.join(PARTS)}):name>", "part", _part)
+    pages.add_url_rule("/part/<names>", "parts", _parts)
     pages.add_url_rule(f"/api/<any({', '.join(changes.CHANGES)}):name>", "change", _change, methods=["POST"])
     return pages
 
 
 def _page(page: str) -> str:
+    g.ratelimit_reading = _reading(after_s=math.inf)  # a new one: the operator may come from newer numbers
     return render_template(
         f"{NAME}/{page}.html",
         page=page,
@@ -133,17 +137,30 @@ def _page(page: str) -> str:
     )
 
 
+def _parts(names: str) -> str:
+    """Return some parts of a page, of one reading, none older than what the page shows."""
+    if not PARTS.keys() >= (chosen := dict.fromkeys(names.split(","))).keys():
+        raise NotFound
+    g.ratelimit_reading = _reading(after_s=request.headers.get(AFTER_HEADER, -math.inf, type=float))
+    return "".join(map(_part, chosen))
+
+
+def _reading(*, after_s: float) -> Reading:
+    kept_s = request.headers.get(KEPT_HEADER, 0.0, type=float)
+    return _read_cache().reading((request.full_path, request.headers.get(USER_HEADER)), after_s=after_s, kept_s=kept_s)
+
+
 def _part(name: str, *, is_now: bool = True) -> Markup:
     """Return a part of a page, or the problem; in the page without ``is_now`` only if all of it is to be read now."""
     html, data = ("", {}) if not is_now and "full" not in request.args else _read(name)
-    age_s = f"{max(0.0, _read_cache().app_limiter.now_s() - data['now_s']):.1f}" if data else ""
+    age_s = f"{max(0.0, g.ratelimit_reading.app_limiter.now_s() - data['now_s']):.1f}" if data else ""
     frame = '<div class="part" data-part="{}" data-at="{}" data-age="{}" data-fresh="{}">{}</div>'
     return Markup(frame).format(name, data.get("now_s", 0), age_s, data.get("fresh_s", 0), Markup(html))
 
 
 def _chosen_span() -> str:
     try:
-        return span_of(request.args, _read_cache().app_limiter.now_s())
+        return span_of(request.args, g.ratelimit_reading.now_s)
     except ValueError:
         return ""  # a part of the page names the error
 
@@ -152,8 +169,8 @@ def _read(name: str) -> tuple[str, Record]:
     """Return the HTML of a part and its data. The username comes in a header, because access logs keep URLs."""
     params = {**request.args, "user": unquote(request.headers.get(USER_HEADER, ""))}
     try:
-        text = Texts(zone_of(params), _read_cache().app_limiter.now_s())
-        data = PARTS[name](_read_cache(), params)
+        text = Texts(zone_of(params), g.ratelimit_reading.now_s)
+        data = PARTS[name](g.ratelimit_reading, params)
     except (NothingShared, StoreError, ValueError) as exc:
         kind, problem = _problem_of(exc)
         return render_template(f"{NAME}/parts/problem.html", kind=kind, problem=problem), {}
@@ -162,7 +179,7 @@ def _read(name: str) -> tuple[str, Record]:
 
 def _problem_of(exc: Exception) -> tuple[str, str]:
     if isinstance(exc, StoreError):
-        return "database", _read_cache().outage(exc)[0]
+        return "database", _read_cache().outage(exc)["text"]
     return "nothing-shared" if isinstance(exc, NothingShared) else "input", str(exc)
 
 

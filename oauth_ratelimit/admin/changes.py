@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.admin.cache import Params, ReadCache, client_or_all, whole
-from oauth_ratelimit.admin.present import change_delay_s, read_case, read_minutes
-from oauth_ratelimit.admin.verdict import judge
+from oauth_ratelimit.admin.cache import Params, Reading, client_or_all, whole
+from oauth_ratelimit.admin.client import client
+from oauth_ratelimit.admin.present import change_delay_s, read_minutes
 from oauth_ratelimit.config.errors import Problems, show
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID
@@ -31,13 +31,14 @@ from oauth_ratelimit.operations.changes import (
 from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
 from oauth_ratelimit.operations.denied import last_runs, source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
-from oauth_ratelimit.operations.format import Record, duration, number, short
+from oauth_ratelimit.operations.format import Record, duration, enforces, number, short
 from oauth_ratelimit.process.log import get_logger
 from oauth_ratelimit.traffic.preview import impact_of
 
 log = get_logger(__name__)
 
 BUSY = "Another preview is being computed in this process. Try again in some seconds."
+IN_DRY_RUN = "A dry run applies already, so nobody is denied. With this it stays one when the configuration enforces."
 MAX_OUTCOME_S = 600.0
 
 _computing = threading.Lock()  # held while one preview is computed
@@ -143,7 +144,7 @@ def _reuse_overrides(present: Limits, template: Override) -> list[Override]:
     return found
 
 
-def amounts(cache: ReadCache, params: Params) -> Record:
+def amounts(reading: Reading, params: Params) -> Record:
     """Return the limits that apply now to a client, a user of it or everybody, at the token endpoint.
 
     First comes what denies most.
@@ -154,7 +155,7 @@ def amounts(cache: ReadCache, params: Params) -> Record:
         present = limits_of(context.policies, client_id)
         unused = (LimitKind.USER_TOTAL if client_id else None, LimitKind.CLIENT if has_user else None)
         limits = [(kind, each) for kind in LimitKind if kind not in unused for each in getattr(present, kind)]
-        runs = last_runs(read_minutes(cache, client_id)[1])[:1] if client_id else []
+        runs = last_runs(read_minutes(reading, client_id)[1])[:1] if client_id else []
         denied = Counter({policy: each.total for run in runs for (policy, _), each in run.denials.items()})
         grants = sorted({grant for run in runs for _, grant in run.denials})
         is_elsewhere = all(grant.startswith(NOT_TOKEN) for grant in grants)
@@ -164,7 +165,7 @@ def amounts(cache: ReadCache, params: Params) -> Record:
             "elsewhere": list(map(source_text, grants)) if is_elsewhere else [],
         }
 
-    return cache.read_cached(("amounts", client_id, has_user), query, ttl_s=0)
+    return reading.read(("amounts", client_id, has_user), query)
 
 
 def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
@@ -176,17 +177,19 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
         impact = impact_of(context, overrides)
     finally:
         _computing.release()
-    lines = [*impact.lines, *_notes(context, overrides[0])]
-    client_id = overrides[0].target.client_id
+    client_id, policies = overrides[0].target.client_id, context.policies
+    mode = policies.matching(client_id).mode if client_id else policies.mode
+    is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
+    lines = [*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
-        now, then = (user_text(each, client_id, user) for each in (context, context.after(overrides)))
+        moments = (context, context.after(overrides))
+        now, then = (user_text(LimitExplanation(each, client_id, username=user)) for each in moments)
         lines[:0] = [f"{short(user)}: {now}. With this change: {then}.", f"All users of {short(client_id)} together:"]
-    return {"lines": list(map(visible_name, lines)), "proposal": impact.proposal}
+    return {"lines": list(map(visible_name, lines)), "proposal": {} if is_in_one else impact.proposal}
 
 
-def user_text(context: OperatorContext, client_id: str, user: str) -> str:
+def user_text(found: LimitExplanation) -> str:
     """Return how much of its limits a user has used, and whether its next request is admitted."""
-    found = LimitExplanation(context, client_id, username=user)
     limits = [(usage.policy, number(usage.estimate)) for usage, _ in found.usages]
     used = [f"{each.name}: {count} of {rate_text(each.limit, each.window.window_s)}" for each, count in limits]
     return "; ".join([*used, f"next request {found.forecast()[1]}"])
@@ -219,7 +222,7 @@ CHANGES: Mapping[str, Callable[..., Record]] = {"preview": preview, "apply": app
 """Requests of an operator, each with its JSON, about the present."""
 
 
-def panel(cache: ReadCache, params: Params) -> Record:
+def panel(reading: Reading, params: Params) -> Record:
     """Return the overrides of a client, or of everybody, and what followed a change that was made lately."""
     client_id, since_s, user = client_or_all(params), whole(params, "since", 0), params.get("user")
 
@@ -228,20 +231,21 @@ def panel(cache: ReadCache, params: Params) -> Record:
         return {
             "now_s": context.now_s,
             "overrides": [each for each in context.overrides if each.target.client_id == client_id],
-            "user_text": f"{user}: {user_text(context, client_id, user)}." if client_id and user else "",
-            **(_outcome(cache, context, client_id, since_s) if is_recent else {}),
+            "user_text": f"{user}: {user_text(client(reading, params)['explanation'])}." if client_id and user else "",
+            **(_outcome(reading, params, since_s) if is_recent else {}),
         }
 
-    return cache.read_cached(("panel", client_id, since_s, user), query, ttl_s=0)
+    return reading.read(("panel", client_id, since_s, user), query)
 
 
-def _outcome(cache: ReadCache, context: OperatorContext, client_id: str | None, since_s: int) -> Record:
-    """Return the measured minutes of a client since a change, and the verdict on it."""
+def _outcome(reading: Reading, params: Params, since_s: int) -> Record:
+    """Return the measured minutes of a client since a change, and the verdict that the page has."""
+    client_id = client_or_all(params)
     if client_id is None:
-        return {"outcome": f"Applied. Takes effect on every instance within {duration(change_delay_s(cache))}."}
-    found = judge(read_case(cache, client_id))
-    found_minutes = context.minutes(since_s // MINUTE_S * MINUTE_S, client_id, parts=("by",))
-    minutes = [(each.minute_s, sum(each.tallies.values(), NO_REQUESTS)) for each in found_minutes]
+        return {"outcome": f"Applied. Takes effect on every instance within {duration(change_delay_s(reading))}."}
+    found, recorded = client(reading, params)["verdict"], read_minutes(reading, client_id)[1]
+    later = (each for each in recorded if each.minute_s + MINUTE_S > since_s)
+    minutes = [(each.minute_s, sum(each.tallies.values(), NO_REQUESTS)) for each in later]
     return {"outcome": f"{'Still denied' if found.kind == 'denied' else 'Applied'}. {found.lead}", "minutes": minutes}
 
 

@@ -2,15 +2,16 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
-from oauth_ratelimit.admin.cache import Params, ReadCache, choice, client_or_all, kept, whole
-from oauth_ratelimit.admin.order import RULE, severity
-from oauth_ratelimit.admin.present import read_marks, read_status
+from oauth_ratelimit.admin.cache import Params, Reading, choice, client_or_all, kept, whole
+from oauth_ratelimit.admin.present import RULE, read_marks, read_status, severity
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, ClientMinute, ClientTotal, Peak, Tally
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import Record, client_text, counted, json_safe
@@ -23,7 +24,7 @@ class Span(NamedTuple):
     name: str
     length_s: int
     step_s: int
-    fresh_s: float = 8.0  # instances write statistics every ten seconds; in a long span a minute hardly matters
+    fresh_s: float = 0.0  # an open page shows it so long; in a long span a minute hardly matters
 
 
 SPANS = {
@@ -153,11 +154,14 @@ class ClientTraffic(Traffic):
             if any((each := self.drawn(line, outcome, label, colour, style))["values"]) or outcome == "issued"
         ]
         uses = self._highest_uses(minutes)
+        limits = context.policies.matching(client_id).limits
         if span.step_s == MINUTE_S:
-            limits = context.policies.matching(client_id).limits
             requests += _limits_per_minute(uses, {policy.name for policy in (*limits.user, *limits.user_total)})
         has_any = any(tally and tally.offered for tally in line)
-        self.charts = {"requests": requests if has_any else [], "uses": list(_uses(uses))}
+        self.charts = {
+            "requests": requests if has_any else [],
+            "uses": list(_uses(uses, () if context.policies.grants_of(client_id) else chain(*limits))),
+        }
 
     def _highest_uses(self, minutes: Iterable[ClientMinute]) -> dict[str, list[Peak | None]]:
         """Return the highest use of each limit in each step, for the limits that are used most."""
@@ -181,15 +185,9 @@ def colours(client_ids: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@kept(lambda found: found.fresh_s)
-def read_all(context: OperatorContext, span: str) -> AllTraffic:
-    """Return the requests of all clients in a span, read once for all viewers."""
-    return AllTraffic(context, SPANS[span])
-
-
-@kept(lambda found: found.fresh_s)
-def read_client(context: OperatorContext, span: str, client_id: str) -> ClientTraffic:
-    return ClientTraffic(context, SPANS[span], client_id)
+FRESH_S = attrgetter("fresh_s")
+read_all = kept(lambda context, span: AllTraffic(context, SPANS[span]), ttl_s=FRESH_S)
+read_client = kept(lambda context, span, client_id: ClientTraffic(context, SPANS[span], client_id), ttl_s=FRESH_S)
 
 
 def span_of(params: Params, now_s: float) -> str:
@@ -205,11 +203,11 @@ def moment(params: Params) -> int | None:
     return whole(params, "at", 0) if params.get("at") else None
 
 
-def traffic(cache: ReadCache, params: Params) -> Record:
+def traffic(reading: Reading, params: Params) -> Record:
     """Return the charts of all clients or of one."""
-    span, client_id = span_of(params, cache.app_limiter.now_s()), client_or_all(params)
-    found: Traffic = read_all(cache, span) if client_id is None else read_client(cache, span, client_id)
-    marks = [mark for mark in read_marks(cache) if mark.text and mark.at_s >= found.starts_s[0]]
+    span, client_id = span_of(params, reading.now_s), client_or_all(params)
+    found: Traffic = read_all(reading, span) if client_id is None else read_client(reading, span, client_id)
+    marks = [mark for mark in read_marks(reading) if mark.text and mark.at_s >= found.starts_s[0]]
     marks = [mark for mark in marks if client_id is None or mark.client_id in (None, client_id)]
     at_s = moment(params)
     linked = [] if at_s is None else [Mark(at_s, "the moment of the link that was followed here")]
@@ -237,10 +235,12 @@ def _limits_per_minute(uses: Mapping[str, Sequence[Peak | None]], of_users: Set[
             yield _drawn(f"limit of {policy}", REST, [peak and peak.limit for peak in steps], "stepped")
 
 
-def _uses(uses: Mapping[str, Sequence[Peak | None]]) -> Iterator[Record]:
-    """Yield the use of each limit in percent; its label has the limit, and former ones."""
+def _uses(uses: Mapping[str, Sequence[Peak | None]], limits: Iterable[Policy]) -> Iterator[Record]:
+    """Yield the use of each limit in percent; its label has the limit that applies now, and former ones."""
+    now = {policy.name: [rate_text(policy.limit, policy.window.window_s)] for policy in limits}
     for number, (policy, steps) in enumerate(uses.items(), 1):
-        rates = [rate for rate, _ in groupby(rate_text(peak.limit, peak.window_s) for peak in steps if peak)]
+        recorded = (rate_text(peak.limit, peak.window_s) for peak in steps if peak)
+        rates = [rate for rate, _ in groupby(chain(recorded, now.get(policy, ())))]
         yield _drawn(
             f"{policy}: {' → '.join(rates[-MAX_RATES:])}", str(number), [peak and peak.share * 100 for peak in steps]
         )
@@ -248,14 +248,14 @@ def _uses(uses: Mapping[str, Sequence[Peak | None]]) -> Iterator[Record]:
         yield _drawn("the limit", "bad", [100 for _ in next(iter(uses.values()))], "stepped")
 
 
-def clients(cache: ReadCache, params: Params) -> Record:
+def clients(reading: Reading, params: Params) -> Record:
     """Return one page of the clients with requests in a span, sorted and filtered."""
-    span = span_of(params, cache.app_limiter.now_s())
+    span = span_of(params, reading.now_s)
     sort = choice(params, "sort", tuple(SORTS), "worst")
     is_reversed = choice(params, "order", ("down", "up"), "down") == "up"
     page, wanted = whole(params, "page", 1, least=1, most=MAX_PAGE), params.get("filter", "").strip()
-    found = read_all(cache, span)
-    _, status = read_status(cache)
+    found = read_all(reading, span)
+    _, status = read_status(reading)
     matching = [client for client in found.named if wanted.casefold() in client.client_id.casefold()]
     ordered = matching if sort == "worst" else sorted(matching, key=SORTS[sort])
     ordered = ordered[::-1] if is_reversed else ordered

@@ -53,6 +53,7 @@ NO_GUESSES = (
     "Nothing to do, unless honest users or clients come from there: guard.trusted_addresses lets an address in, "
     "guard.mode: dry-run denies nobody. No limit of tokens changes it. denials {client} --where guard lists them."
 )
+TRIED_GUARD = "See whether honest users or clients come from there: guard.trusted_addresses lets an address in."
 FOR_ALL = "Raise, Trust and Dry run would change it for all users of the client."
 UNDO = "Look at that change first, and undo it if it was not meant."
 WAIT = "Wait for one window of the limit, in which the requests of that time leave it."
@@ -80,7 +81,7 @@ class Case:
     now_s: float
     client_id: str
     username: str | None = None  # of the user whose requests the minutes have; None if they have all
-    minutes: Sequence[ClientMinute] = ()  # of the last hour or day
+    minutes: Sequence[ClientMinute] = ()  # of the last hour or day, and the present use of limits
     is_beyond: bool = False  # True if denials may have begun before them
     usual: float | None = None  # requests per minute at this hour; None if no earlier day is recorded
     others_active: int = 0  # other clients with requests lately
@@ -93,6 +94,7 @@ class Case:
     records: Sequence[DenialRecord] = ()  # of its users at the token endpoint, in the last hour, the latest first
     addresses: Sequence[str] = ()  # at which the guard denies everybody now, under the id of any client
     nearest: tuple[float, str] | None = None  # the highest present use of a limit, and in words
+    is_dry_run: bool = False  # True if its next request over a limit is not denied
     is_trusted: bool = False
     is_unknown: bool = False
 
@@ -106,7 +108,7 @@ def judge(case: Case) -> Verdict:
     if state and state.is_active:
         return _active(case, state.run, runs)
     if state and state.is_now:
-        return Verdict("changed", state.change_text(), "Wait until then.", details=(_past_text(case, state.run),))
+        return Verdict("changed", state.change_text(), "Wait until then.", details=(_run_text(case, state.run),))
     return _recovered(case, state) if state and not case.is_trusted else _quiet(case)
 
 
@@ -123,16 +125,22 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     action = action if case.username is None else f"Look at this user first: {FOR_ALL}"
     found = (_guesses if now.is_guard else _users)(case, now) or Verdict("denied", "", action)
     why, action = _cause(case, now, begun_s, found)
-    details = [_past_text(case, before) if before else "", _share_text(case, now), _others_text(case, run)]
+    past, whose = _run_text(case, before) if before else "", short(case.client_id) if found.subject else ""
+    details = [past, _share_text(case, now, whose), _others_text(case, run)]
     effect = effect_text(case.minutes, run, case.changes, now_s=case.now_s, delay_s=case.delay_s)
     more = (spared_text, changes_text(case.changes, begun_s, now.policies), effect)
     details += [text for text in more if text[1:] not in f"{why} {action}"]
-    if not run.is_real:
-        action = action.replace("Raise, Trust or Dry run", "Raise or Trust")  # it is one
-        action = f"Nothing to do now: a dry run denies nobody. Before you enforce: {action[0].lower()}{action[1:]}"
+    action = action if run.is_real else before_enforcing(action)
     kind: Kind = "denied" if run.is_real else "dry-run"
-    lead = f"{found.subject} {run.text(is_now=True, is_beyond=case.is_beyond)}".strip()
+    lead = f"{found.subject} {_run_text(case, run, is_now=True)}".strip()
     return Verdict(kind, lead, action, why, details, run.begun(is_beyond=case.is_beyond), found.subject)
+
+
+def before_enforcing(action: str) -> str:
+    """Return an action as one that can wait, without the dry run that there is."""
+    action = action.replace(", Trust or Dry run", " or Trust").replace(", Trust and Dry run", " and Trust")
+    first = action[0] if action.startswith("Raise") else action[0].lower()
+    return f"Nothing to do now: a dry run denies nobody. Before you enforce: {first}{action[1:]}"
 
 
 def _guesses(case: Case, run: Run) -> Verdict:
@@ -142,11 +150,12 @@ def _guesses(case: Case, run: Run) -> Verdict:
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     if case.client_id == ANYONE:
         subject = f"Everybody at {found or 'an address'} {verb.replace('are', 'is')} denied by the guard."
-        why = "Too many wrong passwords or secrets come from there. Honest users there are denied, too."
+        why = f"Too many wrong passwords or secrets come from there. Honest users there {verb} denied, too."
         client = f"'{ANYONE}'"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    return Verdict("denied", "", NO_GUESSES.format(client=client), why, subject=subject)
+    action = NO_GUESSES.format(client=client) if run.is_real else TRIED_GUARD
+    return Verdict("denied", "", action, why, subject=subject)
 
 
 def _users(case: Case, run: Run) -> Verdict | None:
@@ -160,7 +169,8 @@ def _users(case: Case, run: Run) -> Verdict | None:
         return None
     names = named(user.username for user in over)
     verb = ("is" if len(over) == 1 else "are") if run.is_real else "would be"
-    rest = f"; {others:,} {('other is' if others == 1 else 'others are') if run.is_real else 'would'} not"
+    one_of = "other" if others == 1 else "others"
+    rest = f"; {others:,} {one_of} {('is' if others == 1 else 'are') if run.is_real else 'would'} not"
     subject = f"{counted(len(over), 'user')} of {short(case.client_id)} {verb} denied ({names}){rest if known else ''}."
     denied, offered = sum(user.over for user in over), sum(user.offered for user in over)
     why = f"{names}: {counted(denied, 'request')} over the limit since {utc_time(run.recent_s)}."
@@ -237,7 +247,7 @@ def _recovered(case: Case, state: State) -> Verdict:
         lead = f"Not {denied} any more{who}: {counted(later, 'request')} since {until}, none over a limit."
     else:
         lead = f"Last {denied} at {until}{who}; no such request in a full minute since then: it may be waiting."
-    details = (_past_text(case, run), "" if state.change else changes_text(case.changes, run.first_s, run.policies))
+    details = (_run_text(case, run), "" if state.change else changes_text(case.changes, run.first_s, run.policies))
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 
@@ -259,8 +269,8 @@ def _quiet(case: Case) -> Verdict:
     if reused:
         return Verdict("near" if is_reused else "ok", reused, KEEP)
     if share >= 1:
-        action = "If that is not meant: Raise, Trust or Dry run; the preview says what helps."
-        return Verdict("near", f"At its limit now: {text}.", action)
+        action = "Raise, Trust or Dry run if that is not meant; the preview says what helps."
+        return Verdict("near", f"At its limit now: {text}.", before_enforcing(action) if case.is_dry_run else action)
     if case.username is not None:  # its requests are known only if there are many
         return Verdict("ok", f"Within its limits now: {text or 'none applies'}.", NOTHING)
     if not total.offered:
@@ -270,7 +280,8 @@ def _quiet(case: Case) -> Verdict:
         return Verdict("ok", f"Within its limits. {requests}.", NOTHING)
     share, name, peak = max(peaks)
     used = f"Highest use in the last hour: {percent_text(share)} of {name} ({rate_text(peak.limit, peak.window_s)})."
-    is_near = share >= NEAR
+    limits = {name: each[2:] for _, name, each in peaks}  # the last ones, which apply
+    is_near = any(share >= NEAR and limits[name] == each[2:] for share, name, each in peaks)
     lead = f"{'Near its limit' if is_near else 'Within its limits'}. {used}"
     return Verdict("near" if is_near else "ok", lead, NOTHING)
 
@@ -279,8 +290,9 @@ def named(names: Iterable[str]) -> str:
     return listed(map(short, names), at_most=MAX_NAMED)
 
 
-def _past_text(case: Case, run: Run) -> str:
-    return run.text(is_now=False, is_beyond=case.is_beyond)
+def _run_text(case: Case, run: Run, *, is_now: bool = False) -> str:
+    text = run.text(is_now=is_now, is_beyond=case.is_beyond)
+    return text if run.is_real else f"Requests {text[0].lower()}{text[1:]}"
 
 
 def when_text(since_s: float, *, is_full: bool) -> str:
@@ -310,7 +322,7 @@ def _over(tally: Tally, run: Run) -> int:
     return tally.denied if run.is_real else tally.would_deny
 
 
-def _share_text(case: Case, run: Run) -> str:
+def _share_text(case: Case, run: Run, whose: str = "") -> str:
     minutes, full_s = _last_minute(case, run), full_minute(case.now_s)
     before = [each for each in case.minutes if each.minute_s == full_s - MINUTE_S]
     now, earlier = (_total(part, of_guard=run.is_guard) for part in (minutes, before))
@@ -319,6 +331,7 @@ def _share_text(case: Case, run: Run) -> str:
         return ""
     is_full = minutes[0].minute_s == full_s
     requests = counted(now.offered, "attempt" if run.is_guard else "request")
+    requests += f" of {whose}" if whose and not run.is_guard else ""
     found = f"all {requests}" if over == now.offered > 1 else f"{over:,} of {requests}"
     found = requests if run.is_guard else found  # those that it let through are not counted
     would = f"{'was' if over == 1 else 'were'} denied" if run.is_real else "would have been denied"

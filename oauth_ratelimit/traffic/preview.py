@@ -92,7 +92,7 @@ def _spared(context: OperatorContext, client_id: str | None) -> list[str]:
         return [NOBODY, *notes]
     share = percent_text((tally.would_reuse + tally.reused) / tally.over)
     reused = f" {tally.reused:,} got it again already." if tally.reused else ""
-    spared = f"In the last hour reuse would have spared {share} of {counted(tally.over, 'denial')}"
+    spared = f"In the last hour reuse would have spared {share} of {counted(tally.over, 'request')} over a limit"
     return [f"{spared}: the client had a token that was still valid.{reused}", *notes]
 
 

@@ -44,7 +44,7 @@ class Page:
 
     def get(self, path: str, **params: str) -> TestResponse:
         """Open a path. The username goes into the header, as the page sends it."""
-        headers = {"X-Ratelimit-User": quote(params.pop("user", ""))}
+        headers = {f"X-Ratelimit-{name.title()}": quote(params.pop(name, "")) for name in ("user", "after", "kept")}
         return self.browser.get(f"/ratelimit/{path}", query_string=params or None, headers=headers, buffered=True)
 
     def html(self, name: str, *, fresh: bool = False, **params: str) -> str:

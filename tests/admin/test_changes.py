@@ -100,12 +100,22 @@ def test_preview_of_trust_and_dry_run_counts_whom_they_spare(page: Page, mongo_u
     assert "In the last hour this would have spared 900 of 1,000 requests, of 1 of 1 client:" == everybody[0]
 
 
+def test_preview_of_a_dry_run_in_a_dry_run_says_that_there_is_one(
+    open_page: Callable[..., Page], mongo_uri: str
+) -> None:
+    page = open_page(store={"uri": mongo_uri}, mode="dry-run")
+    record(mongo_uri, [minute(ago, allowed=10, would_deny=90) for ago in range(1, 11)])
+    for client_id in ("app", None):
+        answer = page.send("preview", {**DRY_RUN, "client_id": client_id}).json
+        assert {"lines": [changes.IN_DRY_RUN], "proposal": {}} == answer
+    assert "would be denied" in page.send("preview", {"kind": "trusted", "client_id": "app"}).json["lines"][0]
+
+
 def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Page, mongo_uri: str) -> None:
     (source, tally), *_ = storm(1).tallies.items()
     record(mongo_uri, [replace(storm(ago), tallies={source: tally._replace(would_reuse=81)}) for ago in range(1, 11)])
-    expected = (
-        "In the last hour reuse would have spared 90 % of 900 denials: the client had a token that was still valid."
-    )
+    share, why = "90 % of 900 requests over a limit", "the client had a token that was still valid"
+    expected = f"In the last hour reuse would have spared {share}: {why}."
 
     assert [expected] == page.send("preview", REUSE).json["lines"]
     page.send("apply", REUSE)

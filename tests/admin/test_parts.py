@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -163,19 +164,33 @@ def test_page_of_a_user_has_that_users_time_and_numbers(still: None, page: Page,
     assert f"app · alice Denied since {begun} UTC by the limit user (10/minute), password." in alice
     assert "In the last full minute 9 of 18 requests were denied" in alice
     assert "Look at this user first" in alice
-    assert "All users of app together: 2 users of app are denied (bob, alice); 1 other is not." in alice
+    assert "2 users of app are denied (bob, alice); 1 other is not. Denied since" in alice and "together" not in alice
     assert "app · cleo Within its limits now: 0 hits; allowed: user: 5/hour" in cleo and "(bob, alice)" in cleo
     record_denials(mongo_uri, denial("app", "dora", ago_s=900))
     assert "Last denied at" in page.part("client", id="app", user="dora", fresh=True), "long ago"
 
 
-def test_page_of_a_user_says_that_numbers_are_the_clients_if_its_denials_are_not_recorded(
+def test_page_of_a_user_whose_denials_are_not_recorded_has_the_numbers_of_its_minutes(
     still: None, page: Page, mongo_uri: str
 ) -> None:
-    record(mongo_uri, [replace(minute(1, would_deny=9), users=(UserLoad("bob", 9, 0, 9), UserLoad("al", 1)))])
-    text = page.part("client", id="app", user="bob")
+    """As in a dry run. Minutes do not know the second."""
+    users = (UserLoad("bob", 9, 0, 8), UserLoad("al", 3))
+    record(mongo_uri, [replace(minute(1, allowed=4, would_deny=8), users=users)])
+    bob, al = (page.part("client", id="app", user=name) for name in ("bob", "al"))
 
-    assert "All users of app together:" in text and "would be denied (bob)" in text
+    words = (
+        r"app · bob bob would be denied \(dry run\): 8 of 9 requests from \S+:00 UTC to \S+:00 UTC were over a limit\."
+    )
+    nothing = (
+        " Nothing to do now: a dry run denies nobody. Before you enforce: look at this user first: Raise and Trust"
+    )
+    of_client = "1 user of app would be denied (bob); 1 other would not. Requests would be denied (dry run) since"
+    assert re.search(words + re.escape(nothing), bob) and of_client in bob
+    assert "Within its limits now" in al and of_client in al
+    record(mongo_uri, [replace(minute(3, "was", would_deny=8), users=users), minute(1, "was", allowed=1)])
+    assert re.search(
+        r"bob would have been denied .* limit\. Nothing to do\. ", page.part("client", id="was", user="bob")
+    )
 
 
 def test_user_is_named_by_its_record_in_the_first_minute(still: None, page: Page, mongo_uri: str) -> None:
@@ -301,7 +316,7 @@ def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter
     bob = page.part("client", id="quiet", user="bob")
     assert "bob At its limit now: 5 hits;" in bob and "All users of quiet together: No requests are recorded" in bob
     assert "Next request: denied: over the limit client" in page.part("limits", id="app")
-    assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now$", page.part("users", id="app"))
+    assert re.search(r"^user .* alice user enforce 20 % 1 / 5/hour now As of", page.part("users", id="app"))
 
 
 def test_time_without_mongodb_is_a_mark_that_says_what_it_cost(still: None, page: Page, mongo_uri: str) -> None:
@@ -445,6 +460,58 @@ def test_unreachable_mongodb_is_tried_by_one_request_at_a_time(
 
     assert all("unreachable" in cut_off_page.part(name) for name in ("state", "clients", "verdict"))
     assert [] == reads
+
+
+def test_parts_of_one_request_are_of_one_moment(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = count(time.time())
+    monkeypatch.setattr(app_limiter_of(page.app), "now_s", lambda: next(now_s))
+    of_client = {"id": "app", "user": "alice", "since": str(int(time.time()))}
+    for names, params in (
+        ("state,verdict,traffic,clients", {}),
+        ("state,client,panel,amounts,limits,traffic,users,day", of_client),
+    ):
+        html = page.get(f"part/{names}", **params).text
+        moments = re.findall(r'data-part="(\w+)" data-at="(\d+\.\d+)"', html)
+        assert (names.split(","), 1) == ([name for name, _ in moments], len({at for _, at in moments}))
+    assert 404 == page.get("part/state,nothing").status_code
+
+
+def test_page_never_gets_an_older_state_than_it_shows(still: None, page: Page, mongo_uri: str) -> None:
+    """Also if it is opened anew, and of parts that are kept for longer."""
+    record(mongo_uri, [lately("app", allowed=5)])
+    before = page.part("verdict"), page.part("day", id="app")
+    record(mongo_uri, [lately("app", allowed=5, denied=7)])
+    shown, newer = str(time.time()), str(time.time() + 1)
+
+    assert before == (page.part("verdict"), page.part("day", id="app", after=shown)), "which others share"
+    assert "Denied 7" in page.part("verdict", after=shown)
+    assert "Token requests 12," in page.part("day", id="app", kept=newer), "another worker has shown newer ones"
+    record(mongo_uri, [lately("app", allowed=5, denied=8)])
+    assert '<dd class="bad">8</dd>' in page.get("").text
+
+
+def test_highest_use_is_none_below_the_present_one(page: Page, limiter: Limiter, mongo_uri: str) -> None:
+    """Statistics are written later than counters."""
+    send_hits(limiter, 4, "app")
+    send_hits(limiter, 3, "app", "bob")
+    own = {"source": Source("client", "client_credentials"), "limit": 10, "window_s": 3600}
+    record(mongo_uri, [minute(1, allowed=3, share=0.3, **own)])
+    assert "Highest use in the last hour: 60 % of user (5/hour)." in page.part("client", id="app")
+    day = page.part("day", id="app")
+    assert "Highest use of client 40 %: 4 of 10/hour" in day and "Highest use of user 60 %: 3 of 5/hour" in day
+
+
+def test_panel_of_a_user_has_the_numbers_and_the_verdict_of_the_page(
+    still: None, page: Page, limiter: Limiter, mongo_uri: str
+) -> None:
+    record(mongo_uri, [replace(minute(1, allowed=1, denied=9), users=(UserLoad("bob", 9, 9), UserLoad("al", 1)))])
+    record_denials(mongo_uri, denial("app", "bob", count=9))
+    send_hits(limiter, 1, "app", "al")
+    question = {"id": "app", "user": "al", "since": str(minute(1).minute_s)}
+    verdict = re.search(r"app · al (.*?) Nothing to do", page.part("client", **question))
+
+    assert verdict and f"Applied. {verdict[1]}" in (panel := page.part("panel", **question))
+    assert panel.startswith("al: user: 1 of 5/hour;") and "All users together: minute" in panel
 
 
 def test_ten_viewers_at_once_cost_one_computation_until_a_change(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,14 @@ def test_traffic_has_requests_by_client_and_minute(still: None, page: Page, mong
 
 
 def test_use_of_a_limit_is_that_of_its_time(still: None, page: Page, mongo_uri: str) -> None:
-    """A limit that was raised is not drawn over the past."""
+    """A limit that was raised is not drawn over the past, and is in the legend before it has requests."""
     before, after = (
         replace(minute(ago, allowed=5), peaks={"user": Peak(0.5, 5, limit, 60)}) for ago, limit in ((3, 10), (2, 20))
     )
     record(mongo_uri, [before, after])
     charts = page.traffic(span="15m", id="app")["charts"]
 
-    assert [("user: 10/minute → 20/minute", [50.0, 50.0, None, None]), ("the limit", [100] * 4)] == [
+    assert [("user: 10/minute → 20/minute → 5/hour", [50.0, 50.0, None, None]), ("the limit", [100] * 4)] == [
         (line["label"], line["values"][-4:]) for line in charts["uses"]
     ]
     assert ["issued"] == [line["label"] for line in charts["requests"]], "a limit per user is none of the client's"

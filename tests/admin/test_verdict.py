@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.admin.order import judge_all, severity
+from oauth_ratelimit.admin.present import judge_all, severity
 from oauth_ratelimit.admin.verdict import Case, Verdict, judge
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
+from oauth_ratelimit.core.failed_auth import ANYONE
 from oauth_ratelimit.core.policy import LimitKind
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, ClientTotal, Denials, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import (
+    NO_REQUESTS,
+    ClientMinute,
+    ClientTotal,
+    Denials,
+    Source,
+    Tally,
+    UserLoad,
+)
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.operations.marks import Mark
 from oauth_ratelimit.store.mongo.rollups import Present
@@ -72,7 +81,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
     ("case", "said", "not_said"),
     [
         (storm(is_beyond=True), f"Denied since before {utc_time(BEGUN_S)}", f"since {utc_time(BEGUN_S)}"),
-        (storm(of_minutes(would_deny=9)), "Would be denied (dry run) since", "Denied since"),
+        (storm(of_minutes(would_deny=9)), "Requests would be denied (dry run) since", "Denied since"),
         (storm(of_minutes(denied=9, policy="client")), "by the limit client (6000/hour)", "total-hour"),
         (storm(of_minutes(denied=9, limit=40, window_s=5)), "(40/5s)", "6000/hour"),
         (storm(of_minutes(denied=9, kind="user", grant="password")), "password", "client_credentials"),
@@ -101,7 +110,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm(usual=590.0), "no more than usual", "its usual"),
         (storm(of_minutes(denied=38)), "all 38 requests were denied", "38 of "),
         (storm(of_minutes(denied=1)), "1 of 1 request was denied", "all 1"),
-        (storm(of_minutes(would_deny=9), usual=None), "raise or Trust on its page", "Dry run on"),
+        (storm(of_minutes(would_deny=9), usual=None), "Before you enforce: Raise or Trust on its page", "Dry run on"),
         (storm(others_over=3), "3 of 211 other clients are denied, too.", "Nobody else"),
         (storm(others_active=0), "No other client sends requests.", "Nobody else"),
         (storm(others_over=150), "on our side. Look at limits and instances first; to deny", "the client's load"),
@@ -180,6 +189,26 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         (storm([minute(1, allowed=5)]), "Within its limits. Highest use in the last hour: 20 % of total-hour", "Near"),
         (storm([minute(1)]), "No requests are recorded in the last hour.", "Within"),
         (storm([minute(1, allowed=5)], nearest=(1.2, "12 hits")), "At its limit now: 12 hits.", "Within"),
+        (
+            storm([minute(1, allowed=5)], nearest=(1.2, "12 hits"), is_dry_run=True),
+            "a dry run denies nobody. Before you enforce: Raise or Trust if that is not meant",
+            "Dry run",
+        ),
+        (
+            storm([minute(1, allowed=5), minute(0, share=0.5)]),
+            "Within its limits. Highest use in the last hour: 50 % of total-hour (6000/hour)",
+            "20 %",
+        ),
+        (
+            storm([minute(1, allowed=5, share=0.92), minute(0, share=0.5, limit=12_000)]),
+            "Within its limits. Highest use in the last hour: 92 % of total-hour (6000/hour)",
+            "Near",
+        ),
+        (
+            storm(of_minutes(would_deny=9, grant="guard:user", kind="user"), client_id=ANYONE),
+            "Honest users there would be denied, too. Nothing to do now: a dry run denies nobody. Before you enforce:",
+            "are denied",
+        ),
         (storm([minute(1, reused=5)], nearest=(1.2, "12 hits")), "Over a limit, and not denied: since", "At its limit"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
@@ -216,6 +245,26 @@ def test_one_user_who_is_denied_is_named_and_not_the_client() -> None:
     assert not judge(storm(minutes)).subject, "a limit of the client"
     most = judge(storm(minutes, kinds={"user": LimitKind.USER}, others_over=150))
     assert "Most clients are affected: look for the cause on our side." == most.why
+
+
+def test_users_that_a_dry_run_would_deny_are_named_and_the_numbers_of_their_client_are_called_so() -> None:
+    minutes = []
+    for before in range(5, 0, -1):
+        found = of_users(before, mallory=9, alice=0)
+        denials = {(policy, grant, "would_deny"): each for (policy, grant, _), each in found.denials.items()}
+        users = (UserLoad("mallory", 10, 0, 9), UserLoad("alice", 10))
+        tallies = {Source("user", "password"): Tally(allowed=11, would_deny=9)}
+        minutes.append(replace(found, denials=denials, users=users, tallies=tallies))
+    found = judge(storm(minutes, kinds={"user": LimitKind.USER}))
+
+    subject = "1 user of batch-jobs would be denied (mallory); 1 other would not."
+    since = utc_time(BEGUN_S)
+    assert f"{subject} Requests would be denied (dry run) since {since} by the limit user (6000/hour), password." == (
+        found.lead
+    )
+    assert "In the last full minute 9 of 20 requests of batch-jobs would have been denied" in found.details[1]
+    assert "look at this user first: Raise and Trust would change it for all users" in found.action
+    assert f"Nobody is denied. Since {since} {subject[:-1]}:" == judge_all(present(5, 0, 1), found).lead
 
 
 def of_mallory(ago_s: int, count: int = 9) -> DenialRecord:
@@ -359,7 +408,7 @@ def test_denials_count_until_the_change_that_ended_them() -> None:
     assert "denied" == found(switched(("denied", 16, 15)), earlier).kind, "the change began it"
     again = [earlier._replace(at_s=NOW_S - 40), change._replace(at_s=NOW_S - 1)]
     case = storm(switched(("denied", 99, 40), ("would_deny", 39, 0)), changes=again, delay_s=2.0)
-    assert f"Would have been denied (dry run) from {ago(39)} to {ago(0)}" in text_of(case)
+    assert f"Requests would have been denied (dry run) from {ago(39)} to {ago(0)}" in text_of(case)
 
 
 def test_client_that_is_admitted_again_has_recovered() -> None:

@@ -48,8 +48,28 @@ setInterval(() => {
   }
 }, 1000);
 
-// Reads all parts anew.
-export const refreshAll = () => Promise.all([...document.querySelectorAll("[data-part]")].map(refreshPart));
+// Reads all parts anew, in one request, so that they are of one moment; or only those that are due.
+export async function refreshAll(isWanted = () => true) {
+  const elements = [...document.querySelectorAll("[data-part]")].filter(isWanted);
+  const asked = shown;
+  const begunAt = performance.now();
+  const sent = await request(elements.map((each) => each.dataset.part));
+  if (asked !== shown) return;
+  for (const element of elements) {
+    const name = element.dataset.part;
+    const part = sent?.response?.querySelector(`[data-part="${name}"]`);
+    if (part) show(element, part, begunAt);
+    else setProblem(name, sent ? refusal(sent.responseURL.includes("/part/") ? sent : { status: 401 }) : NO_ANSWER);
+  }
+}
+
+// The time of the newest numbers that are kept for longer than a poll, because reading them takes a while: another page may show older ones.
+const newestKept = () => Number(sessionStorage.getItem("oauth-ratelimit-kept"));
+
+function isDue(element) {
+  const before = seen.get(element.dataset.part);
+  return before?.address !== shown || performance.now() - before.at >= before.freshS * 1000;
+}
 
 // Changes the URL, which holds all that is chosen; null removes a choice.
 export function setQuery(changes, method = "replaceState") {
@@ -84,32 +104,22 @@ form?.addEventListener("submit", (event) => { event.preventDefault(); setFilter(
 let typing = null;
 form?.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(setFilter, 250); });
 
-// Reads a part of the page that the server renders. An XMLHttpRequest parses HTML without running anything in it.
-function request(name) {
+// Reads parts of the page that the server renders, none older than what is shown. An XMLHttpRequest parses HTML without running anything in it.
+function request(names) {
   const params = new URLSearchParams(location.search);
   params.set("utc_offset", utcOffset());
   return new Promise((resolve) => {
     const sent = new XMLHttpRequest();
-    sent.open("GET", `${document.body.dataset.root}part/${name}?${params}`);
+    sent.open("GET", `${document.body.dataset.root}part/${names}?${params}`);
     sent.responseType = "document";
     sent.timeout = TIMEOUT_MS;
+    sent.setRequestHeader("X-Ratelimit-Kept", newestKept());
+    sent.setRequestHeader("X-Ratelimit-After", Math.max(0, ...[...seen.values()].map((each) => each.readAt)));
     if (chosenUser()) sent.setRequestHeader("X-Ratelimit-User", encodeURIComponent(chosenUser()));
     sent.onload = () => resolve(sent);
     sent.onerror = sent.ontimeout = () => resolve(null);
     sent.send();
   });
-}
-
-async function refreshPart(element) {
-  const name = element.dataset.part;
-  const asked = shown;
-  const begunAt = performance.now();
-  const sent = await request(name);
-  if (asked !== shown) return;
-  if (!sent) return setProblem(name, NO_ANSWER);
-  const part = sent.response?.querySelector(`[data-part="${name}"]`);
-  if (!part) return setProblem(name, refusal(sent.responseURL.includes(`/part/${name}`) ? sent : { status: 401 }));
-  show(element, part, begunAt);
 }
 
 // Shows a part, unless the shown one is newer: each process keeps its answers, and an answer may be late.
@@ -123,6 +133,7 @@ function show(element, part, begunAt) {
   const before = seen.get(name);
   if (before?.address === shown && Number(readAt) < before.readAt) return;
   seen.set(name, { at: begunAt - age * 1000, readAt: Number(readAt), freshS: Number(fresh), element, address: shown });
+  if (Number(fresh)) sessionStorage.setItem("oauth-ratelimit-kept", Math.max(readAt, newestKept()));
   showEmpty();
   if (part !== element) replace(element, part);
   if (name === "traffic") import("./chart.js").then(({ showCharts }) => showCharts(JSON.parse(element.firstElementChild.dataset.content)));
@@ -172,11 +183,10 @@ if (search) {
   });
 }
 
-for (const element of document.querySelectorAll("[data-part]")) {
-  show(element, element, 0);
-  if (!element.dataset.age || chosenUser() || utcOffset()) refreshPart(element);
-}
-const poll = () => { if (!document.hidden) refreshAll(); };
+const parts = [...document.querySelectorAll("[data-part]")];
+for (const element of parts) show(element, element, 0);
+if (parts.some((each) => !each.dataset.age) || chosenUser() || utcOffset()) refreshAll();
+const poll = () => { if (!document.hidden) refreshAll(isDue); };
 document.addEventListener("visibilitychange", poll);
 setInterval(poll, POLL_MS);
 if (find("panel-form")) import("./panel.js");

@@ -81,14 +81,14 @@ def test_older_answer_of_another_worker_is_never_shown_after_a_newer_one(
     browser: Browser, open_page: Callable[..., Page], mongo_uri: str
 ) -> None:
     answers: list[bytes | None] = [None]  # None: the worker that has the newest state answers
-    path = "/ratelimit/part/overrides"
+    path = "/ratelimit/part/state,overrides,panel,amounts"
 
     def answer() -> Response | None:
         content = answers[-1] if request.path == path else None
         return None if content is None else Response(content)
 
     page = open_page(store={"uri": mongo_uri}, prepare=lambda app: app.before_request(answer))
-    older = page.get("part/overrides").data
+    older = page.get(path.removeprefix("/ratelimit/")).data
     page.send("apply", {**LIMIT, "reason": "first"})
     with serving(page.app) as url:
         browser.open(f"{url}/ratelimit/overrides")
