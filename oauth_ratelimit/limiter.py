@@ -41,8 +41,7 @@ class Limiter:
         denial_events: Logs denials; None creates one.
         follows_store_clock: Go by the store's clock instead, measured before the first flush and from then on.
         monotonic: Returns the time of a clock that is never set, in seconds.
-        place: The file that it counts in together with other processes; None goes by ``settings.host``, where ``auto``
-            means none.
+        place: File that it counts in together with other processes; None goes by ``settings.host``, ``auto`` is none.
         keeps_held: Tell held requests from others without a store, too, as ``hold_guess`` needs it.
     """
 
@@ -92,6 +91,7 @@ class Limiter:
             interval_s=settings.sync.interval_s,
             max_interval_s=settings.sync.max_interval_s,
             clock=self.now_s,
+            part_of=lambda name: self._rules.part_of(key_of(name)),
         )
         self._server_clock: ServerClock | None = None
         if self._store is not None:
@@ -281,9 +281,10 @@ class Limiter:
         left = self._host.follow_file()
         if left is not None:
             self._left.append(self._cycle_of(left))
+            self._counter.count_again(left)
         self._counter.write_postponed(now_s=self._clock())
         if self._keeps_held:
-            self._counter.release_lost(lambda name: self._rules.part_of(key_of(name)), now_s=self._clock())
+            self._counter.release_lost(now_s=self._clock())
         self._left = [cycle for cycle in self._left if not cycle.finish(error=error)]
         return self._cycle.run(error=error, is_scheduled=is_scheduled)
 
@@ -378,8 +379,7 @@ class Limiter:
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more, remove this instance's marks and release everything: by the deadline, or in seven seconds.
 
-        Logs ``hits_undelivered`` with the hits that could not be sent, and ``hits_unconfirmed`` with those that were
-        sent without an answer.
+        Logs ``hits_undelivered`` with hits that were not sent, ``hits_unconfirmed`` with those sent without an answer.
         """
         self.denial_events.end_minute(math.inf)
         self._counter.write_postponed(now_s=self._clock(), is_last=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 from oauth_ratelimit.core.decision import Decision, check_limits
@@ -16,10 +16,10 @@ from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
-from oauth_ratelimit.counters.host import CYCLE_WAIT_S, HostLocked
+from oauth_ratelimit.counters.host import CYCLE_WAIT_S, Host, HostLocked
 from oauth_ratelimit.counters.host_place import UnusableFile
 from oauth_ratelimit.counters.rules import Part, Rows
-from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged
+from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged, requests_of
 from oauth_ratelimit.counters.table import DAMAGES, READ_ALL, READ_HITS, HostTable, Written
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
@@ -44,6 +44,7 @@ class RequestCounter:
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
         clock: Returns the time that requests come with, read again before they are counted.
+        part_of: Returns the limits of a row, None without any.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RequestCounter:
         interval_s: float,
         max_interval_s: float,
         clock: Callable[[], float],
+        part_of: Callable[[str], Part | None],
     ) -> None:
         self._table = table
         self._host = table.host
@@ -65,6 +67,7 @@ class RequestCounter:
         self._is_shared = is_shared
         self._interval_s = interval_s
         self._clock = clock
+        self._part_of = part_of
         self._log = ThrottledLog(log, LOG_INTERVAL_S, table.host.monotonic)
 
     def decide(
@@ -240,8 +243,15 @@ class RequestCounter:
             each.starts = starts[each.name]
         return opened
 
-    def release_lost(self, part_of: Callable[[str], Part | None], *, now_s: float) -> None:
-        """Release the guesses of processes that were killed: nobody got an answer. ``part_of`` finds limits of a row.
+    def count_again(self, left: Host) -> None:
+        """Have what this process has counted alone, in memory, counted with others. With a store it is sent there."""
+        if not (left.is_file or self._is_shared):
+            found = list(islice(requests_of(left.connection, self._part_of), MAX_POSTPONED))
+            with self._host.locked():
+                self._host.postponed.extend(found)
+
+    def release_lost(self, *, now_s: float) -> None:
+        """Release the guesses of processes that were killed: nobody got an answer.
 
         At most ``limit`` in a window, further ones count as wrong: nobody is to guess without a limit by causing kills.
         """
@@ -251,7 +261,7 @@ class RequestCounter:
                     rows = []
                     with suppress(*DAMAGES):
                         for name, frames in json.loads(found):
-                            part = part_of(name)
+                            part = self._part_of(name)
                             if part is not None:  # else the limits have changed, as for other series
                                 starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
                                 rows.append(Row(name, part, Totals(b"", now_s), change=0, starts=starts))

@@ -78,6 +78,7 @@ class Host:
         self.connection: sqlite3.Connection
         self._connected: FileConnection | None = None  # the connection, if it is one to the file
         self._term_of: FileId | None = None  # the file that the term is of; None for memory
+        self._taken_s = 0.0  # time from which on requests may wait for the file's lock: opening it may take longer
         self._until_s = 0.0  # time until which the request that has the lock waits for that of the file
         self.is_nearly_full = False  # the file system has no room for further rows
         self._stuck_since_s: float | None = None  # cycles have found the file's lock taken, and never free since
@@ -143,9 +144,9 @@ class Host:
 
     def begin(self, begun_s: float, wait_s: float | None = None) -> None:
         """Begin a request that has begun to wait at a time of ``time.monotonic``. The lock is held."""
-        self._until_s = begun_s + (LOCK_WAIT_S if wait_s is None else wait_s)
         if not self._is_open:
             self._take(None if self._file is None else self._file.open())
+        self._until_s = max(begun_s, self._taken_s) + (LOCK_WAIT_S if wait_s is None else wait_s)
         if self.connection.in_transaction:  # of a cycle that Ctrl-C has ended between two instructions
             self.connection.rollback()
 
@@ -369,7 +370,7 @@ class Host:
         elif not is_in_memory:
             self.connection = open_in_memory(SCHEMA)
             self.term, self._bell, self._term_of = Term(), Bell(), None
-        self._is_open, self.is_nearly_full, self._stuck_since_s = True, False, None
+        self._is_open, self._taken_s, self.is_nearly_full, self._stuck_since_s = True, time.monotonic(), False, None
 
     def _close_before_fork(self) -> None:
         """Close the file, so that no connection crosses the fork, unless it could not be opened again.

@@ -232,12 +232,16 @@ class HostFile:
             os.close(descriptor)
 
     def _connect(self, until_s: float) -> FileConnection:
-        with suppress(OpenedByAnother), self._alone(time.monotonic() + FREE_S):
-            return self._connect_alone(until_s)
-        with suppress(UnusableFile, OSError, sqlite3.Error):
-            return self._connect_to_file(-inf, is_alone=False)
-        with self._alone(until_s):
-            return self._connect_alone(until_s)
+        """Return a connection. Who waits for others tries again and again whether the file is ready by now."""
+        while True:
+            try:
+                with self._alone(min(until_s, time.monotonic() + FREE_S)):
+                    return self._connect_alone(until_s)
+            except OpenedByAnother:
+                with suppress(UnusableFile, OSError, sqlite3.Error):
+                    return self._connect_to_file(-inf, is_alone=False)
+                if time.monotonic() > until_s:
+                    raise
 
     def _connect_alone(self, until_s: float) -> FileConnection:
         found = _found(self.path)

@@ -1,13 +1,15 @@
 """Steps of a request, and how each of them changes a row that it counts in."""
 
 import math
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from oauth_ratelimit.core.tier import number_of
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import Cells, Totals
+from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.rules import Part
 from oauth_ratelimit.counters.table import DAMAGES, MAX_WAITING, HostTable, Written
 
@@ -139,6 +141,25 @@ class RowChanges:
             taken.drop_over(horizons, now_s)
             values["taken"] = taken.packed()
         return each.name, each.change, values
+
+
+def requests_of(connection: sqlite3.Connection, part_of: Callable[[str], Part | None]) -> Iterator[Held]:
+    """Yield the hits of all rows as requests that are to count elsewhere; without those that wait for their response.
+
+    These count then. ``part_of`` returns the present limits of a row.
+    """
+    for name, packed, held in connection.execute("SELECT name, hits, held FROM rows"):
+        part, totals = part_of(name), Totals(packed, math.inf)
+        if part is None:
+            continue
+        for number, start_s, count in Cells(held):
+            totals.remove(number, start_s, count)
+        for series, frames in unpack(totals.packed()).hits.items():
+            number = number_of(series)
+            for start_s, count in frames.items() if number in part.horizon_by_number else ():
+                yield Held(
+                    [Row(name, part, Totals(b"", math.inf), change=0, starts={number: start_s})], Step.SEND, count
+                )
 
 
 def has_no_more(each: Row, now_s: float) -> bool:

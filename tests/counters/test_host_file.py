@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.counters import host, host_file
-from oauth_ratelimit.counters.host_file import LAYOUT
+from oauth_ratelimit.counters.host_file import LAYOUT, HostFile
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 
@@ -319,7 +319,7 @@ def test_process_counts_alone_without_the_directory_until_it_is_there(path: Path
         path.parent.mkdir()
         limiter.sync()
         assert limiter.host_problem is None
-        assert 10 == admitted(limiter) + admitted(other)
+        assert 0 == admitted(limiter) + admitted(other)
 
 
 def test_file_that_is_no_database_is_left_alone(path: Path) -> None:
@@ -389,7 +389,7 @@ def test_full_disk_costs_no_request_and_the_file_is_used_again_when_there_is_roo
         "    found += [limiter.host_problem, admitted(limiter)]\n"
         "print(found)\n"
     )
-    assert "[True, True, 10, 'its file system is full', 0, None, 9]" == _run(code, path)
+    assert "[True, True, 10, 'its file system is full', 0, None, 0]" == _run(code, path)
 
 
 def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
@@ -480,6 +480,40 @@ def test_process_does_not_wait_for_one_that_opens_the_file_for_ever(path: Path) 
             assert limiter.host_problem is None
 
 
+def test_what_a_process_has_counted_alone_counts_with_others_once_it_can_open_the_file(path: Path) -> None:
+    with closing(a_limiter(path)) as limiter, closing(a_limiter(path)) as other:
+        assert 4 == admitted(other, 4, "busy")
+        with Path(f"{path}-lock").open("a") as lock:
+            path.rename(f"{path}-elsewhere")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert [3, 2] == [admitted(limiter, 3, "busy"), admitted(limiter, 2)]
+            assert limiter.host_problem is not None
+            Path(f"{path}-elsewhere").rename(path)
+        limiter.sync()
+        assert [3, 8] == [admitted(other, client_id="busy"), admitted(other)]
+
+
+def test_process_that_waits_for_another_one_uses_the_file_as_soon_as_it_is_ready(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been made by one that was stopped then, or by one of many that open it one after the other."""
+    made, connect = path.with_suffix(".made"), HostFile._connect_to_file
+    count_once(made)
+
+    def make_ready(file: HostFile, *arguments: Any, **options: Any) -> Any:
+        try:
+            return connect(file, *arguments, **options)
+        finally:
+            if made.exists():
+                made.rename(path)
+
+    monkeypatch.setattr(HostFile, "_connect_to_file", make_ready)
+    with Path(f"{path}-lock").open("w") as lock, closing(a_limiter(path)) as limiter:
+        Path(lock.name).chmod(0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert 9 == admitted(limiter)
+
+
 def test_forked_child_counts_with_its_parent(path: Path) -> None:
     """And holds locks of its own: SQLite in a child takes those of its parent for its own."""
     with closing(a_limiter(path)) as limiter:
@@ -522,7 +556,7 @@ def test_process_counts_alone_while_the_file_stays_locked(path: Path, monkeypatc
         assert before == limiter.sync().lock_timeout_count
         other.execute("ROLLBACK")
         limiter.sync()
-        assert (None, 6) == (limiter.host_problem, admitted(limiter))
+        assert (None, 0) == (limiter.host_problem, admitted(limiter))
 
 
 def test_log_is_written_to_the_file_by_cycles(path: Path) -> None:

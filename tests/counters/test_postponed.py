@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.counter import DROPPED, LOST
 from oauth_ratelimit.counters.host import Host
+from oauth_ratelimit.counters.host_file import HostFile
 from oauth_ratelimit.counters.table import HostTable
-from testbed.clock import Clock
+from testbed.clock import Clock, wait_until
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, KEY, limiter_of, locked, stored_hits, used_hits
 
@@ -120,6 +121,25 @@ def test_first_request_opens_the_file_without_waiting_for_its_lock(
         assert 2 == used_hits(other, CLIENT, NAME)
 
 
+def test_first_request_waits_for_the_lock_however_long_it_has_waited_to_open_the_file(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file, wait_s, lock = HostFile.open, 0.3, ExitStack()
+
+    def open_slowly(file: HostFile) -> Any:
+        begun_s = time.monotonic()
+        wait_until(lambda: time.monotonic() > begun_s + wait_s, "the request has waited for long")
+        return open_file(file)
+
+    monkeypatch.setattr("oauth_ratelimit.counters.host.LOCK_WAIT_S", wait_s)
+    monkeypatch.setattr(HostFile, "open", open_slowly)
+    monkeypatch.setattr("oauth_ratelimit.counters.host.nap", lock.close)
+    with closing(a_worker(path, clock)), closing(limiter_of({"host": str(path)}, clock=clock)) as worker, lock:
+        lock.enter_context(locked(path))
+        worker.check(CLIENT, NAME)
+        assert 0 == worker.sync().lock_timeout_count
+
+
 def test_next_request_that_gets_the_lock_writes_what_was_postponed(path: Path, clock: Clock) -> None:
     with closing(a_worker(path, clock)) as worker, closing(a_worker(path, clock)) as other:
         with locked(path):
@@ -127,6 +147,20 @@ def test_next_request_that_gets_the_lock_writes_what_was_postponed(path: Path, c
         assert 0 == used_hits(other, CLIENT, NAME)
         worker.check(CLIENT, NAME)
         assert 4 == used_hits(other, CLIENT, NAME)
+
+
+def test_guess_of_a_process_that_could_not_open_the_file_at_first_counts_once_if_it_was_wrong(
+    path: Path, clock: Clock
+) -> None:
+    settings, key = load_config({"mode": "enforce", "host": f"{path}.d/it", "limits": LIMITS}), KEYS[0]
+    with closing(Limiter(settings, clock=clock, monotonic=clock, keeps_held=True)) as guard:
+        (_, right), (_, wrong) = guard.hold_guess([key]), guard.hold_guess([key])
+        Path(f"{path}.d").mkdir()
+        guard.sync()
+        assert guard.host_problem is None
+        guard.release(right)
+        guard.confirm(wrong)
+        assert 1 == used_hits(guard, CLIENT, NAME)
 
 
 @pytest.mark.parametrize(("way", "expected"), [("confirm", 1), ("take_back", 0), ("release", 0)])
