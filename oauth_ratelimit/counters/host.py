@@ -231,10 +231,9 @@ class Host:
         self._take(None)
 
     def lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
-        """Synchronise the rows from now on unless another process does, and return whether this one does.
+        """Synchronise the rows and checkpoint from now on, unless another process does. Return whether this one does.
 
-        With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Who synchronises a
-        file also checkpoints. Takes the lock.
+        With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Takes the lock.
         """
         was_held, patience_s = self.term.is_held, -inf if is_alone else self._patience_s
         try:
