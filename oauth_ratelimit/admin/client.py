@@ -103,8 +103,9 @@ def _of_user(case: Case, username: str) -> Verdict:
     together = f"{of_all}{of_client.lead}"
     records = [each for each in case.records if each.denial.username == stored]
     loads = [(minute.minute_s, user) for minute in case.minutes for user in minute.users if user.username == stored]
-    is_over, text = user_text(case.minutes, stored, case.now_s)
-    if text and not records and is_over and of_client.kind in ("denied", "dry-run"):
+    is_active = of_client.kind in ("denied", "dry-run")
+    is_over, text = user_text(case.minutes, stored, now_s=case.now_s, is_active=is_active)
+    if is_over and not records:
         action = f"Look at this user first: {FOR_ALL}"
         action = before_enforcing(action) if of_client.kind == "dry-run" else action
         return Verdict(of_client.kind, text, action, details=[together])

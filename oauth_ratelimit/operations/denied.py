@@ -172,7 +172,8 @@ def since_texts(
     begins with what minutes have; until one is over, which has users, only the counters say if it ``is_over`` a limit.
     """
     _, minutes, is_beyond = recent_minutes(context, client_id)
-    text = "" if username is None else user_text(minutes, username, context.now_s)[1]
+    is_active = any(context.now_s - run.last_s <= ACTIVE_S for run in last_runs(minutes))
+    text = user_text(minutes, username, now_s=context.now_s, is_active=is_active)[1] if username is not None else ""
     if not text and not is_over:
         return []
     texts = _since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)
@@ -232,10 +233,11 @@ def minute_of(record: DenialRecord) -> ClientMinute:
     return ClientMinute(denial.client_id, span[0] // MINUTE_S * MINUTE_S, denials={key: found})
 
 
-def user_text(minutes: Sequence[ClientMinute], username: str, now_s: float) -> tuple[bool, str]:
-    """Return how many requests of a user were over a limit in the minutes that have it, and True if the last one does.
+def user_text(minutes: Sequence[ClientMinute], username: str, *, now_s: float, is_active: bool) -> tuple[bool, str]:
+    """Return how many requests of a user were over a limit in the minutes that have it, and True if some are now.
 
-    Users have no times of their own: the text is empty if none of their minutes has such a request.
+    Users have no times of their own: some are if the last minute has them, and their client ``is_active``. The text is
+    empty if no minute has such a request.
     """
     loads = [(each.minute_s, user) for each in minutes for user in each.users if user.username == username]
     over = [at_s for at_s, user in loads if user.over]
@@ -243,7 +245,8 @@ def user_text(minutes: Sequence[ClientMinute], username: str, now_s: float) -> t
         return False, ""
     earlier = [-math.inf, *over]
     first_s = max(at_s for at_s, before_s in zip(over, earlier, strict=False) if at_s - before_s > PAUSE_S)
-    found, is_now = [user for at_s, user in loads if first_s <= at_s <= over[-1]], over[-1] >= full_minute(now_s)
+    found = [user for at_s, user in loads if first_s <= at_s <= over[-1]]
+    is_now = is_active and over[-1] >= full_minute(now_s)
     dry = f"would {'be' if is_now else 'have been'} denied (dry run)"
     verb = f"{'is' if is_now else 'was'} denied" if found[-1].denied else dry
     share = f"{sum(each.over for each in found):,} of {counted(sum(each.offered for each in found), 'request')}"
