@@ -19,10 +19,11 @@
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check
+# Compiled are only the modules that are imported, when they are.
+INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 
-# Processes that share the tests.
-WORKERS ?= 2
+# Processes that share the tests. Many tests wait for servers, so that two cores have time for four.
+WORKERS ?= 4
 
 PYTEST := $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 
@@ -31,7 +32,7 @@ MISSING := $(foreach program,cc chromium promtool redis-server,$(if $(shell comm
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test quick format lint docs bench instructions chaos breakages audit dist clean
+.PHONY: demo serve test pytest quick format lint docs bench instructions chaos breakages audit dist clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -40,7 +41,9 @@ demo: .venv/installed-demo
 serve: .venv/installed-demo
 	@$(PYTHON) -m demo.serve
 
-test: lint
+test: lint pytest
+
+pytest: .venv/installed-test
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
 	@$(PYTEST) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
 

@@ -20,7 +20,7 @@ from testbed.clock import wait_until
 from testbed.gunicorn import Gunicorn
 from tests.support.apps import CLIENT
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.slow]
 
 MONTH_S = 30 * 86_400
 WITHIN_S = 10.0  # each of these takes three seconds at most unless the machine is busy, and the steps are longer

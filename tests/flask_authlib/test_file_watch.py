@@ -15,6 +15,8 @@ from testbed.mongod import Mongod
 from tests.support.apps import CLIENT
 from tests.support.faults import FaultyProxy
 
+pytestmark = pytest.mark.slow
+
 APPLIED_S = 3.0  # as README and docs promise
 PHASES = (3, 9)  # requests to MongoDB until it fails, of about a dozen in a cycle
 CONFIG = """

@@ -16,6 +16,8 @@ from testbed.oauth_server.database import BATCH_JOBS, WEB_SHOP
 from tests.support.flows import password_of, post
 from tests.support.helpers import BEFORE_TRAFFIC
 
+pytestmark = pytest.mark.slow
+
 APP = "tests.support.worker_app:app"
 
 

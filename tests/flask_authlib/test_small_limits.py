@@ -6,6 +6,8 @@ import pytest
 
 from testbed.sequence import running_sequence
 
+pytestmark = pytest.mark.slow
+
 
 def test_workers_together_admit_a_small_limit_and_little_more(mongo_uri: str) -> None:
     """

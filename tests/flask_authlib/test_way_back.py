@@ -23,6 +23,8 @@ from testbed.mongod import Mongod
 from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.faults import FaultyProxy
 
+pytestmark = pytest.mark.slow
+
 ENFORCED = """
 mode: enforce
 limits: {{client: [{{limit: 1, window: 1h}}]}}
