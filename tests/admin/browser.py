@@ -28,6 +28,7 @@ return [...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
   Object.fromEntries([...row.cells].map((cell) => [cell.dataset.title, cell.innerText.trim()])),
 ]);
 """
+TEXTS = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText.trim()).join(' ')"
 DRAWN_PIXELS = """
 const canvas = document.querySelector(arguments[0] + " canvas");
 if (!canvas || !canvas.width) return 0;
@@ -78,11 +79,8 @@ class Browser:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """Return the text of an element; empty if it is missing or was just replaced."""
-        try:
-            return " ".join(each.text for each in self.all(selector))
-        except StaleElementReferenceException:
-            return ""
+        """Return the text of the elements that exist now."""
+        return str(self.run(TEXTS, selector))
 
     def value(self, selector: str) -> str | None:
         """Return the value of a field; None if it is missing."""

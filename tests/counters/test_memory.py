@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH
+from oauth_ratelimit.counters import rules
 from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
@@ -21,9 +22,9 @@ from tests.support.limiters import CLIENT, a_limiter, hit, limiter_of
 from tests.support.memory import entry_count, held_by
 
 MAX_KEYS = 100
-FLOOD = 1000
+FLOOD = 3 * MAX_KEYS
 LIMIT = 5
-SPARE_CLIENTS = 1000  # that may be known besides one for each key: those without limits, and new ones
+SPARE_CLIENTS = 100  # that may be known besides one for each key: those without limits, and new ones
 
 
 def small_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:
@@ -55,6 +56,11 @@ def idle(limiter: Limiter, clock: Clock) -> None:
     for _ in range(100):
         limiter.sync()
         clock.advance(10)
+
+
+@pytest.fixture(autouse=True)
+def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "SPARE_CLIENTS", SPARE_CLIENTS)
 
 
 @pytest.fixture
@@ -175,7 +181,7 @@ def test_random_client_ids_are_bounded_and_swept(clock: Clock, limits: dict[str,
         limiter.check(f"client-{index}")
     most = entries(limiter)
     for cycle in range(3):
-        for index in range(2 * SPARE_CLIENTS):
+        for index in range(5 * SPARE_CLIENTS // 2):
             assert limiter.check(f"client-{cycle}-{index}").allowed
         assert entries(limiter) <= 1.5 * most
         limiter.sync()
@@ -222,7 +228,7 @@ def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock) -> 
 
     with ThreadPoolExecutor(4) as pool:
         counted = [pool.submit(ask, start) for start in (0, 0, 700, 1400)]
-        for _ in range(150):
+        for _ in range(50):
             limiter.sync()
             limiter.sync_urgent()
         is_over.set()
@@ -275,12 +281,12 @@ def test_key_needs_few_bytes(clock: Clock) -> None:
     before_bytes = table_bytes(limiter)
     gc.collect()
     tracemalloc.start()
-    for number in range(5000):
+    for number in range(2000):
         limiter.check(CLIENT, f"user-{number}")
     limiter.sync()
     gc.collect()
     grown_bytes, _ = tracemalloc.get_traced_memory()
     grown_bytes += table_bytes(limiter) - before_bytes
     tracemalloc.stop()
-    assert 5001 == key_count(limiter)
-    assert grown_bytes / 5000 <= 350
+    assert 2001 == key_count(limiter)
+    assert grown_bytes / 2000 <= 350

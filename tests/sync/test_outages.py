@@ -10,7 +10,7 @@ import pytest
 from oauth_ratelimit import StoreRejected
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.sync import replica
+from oauth_ratelimit.sync import flusher, replica
 from testbed.clock import Clock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, some_settings, stored_hits
@@ -123,14 +123,17 @@ def test_child_forked_in_a_cycle_of_its_parent_sends_its_own_hits_alone(faulty: 
     assert 1 == stored_hits(faulty)
 
 
-def test_writes_after_a_long_outage_send_few_frames_each(faulty: FaultyStore, clock: Clock) -> None:
+def test_writes_after_a_long_outage_send_few_frames_each(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else they outlast the timeout, go on in the server, and are in the way of their own repetitions."""
-    limiter = a_limiter(faulty, clock, a_policy(window_s=4000, frames=4000))
-    users, seconds = ("ann", "ben", "kim"), 4000
+    monkeypatch.setattr(flusher, "MAX_COUNTERS", 1000)
+    users, seconds = ("ann", "ben", "kim"), 400
+    limiter = a_limiter(faulty, clock, a_policy(window_s=seconds, frames=seconds))
     for second in range(seconds):
         for user in users:
             limiter.check(CLIENT, user)
-        if second % 200 == 0:
+        if second % 20 == 0:
             limiter.sync(error=StoreUnavailable("down"))
         clock.advance(1)
     limiter.sync()

@@ -3,7 +3,7 @@
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.counters.table import MAX_WAITING
+from oauth_ratelimit.counters import steps, table
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
@@ -78,14 +78,16 @@ def test_waiting_ends_when_limits_change(clock: Clock) -> None:
     assert 2 == stored_hits(store)
 
 
-def test_no_more_keys_wait_than_an_end_can_flush(clock: Clock) -> None:
+def test_no_more_keys_wait_than_an_end_can_flush(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (steps, table):
+        monkeypatch.setattr(module, "MAX_WAITING", 200)
     limiter = a_limiter(MemoryStore(clock), clock)
     for _ in range(2):
-        for number in range(MAX_WAITING + 7):
+        for number in range(207):
             limiter.check(CLIENT, f"user-{number}")
         report = limiter.sync(is_scheduled=True)
         clock.advance(1)
-    assert (7, MAX_WAITING) == (report.flushed_count, report.waiting_count)
+    assert (7, 200) == (report.flushed_count, report.waiting_count)
 
 
 def test_write_far_from_the_limit_reads_nothing_whatever_others_write(faulty: FaultyStore, clock: Clock) -> None:

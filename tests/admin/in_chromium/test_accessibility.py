@@ -48,9 +48,9 @@ def open_page(browser: Browser, url: str, page: str) -> None:
 def violations_in_both_themes(browser: Browser, size: tuple[int, int]) -> dict[str, list[str]]:
     """Return the rules of WCAG 2.2 AA, and of good practice, that the open page breaks by theme."""
     found = {}
+    browser.run(AXE.read_text())
     for theme in ("light", "dark"):
         browser.resize(size, is_dark=theme == "dark")
-        browser.run(AXE.read_text())
         found[theme] = list(browser.driver.execute_async_script(RUN_AXE, list(RULES)))  # type: ignore[no-untyped-call]
     return found
 
