@@ -113,7 +113,6 @@ def machine(tmp_path: Path, mongo_uri: str, connection: Connection, clock_shim: 
 
 STEPS: dict[str, tuple[int, bool]] = {  # seconds, and if it is a glitch that is over after two seconds
     "20 s back": (-20, False),
-    "5 min back": (-300, False),
     "1 h back": (-3600, False),
     "30 days back": (-MONTH_S, False),
     "30 days ahead": (MONTH_S, False),

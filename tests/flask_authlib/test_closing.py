@@ -42,7 +42,7 @@ def test_closed_applications_leave_nothing(settings: dict[str, Any]) -> None:
     extension = OAuthRateLimit()
     extension.close(used_app(extension, settings))  # what the first one loads
     before = held()
-    for _ in range(200 if "store" not in settings else 10):
+    for _ in range(50 if "store" not in settings else 10):
         extension.close(used_app(extension, settings))
     extension.close(make_app())  # one that is not protected
     wait_until(lambda: held() <= before, "they end")

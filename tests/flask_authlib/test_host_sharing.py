@@ -139,7 +139,6 @@ def admitted(server: Gunicorn, limit: int = 10, number: int = 0, *, count: int |
         {"workers": 4, "worker_class": "gthread", "threads": 4, "preload": True},
         {"workers": 4, "worker_class": "gevent", "config": START_BEFORE_TRAFFIC},
         {"workers": 8, "worker_class": "gevent", "preload": True},
-        {"workers": 8},
     ],
     ids=str,
 )

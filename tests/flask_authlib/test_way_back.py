@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,24 +42,25 @@ FILES = {
 
 @pytest.mark.usefixtures("quick_ending")
 @pytest.mark.parametrize(
-    ("mongodb", "override"),
+    ("state", "override"),
     [*product(("up", "wiped", "restored"), (None, Mode.ENFORCE)), ("down", Mode.ENFORCE), ("hanging", None)],
 )
 def test_mode_off_in_the_file_ends_all_denials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mongodb: str, override: Mode | None
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, override: Mode | None
 ) -> None:
     path = tmp_path / "ratelimit.yaml"
-    with Mongod() as server:
+    may_stop = state in ("down", "hanging")
+    with Mongod() if may_stop else nullcontext(request.getfixturevalue("mongod")) as server:
         for name, (broken, mended) in FILES.items():
-            uri = f"mongodb://{server.address}/{name}?directConnection=true"
+            uri = f"mongodb://{server.address}/way_back_{name}_{state}_{override}?directConnection=true"
             path.write_text(ENFORCED.format(uri=uri))
             with protected_app(OAUTH_RATELIMIT_CONFIG=str(path), clock=time.time) as app:
                 wait_until(lambda app=app: 429 == token_status(app), "the limit is enforced")  # type: ignore[misc]
-                if name == "valid" or mongodb not in ("down", "hanging"):
-                    _change_database(uri, mongodb, override)
-                if mongodb == "down":
+                if name == "valid" or not may_stop:
+                    _change_database(uri, state, override)
+                if state == "down":
                     server.kill()
-                elif mongodb == "hanging" and server.pid is not None:
+                elif state == "hanging" and server.pid is not None:
                     os.kill(server.pid, signal.SIGSTOP)  # it takes connections and never answers
                 path.write_text(broken.format(uri=uri))
                 limiter = app_limiter_of(app)

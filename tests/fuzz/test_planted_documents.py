@@ -104,7 +104,7 @@ class Instance:
         return self.limiter.peek("app", username).remaining
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(content=contents)
 @example(content=[("ratelimit_overrides", each, {"active": True, "more": "x" * 40_000}) for each in (MODE, APP, LIMIT)])
 @example(content=[("ratelimit_overrides", each, {"history": ["x" * 15_000_000]}) for each in (MODE, RESETS)])

@@ -70,7 +70,7 @@ def store(request: pytest.FixtureRequest) -> Mapping[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 4}, {"workers": 4, **THREADS}], ids=str)
+@pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 4, **THREADS}], ids=str)
 def test_workers_together_check_as_many_wrong_passwords_as_the_limit(
     store: Mapping[str, str], tmp_path: Path, options: Mapping[str, Any]
 ) -> None:
