@@ -68,7 +68,7 @@ def test_one_cycle_runs_in_each_interval_that_is_no_exact_float(monkeypatch: pyt
 
 
 def test_instances_together_admit_little_more_than_one() -> None:
-    times = [BEGIN_S + n / 4 for n in range(2000)]
+    times = [BEGIN_S + n / 4 for n in range(1000)]
     alone, several = (sum(decisions_of(a_fleet(count, limit=100), times)) for count in (1, 5))
     assert alone <= several <= 1.1 * alone
     apart = sum(decisions_of(a_fleet(5, limit=100, shares=False), times))
