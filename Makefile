@@ -25,7 +25,7 @@ INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 # Processes that share the tests. Many tests wait for servers, so that two cores have time for four.
 WORKERS ?= 4
 
-PYTEST := $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
+PYTEST := $(PYTHON) -m pytest --quiet --dist worksteal --numprocesses
 
 # Tests marked with a program that this machine lacks are left out, with a message.
 MISSING := $(foreach program,cc chromium promtool redis-server,$(if $(shell command -v $(program)),,$(program:-server=)))
@@ -45,10 +45,10 @@ test: lint pytest
 
 pytest: .venv/installed-test
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
-	@$(PYTEST) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
+	@$(PYTEST) $(WORKERS) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
 
 quick: .venv/installed-test
-	@$(PYTEST) -m "not (chaos or chromium or mongo or promtool or redis or slow)"
+	@$(PYTEST) auto -m "not (chaos or chromium or mongo or promtool or redis or slow)"
 
 format: .venv/installed-test
 	@.venv/bin/ruff check --quiet --select I --fix .

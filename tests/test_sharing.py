@@ -46,6 +46,7 @@ def test_instance_that_is_cut_off_admits_more(way: str) -> None:
     assert whole["overshoot"] < cut["overshoot"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "limit"), [("alert at 0.1 %", 4000), ("collects for 100 ms", 100), ("reads from 10 % used", 100)]
 )

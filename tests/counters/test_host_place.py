@@ -125,6 +125,7 @@ else:
     UNUSABLE["read-only"] = lambda directory: directory.parent.chmod(0o555)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_unusable", UNUSABLE.values(), ids=UNUSABLE)
 def test_workers_meet_elsewhere_if_the_first_directory_cannot_be_used(
     make_unusable: Callable[[Path], object], memory: Path, monkeypatch: pytest.MonkeyPatch

@@ -361,6 +361,7 @@ def _check_for_ever(path: str, clock_s: float, is_checking: Any) -> None:
         Event().wait()
 
 
+@pytest.mark.slow
 def test_guesses_of_killed_processes_are_released_but_no_more_than_the_limit_in_a_window(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, ste
     limiter.close()
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
 def test_instances_that_synchronise_around_each_request_decide_as_one(

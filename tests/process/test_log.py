@@ -87,6 +87,7 @@ def test_handler_that_fails_does_not_reach_the_caller(monkeypatch: pytest.Monkey
     assert 1 == handler.handle.call_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setup", "printed"),
     [

@@ -94,6 +94,7 @@ def test_idle_keys_far_from_their_limit_are_neither_written_nor_read_again(fault
     assert 0 == limiter.sync().key_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writers", "used", "most"), [(1, 1, 1), (1, 3, 1), (2, 2, 32), (2, 4, 7)])
 def test_idle_keys_near_their_limit_are_read_seldom_and_only_where_others_write_them(
     faulty: FaultyStore, clock: Clock, writers: int, used: int, most: int

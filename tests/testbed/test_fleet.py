@@ -41,6 +41,7 @@ def test_instance_that_shares_with_nobody_decides_as_one_without_a_store(
     assert decisions_of(alone, times) == decisions_of(shared, times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", SHAPES.values(), ids=SHAPES)
 def test_cycles_that_are_left_out_would_have_done_nothing(
     times: Sequence[float], monkeypatch: pytest.MonkeyPatch
@@ -67,6 +68,7 @@ def test_one_cycle_runs_in_each_interval_that_is_no_exact_float(monkeypatch: pyt
     assert len(times[1:]) == 100
 
 
+@pytest.mark.slow
 def test_instances_together_admit_little_more_than_one() -> None:
     times = [BEGIN_S + n / 4 for n in range(1000)]
     alone, several = (sum(decisions_of(a_fleet(count, limit=100), times)) for count in (1, 5))

@@ -32,6 +32,7 @@ def replayed(rows: list[Row], *contenders: Contender) -> list[ContenderCounts]:
     return [result.tally for result in replay.results]
 
 
+@pytest.mark.slow
 def test_every_contender_gets_every_row_and_errs_as_it_is_known_to() -> None:
     tallies = dict(zip(ALL, replayed(some_rows(), *ALL), strict=True))
     assert {3000} == {tally.requests for tally in tallies.values()}

@@ -114,6 +114,7 @@ LIMITS: Sequence[Limits] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_estimate_is_within_three_points_and_the_bounds_hold(load: Callable[[], Times]) -> None:
     times = load()
