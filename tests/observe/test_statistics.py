@@ -359,6 +359,6 @@ def test_concurrent_requests_lose_no_count(clock: Clock) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))
-    instance.recorder.close(Deadline())
+    instance.recorder.close(Deadline(60.0))
 
     assert (4 * 1500, 1500) == (offered(instance), len(instance.writer.minutes))

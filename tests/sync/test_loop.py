@@ -158,7 +158,7 @@ def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_on
         wait_until(lambda: here.is_asleep, "nothing urgent")
         here.sync()
         hit(there, cost=38)
-        wait_until(lambda: not here.peek(CLIENT).remaining, "another look at the key", timeout_s=10.0)
+        wait_until(lambda: not here.peek(CLIENT).remaining, "another look at the key")
 
 
 def test_error_of_a_clock_does_not_end_the_thread_for_urgent_keys() -> None:
