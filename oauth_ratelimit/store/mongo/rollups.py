@@ -254,7 +254,8 @@ class RollupStore(StatisticsCollection):
         is_time = {"$gte": 0, "$lte": MAX_EXACT, "$type": ["int", "long", "double"], **NO_LIST}
         fields = {"_id": False, "minute": "$_id.minute"}  # the rest of a planted ``_id`` can be large
         minutes = self._collection.find({"_id.minute": is_time}, fields)
-        first = next(iter(minutes.sort("_id.minute", ASCENDING).limit(1)), None)
+        with translated_errors():
+            first = next(iter(minutes.sort("_id.minute", ASCENDING).limit(1)), None)
         return None if first is None else int(first["minute"])
 
 
