@@ -89,7 +89,7 @@ class RequestCounter:
         only a dry run denies, too; its new rows ask for no document before it is confirmed. ``begun_s`` is the time of
         ``time.monotonic`` at which it has begun to wait for the lock, now if None.
         """
-        held, has_waited = None, False
+        held, guess_id, has_waited = None, None, False
         begun_s = time.monotonic() if begun_s is None else begun_s
         with self._host.own_lock():
             self._host.begin(begun_s)
@@ -104,22 +104,27 @@ class RequestCounter:
                     step = Step.HOLD if is_held else Step.SEND
                     if self._clock() - now_s > STOPPED_S:
                         now_s = self._clock()
-                    elif self._count(opened, decision.counts, step, now_s, cost, is_counted=is_counted):
+                        continue
+                    self._place(opened, decision.counts, now_s)
+                    if is_guess:  # noted before it counts: a process may be killed between the two
+                        places = [(each.name, each.starts) for each in opened if each.starts and is_held]
+                        guess_id = self._guesses.note(places, former_id=guess_id)
+                    if self._count(opened, step, now_s, cost, is_counted=is_counted):
                         break
                 except DAMAGES as exc:
                     self._drop_damaged([name for name, _ in rows], exc)
                 except HostLocked:
                     if has_waited:
-                        held = Held([each for each in opened if each.starts], step, cost)
+                        held = Held([each for each in opened if each.starts], step, cost, guess_id)
                         self._postpone(held)
                         break
                     has_waited = True  # decide on what the rows hold after the wait
             if is_held:
-                held = self._held(held or Held(opened, step, cost, is_written=True), is_guess=is_guess)
+                held = self._held(held or Held(opened, step, cost, guess_id, is_written=True))
         self._host.call_later()
         return decision, held if is_held else None
 
-    def _held(self, held: Held, *, is_guess: bool) -> Held | None:
+    def _held(self, held: Held) -> Held | None:
         """Return a request that is held, None if it counts nowhere."""
         held.rows = [each for each in held.rows if each.starts]
         if not held.rows:
@@ -127,25 +132,19 @@ class RequestCounter:
         held.spare_s = self._host.spare_s()
         if held.is_written:
             held.note_written(held.rows)
-        if is_guess:
-            held.guess_id = self._guesses.note((each.name, each.starts) for each in held.rows)
         return held
 
-    def _count(
-        self,
-        opened: Sequence[Row],
-        counts: Sequence[bool],
-        step: Step,
-        now_s: float,
-        cost: int,
-        *,
-        is_counted: bool,
-    ) -> bool:
-        """Count a request in the tiers of its rows. Return False if a row has changed since it was read."""
-        written, selected = [], iter(counts)
+    def _place(self, opened: Sequence[Row], counts: Sequence[bool], now_s: float) -> None:
+        """Find the frames that a request counts in."""
+        selected = iter(counts)
         for each in opened:
             for tier in compress(each.part.tiers, selected):
                 each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
+
+    def _count(self, opened: Sequence[Row], step: Step, now_s: float, cost: int, *, is_counted: bool) -> bool:
+        """Count a request in its rows. Return False if a row has changed since it was read."""
+        written = []
+        for each in opened:
             if is_counted and (each.starts or each.totals.is_moved):
                 written.append(self._changes.counted(each, step, now_s, cost))
             else:
@@ -209,8 +208,6 @@ class RequestCounter:
 
     def _do(self, request: Held, now_s: float) -> bool:
         """Take the step of a request, and return False if it cannot be taken back any more."""
-        if request.guess_id is not None and request.step is not Step.HOLD:
-            self._guesses.forget(request.guess_id)  # or it would be taken back once more, as a lost one
         counts = request.step not in (Step.TAKE_BACK, Step.RELEASE)
         opened, request.unchanged = request.unchanged if self._keeps_held else None, None
         while True:
@@ -232,6 +229,8 @@ class RequestCounter:
             opened = None  # others have changed them
         if request.step is Step.HOLD:
             request.note_written(opened)
+        elif request.guess_id is not None:  # not before: a process may be killed between the two
+            self._guesses.forget(request.guess_id)
         return True
 
     def _reopen(self, request: Held, now_s: float, *, counts: bool) -> list[Row]:

@@ -1,7 +1,7 @@
 """Guesses: passwords and secrets that are being checked, so that others settle those of a process that was killed."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from oauth_ratelimit.counters.host import Host, HostLocked
@@ -16,14 +16,16 @@ class Guesses:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def note(self, rows: Iterable[tuple[str, Mapping[int, int]]]) -> int | None:
-        """Note where a guess counts, and return its number. None if nobody shares the rows, or without the lock.
+    def note(self, rows: Sequence[tuple[str, Mapping[int, int]]], *, former_id: int | None = None) -> int | None:
+        """Note where a guess is going to count, and return its number. None if nobody shares the rows, or without lock.
 
-        For each row these are the start of a frame for each series, by its number.
+        For each row these are the start of a frame for each series, by its number. A former note of it is forgotten.
         """
         noted = "INSERT INTO guesses (owner, since, rows) VALUES (?, ?, ?)"
+        if former_id is not None:
+            self.forget(former_id)
         with suppress(HostLocked):
-            if self._host.is_file:
+            if self._host.is_file and rows:
                 places = json.dumps([(name, list(starts.items())) for name, starts in rows])
                 return self._host.run(noted, (self._host.identity, self._host.monotonic(), places)).lastrowid
         return None

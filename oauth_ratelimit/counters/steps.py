@@ -54,10 +54,10 @@ class Held:
     rows: Sequence[Row]  # that it counts in
     step: Step
     cost: int = 1
+    guess_id: int | None = None  # by which the table knows it
     is_written: bool = False  # it counts in the rows
     unchanged: Sequence[Row] | None = None  # the rows as it has left them, for one step
     spare_s: float | None = None  # for which it may still wait for the lock
-    guess_id: int | None = None  # by which the table knows it
 
     def note_written(self, rows: Sequence[Row]) -> None:
         """Note that it counts in rows."""
@@ -130,13 +130,15 @@ class RowChanges:
     def uncounted(self, each: Row, request: Held, now_s: float) -> Written:
         """Return a row after a request was taken back or released."""
         totals, held, horizons = each.totals, Cells(each.held), each.part.horizon_by_number
-        for number, start_s in each.starts.items() if request.is_written else ():
-            if held.remove_hit(number, start_s) or not self.keeps_held:  # else the row was forgotten meanwhile
+        starts = list(each.starts.items())
+        if request.is_written:  # without those that were forgotten meanwhile, or never counted before a kill
+            starts = [start for start in starts if held.remove_hit(*start) or not self.keeps_held]
+            for number, start_s in starts:
                 totals.remove(number, start_s, 1)
         values = {"hits": totals.packed(), "held": held.packed()}
         if request.step is Step.TAKE_BACK:
             taken = Totals(each.taken or b"", now_s)
-            for number, start_s in each.starts.items():
+            for number, start_s in starts:
                 taken.add(number, start_s, 1, horizons[number])
             taken.drop_over(horizons, now_s)
             values["taken"] = taken.packed()

@@ -1,6 +1,8 @@
 """The guard: which guesses are checked, counted and denied."""
 
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +18,9 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import guard as guard_module
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.host_place import named_place
+from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.guard import Guard, Guess, Lockout
 from oauth_ratelimit.process.yielding import Waiters
 from testbed.clock import Clock
@@ -382,3 +386,42 @@ def test_guesses_of_killed_processes_are_released_but_no_more_than_the_limit_in_
             own.run()
             found = lockout_of(own, password())
             assert (None if may_go_on else False) is (found and found.is_busy)
+
+
+def _end_within(path: str, clock_s: float, number: int) -> None:
+    """Check a right password, and be killed before a statement that changes something of it."""
+    left = list(range(number))
+
+    def counting(statement: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left.pop()
+            return statement(*args, **options)
+
+        return run
+
+    for owner, names in ((HostTable, ("write", "delete_unused")), (Guesses, ("note", "forget"))):
+        for name in names:
+            setattr(owner, name, counting(getattr(owner, name)))
+    with a_guard(Clock(clock_s), place=named_place(path, []), **guard()) as own:
+        found = own.reserve(password())
+        assert type(found) is Guess
+        own.settle(found)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_process_that_is_killed_within_a_step_of_a_guess_leaves_none_behind(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    context, path = multiprocessing.get_context("spawn"), str(tmp_path / "ratelimit.db")
+    with a_guard(clock, place=named_place(path, []), **guard()) as own:
+        for _ in range(USER_LIMIT):
+            process = context.Process(target=_end_within, args=(path, clock(), number))
+            process.start()
+            process.join(60)
+            assert -signal.SIGKILL == process.exitcode
+            own.run()
+        checked = [own.reserve(password()) for _ in range(USER_LIMIT)]
+        assert [Guess] * USER_LIMIT == list(map(type, checked))
