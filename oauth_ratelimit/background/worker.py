@@ -186,8 +186,9 @@ class Worker:
     def start(self) -> None:
         self._attempt(self._adopt_overrides)
         self._attempt(self._apply_settings)
+        self._is_watched = True
+        self._loop.start()  # before the threads that watch the file: nothing would end them if it lacked one
         self._start_watch()
-        self._loop.start()
         with self._settings_lock:
             self._start_failure_loop()
 

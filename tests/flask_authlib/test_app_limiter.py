@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,8 +117,11 @@ def test_process_that_lacks_a_thread_issues_tokens(
     monkeypatch: pytest.MonkeyPatch, part: str, second: int, event: str
 ) -> None:
     monkeypatch.setattr(f"oauth_ratelimit.sync.loop.{part}", Mock(side_effect=RuntimeError("can't start new thread")))
+    before = set(threading.enumerate())
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, second] == [token_status(app), token_status(app)]
+        left = {each.name for each in set(threading.enumerate()) - before}
+        assert "oauth_ratelimit-settings" not in left  # such a thread of each request would look at the file for ever
 
     assert {event} == {entry["event"] for entry in logs if entry["log_level"] == "error"}
 
