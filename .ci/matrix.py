@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
         except Failed as exc:
             has_failed = True
             result = f"FAILED ({LOG.relative_to(ROOT)}): {exc}"
-        print(f"{name:<22} {time.monotonic() - begun_s:>5.0f} s  {result}", flush=True)
+        print(f"{name:<22} {time.monotonic() - begun_s:>5.0f} s  {result.strip().splitlines()[-1]}", flush=True)
     return 1 if has_failed else 0
 
 

@@ -355,7 +355,8 @@ def test_process_that_takes_over_goes_on_with_the_measurement_of_the_former(
 ) -> None:
     """A server with a wrong clock counts only when it is confirmed."""
     here, there = (start(follows_store_clock=True) for _ in range(2))
-    request(here, 1)
+    for each in (here, there):  # before the first measurement
+        request(each, 1)
     here.sync()
     monkeypatch.setattr(faulty, "time_s", lambda: clock() + 600)
     clock.advance(MEASURE_EVERY_S + 1)
