@@ -303,12 +303,11 @@ class HostFile:
         if user_id is not None and identity != self._identity:
             raise UnusableFile("it is another service's")
         is_new = (user_id, former_boot_id, identity) != (os.geteuid(), boot_id(), self._identity)
-        try:
-            _patiently(connection, "BEGIN IMMEDIATE", until_s if is_new else -inf)
-        except UnusableFile:
-            if is_new:  # and without ``is_alone`` another process may be making it
-                raise
+        if not is_new:  # one statement: a process that is stopped between two would hold up the requests of others
+            with suppress(UnusableFile):
+                _patiently(connection, "UPDATE host SET user_id = user_id", -inf)
             return
+        _patiently(connection, "BEGIN IMMEDIATE", until_s)  # without ``is_alone`` another process may be making it
         for statement in _AFTER_BOOT if former_boot_id != boot_id() else ():
             connection.execute(statement)
         owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.counters import host, host_file
-from oauth_ratelimit.counters.host_file import LAYOUT, HostFile
+from oauth_ratelimit.counters.host_file import LAYOUT, FileConnection, HostFile
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 
@@ -491,6 +491,26 @@ def test_what_a_process_has_counted_alone_counts_with_others_once_it_can_open_th
             Path(f"{path}-elsewhere").rename(path)
         limiter.sync()
         assert [3, 8] == [admitted(other, client_id="busy"), admitted(other)]
+
+
+def test_process_that_opens_a_file_that_is_ready_runs_no_python_while_it_has_the_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of others would wait for it, and be decided without the lock if the machine is busy."""
+    seen: list[bool] = []
+
+    class Watched(FileConnection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            cursor = super().execute(*arguments)
+            seen.append(self.in_transaction)
+            return cursor
+
+    count_once(path)
+    monkeypatch.setattr(host_file, "FileConnection", Watched)
+    with closing(a_limiter(path)) as limiter:
+        limiter.check("app")
+        assert seen
+        assert not any(seen)
 
 
 def test_process_that_waits_for_another_one_uses_the_file_as_soon_as_it_is_ready(
