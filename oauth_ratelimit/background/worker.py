@@ -33,7 +33,7 @@ from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrid
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import Step
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.loop import SyncLoop, UrgentLoop
+from oauth_ratelimit.sync.loop import Starter, SyncLoop, UrgentLoop
 from oauth_ratelimit.token_cache import TokenCache
 
 log = get_logger(__name__)
@@ -107,17 +107,17 @@ class Worker:
     most: one may say so. The guard denies, and a worker of a host that has others goes by what these have read.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
-    name. Until then it admits as before. ``place`` is the file in which it counts with others, as of ``Limiter``. Once
-    ``is_needed`` returns False the worker stops by itself.
+    name. Until then it admits as before. ``missing`` is what does not run yet, see ``Starter``. ``place`` is the file
+    in which it counts with others, as of ``Limiter``. Once ``is_needed`` returns False the worker stops by itself.
     """
 
     is_outdated = _is_ending = _is_closed = _has_preloaded = False
+    _is_watched = False  # whether a thread reads the file when it changes
     _turn = 0  # number of the next task
     _failure_loop: UrgentLoop | None = None  # once the guard is on
     _shared_overrides: tuple[Override, ...] | None = None
     _share_again_s = 0.0  # by the monotonic clock
     _is_held = False  # whether limits deny nobody because overrides are not known yet
-    _is_watched: bool | None = None  # whether threads watch the file; None before the start
 
     def __init__(
         self,
@@ -179,18 +179,27 @@ class Worker:
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
         self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
-        self._looks = [self.look_for_off, self.look_at_file]  # at the file; those without a thread yet
+        self._starter = Starter()
+        self.missing = self._starter.missing
+        self._poll_lock = threading.Lock()  # held while the file is read
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
+        """Start the threads, of which some may be missing for now: it decides and counts without them."""
+        self.missing["look for mode: off"] = partial(self._start_watch, self.look_for_off)
+        self.missing["watch of the configuration file"] = partial(self._start_watch, self.look_at_file)
+        self.missing["synchronisation"] = self._loop.start
+        with self._settings_lock:
+            self._add_failure_loop()
         self._attempt(self._adopt_overrides)
         self._attempt(self._apply_settings)
-        self._is_watched = True
-        self._loop.start()  # before the threads that watch the file: nothing would end them if it lacked one
-        self._start_watch()
-        with self._settings_lock:
-            self._start_failure_loop()
+        self.start_missing()
+
+    def start_missing(self) -> None:
+        """Start what does not run yet, if a try is due. Requests call this, and the threads that run."""
+        if not self._is_ending and self._starter.run():
+            self.look_for_off()  # maybe nobody but requests can
 
     def _adopt_overrides(self) -> None:
         known = self.limiter.known_overrides()
@@ -205,22 +214,14 @@ class Worker:
         if is_due and self.limiter.note_overrides(pack_overrides(overrides)):
             self._shared_overrides, self._share_again_s = overrides, now_s + FRESH_S / 4
 
-    def _start_watch(self) -> None:
-        """Start to watch the file. If the process has no thread left, the cycles look at it, and try again."""
-        self._is_watched = True
-        try:
-            while self._looks:
-                watch = partial(self._watch, self._looks[0])
-                threading.Thread(target=watch, name="oauth_ratelimit-settings", daemon=True).start()
-                del self._looks[0]
-        except RuntimeError as exc:
-            self._is_watched = False
-            self._log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
+    def _start_watch(self, look: Callable[[], None]) -> None:
+        threading.Thread(target=partial(self._watch, look), name="oauth_ratelimit-settings", daemon=True).start()
+        self._is_watched |= look == self.look_at_file
 
-    def _start_failure_loop(self) -> None:
+    def _add_failure_loop(self) -> None:
         if self._failure_loop is None and self.guard.limiter is not None and self.stores is not None:
             self._failure_loop = UrgentLoop(self.guard.limiter, interval_s=self._settings.sync.interval_s)
-            self._failure_loop.start()
+            self.missing["synchronisation of failures"] = self._failure_loop.start
 
     def preload(self) -> None:
         """Read overrides and the most recently used keys, once. Blocks on MongoDB, at most for ``store.timeout``."""
@@ -295,8 +296,8 @@ class Worker:
         if not isinstance(error, StoreUnreachable):
             error = self._refresh()
         tasks = self._run_tasks if error is None else partial(self.guard.run, error=error)
-        if self._is_watched is False:
-            self._start_watch()
+        if self.missing:
+            self.start_missing()
         look = self._apply_settings if self._is_watched else self.look_at_file
         for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
             if not self._is_ending:  # else it would only take the time of the last flush
@@ -329,11 +330,14 @@ class Worker:
                 self._attempt(self.stop)
                 return
             look()
+            if self.missing:
+                self.start_missing()
             time.sleep(min(WATCH_S, self._settings.sync.interval_s))
 
     def look_at_file(self) -> None:
         """Apply the configuration file if it has changed, and end overrides whose time is over."""
-        self._attempt(self._live.poll)
+        with self._poll_lock:
+            self._attempt(self._live.poll)
         self.look_for_off()
 
     def look_for_off(self) -> None:
@@ -356,7 +360,7 @@ class Worker:
                 applied = replace(settings, policies=settings.policies._replace(ceiling=ceiling))
                 self.limiter.reconfigure(applied)
                 self.guard.reconfigure(settings)  # else a guesser goes free while a new worker waits for MongoDB
-                self._start_failure_loop()
+                self._add_failure_loop()
                 if settings is not self._settings:
                     self.tokens.note_change()  # before the cache goes by the new limits
                 self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again

@@ -331,6 +331,9 @@ class AppLimiter:
         """True if this process has a worker; a fork inherits its parent's, which it does not close."""
         return self._worker is not None and self._worker.pid == os.getpid()
 
+    def _stop_apart(self, worker: Worker) -> None:
+        threading.Thread(target=self._stop, args=(worker,), name="oauth_ratelimit-stop").start()  # it may block
+
     def _stop(self, worker: Worker) -> None:
         with self.fail_open("last_flush_failed"):
             worker.stop()
@@ -338,7 +341,9 @@ class AppLimiter:
     def _running_worker(self, *, is_started: bool = False) -> Worker:
         worker = self._worker
         if worker is None or worker.is_outdated or worker.pid != os.getpid():
-            worker = self._start_worker(is_started=is_started)
+            return self._start_worker(is_started=is_started)
+        if worker.missing:
+            worker.start_missing()
         return worker
 
     def _start_worker(self, *, is_started: bool) -> Worker:
@@ -369,14 +374,17 @@ class AppLimiter:
                 is_needed=lambda: owner() is not None,
                 place=place,
             )
-            worker.start()
-            self._worker = worker
+            try:
+                worker.start()
+            finally:
+                self._worker = worker  # also if gevent ends the request: else each one would start another worker
             _started.add(self)
             atexit.unregister(close_all)  # a fork inherits the registration
             atexit.register(close_all)
             self.report_start()
             if former is not None:
-                threading.Thread(target=self._stop, args=(former,), name="oauth_ratelimit-stop").start()  # it may block
+                worker.missing["end of the former worker"] = partial(self._stop_apart, former)
+                worker.start_missing()
             return worker
 
     def report_start(self) -> None:

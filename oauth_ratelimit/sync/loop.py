@@ -1,8 +1,10 @@
 """Background threads of the sync cycle: one for the full cycles and one for urgent keys, off the request path."""
 
 import logging
+import math
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from random import SystemRandom
@@ -23,6 +25,11 @@ SHORTEST_GAP_S = 0.003  # from the begin of one urgent cycle to the next: keys t
 LONGEST_REST_S = 0.02
 REST_FACTOR = 3  # rest after an urgent cycle, in CPU time that it took: the thread never needs more than a quarter
 LONGEST_SLEEP_S = 1.0  # of the thread for full cycles, so that it ends soon after stop()
+RETRY_S = 1.0  # between two tries to start what is missing
+MISSING = (
+    "limits hold; until these run, counts of other hosts, overrides or changes of the file may come late or not at "
+    "all; they are tried again each second"
+)
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
@@ -49,11 +56,8 @@ class UrgentLoop:
         self._pause_ends = threading.Event()  # the store answers again, or the thread stops
 
     def start(self) -> None:
-        """Start the thread. If the process has none left, urgent keys wait for the next full cycle."""
-        try:
-            threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
-        except RuntimeError:
-            log.exception("cycle_failed")
+        """Start the thread. Raises ``RuntimeError`` if the process has none left."""
+        threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -95,6 +99,44 @@ class UrgentLoop:
         return True
 
 
+class Starter:
+    """Starts the parts of a worker. What lacks a thread or a descriptor is tried again each second.
+
+    ``missing`` is what does not run yet: by its name what starts it, or raises.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.missing: dict[str, Callable[[], None]] = {}
+        self._lock = threading.Lock()  # held while the missing parts are started
+        self._again_s = -math.inf
+        self._is_logged = False  # the present lack
+
+    def run(self) -> bool:
+        """Start what is missing, unless that was tried within a second. Return whether some of it could not start."""
+        if self._monotonic() < self._again_s or not self._lock.acquire(blocking=False):
+            return False
+        error: Exception | None = None
+        try:
+            for name, start in tuple(self.missing.items()):
+                try:
+                    start()
+                    del self.missing[name]
+                except Exception as exc:  # noqa: BLE001  # such as one of an import
+                    error = exc
+            if error is not None:
+                self._again_s = self._monotonic() + RETRY_S
+            if error is not None and not self._is_logged:
+                trace = "".join(traceback.format_exception(error))
+                log.error("start_incomplete", missing=[*self.missing], error=repr(error), traceback=trace, hint=MISSING)
+            elif error is None and self._is_logged:
+                log.info("start_completed")
+            self._is_logged = error is not None
+        finally:
+            self._lock.release()
+        return error is not None
+
+
 class SyncLoop:
     """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
 
@@ -110,11 +152,18 @@ class SyncLoop:
         self._on_cycle = on_cycle
         self._interval_s = interval_s
         self._urgent = UrgentLoop(limiter, interval_s=interval_s)
+        self._is_started = False  # the thread for full cycles
         self._full = threading.Lock()  # held while a full cycle runs, so that stop() can wait for it
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads. If it raises, for lack of a thread or descriptor, the next call starts the rest."""
+        if not self._is_started:
+            self._start_full()
+            self._is_started = True
+        self._urgent.start()  # without it, urgent keys wait for the next full cycle
+
+    def _start_full(self) -> None:
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
         logger.setLevel(logging.WARNING)
@@ -134,7 +183,6 @@ class SyncLoop:
 
         scheduler.add_listener(end, EVENT_JOB_REMOVED)
         scheduler.start()
-        self._urgent.start()
 
     def _run(self) -> None:
         """Run a cycle in each interval until ``stop``. After a long one, one that is late follows at once."""

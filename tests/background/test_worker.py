@@ -143,21 +143,21 @@ def test_cycle_that_outlasts_the_end_leaves_no_connection_open(
     assert worker.stores.overrides._connection._client is None
 
 
-def test_watch_of_the_file_is_started_again_when_the_process_has_threads(
+def test_thread_of_a_new_guard_starts_when_the_process_has_one(
     mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = a_worker(mongo_uri, clock)
-    with monkeypatch.context() as meanwhile, capture_logs() as logs:
-        meanwhile.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        worker._start_watch()
-    assert ["cycle_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
+    worker = a_worker(mongo_uri, clock, [{"guard": {"mode": "enforce"}}])
+    with monkeypatch.context() as full, capture_logs() as logs:
+        full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        worker.after_cycle(None)
+        worker.after_cycle(None)
     before = {*threading.enumerate()}
+    monkeypatch.setattr(worker._starter, "_again_s", -inf)
     worker.after_cycle(None)
-    watches = [each for each in {*threading.enumerate()} - before if each.name == "oauth_ratelimit-settings"]
+    begun = [each.name for each in {*threading.enumerate()} - before if each.name.startswith("oauth")]
     worker.stop()
-    for each in watches:
-        each.join(5.0)
-    assert [False] * 2 == [each.is_alive() for each in watches]
+    assert ["oauth_ratelimit-urgent"] == begun
+    assert ["start_incomplete"] == [entry["event"] for entry in logs if entry["event"].startswith("start_")]
 
 
 def test_preload_waits_once_for_tokens_and_failures() -> None:

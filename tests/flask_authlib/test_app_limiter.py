@@ -1,5 +1,6 @@
 """The limiter of an application: its worker in each process, and what happens when it fails."""
 
+import json
 import os
 import socket
 import threading
@@ -7,6 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from errno import EMFILE
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,6 +21,7 @@ from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.flask_authlib.app_limiter import close_all
 from oauth_ratelimit.process.deadline import ENDING_S, Deadline
+from oauth_ratelimit.sync import loop
 from testbed.clock import Clock, wait_until
 from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.sites import config
@@ -46,6 +50,14 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[CountedScheduler]:
     monkeypatch.setattr(CountedScheduler, "started", started, raising=False)
     monkeypatch.setattr(worker_module, "SyncLoop", CountedScheduler)
     return started
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which a worker tries again to start what could not."""
+    clock = Clock()
+    monkeypatch.setattr(loop.Starter.__init__, "__kwdefaults__", {"monotonic": clock})
+    return clock
 
 
 def test_racing_first_requests_start_one_worker(
@@ -109,21 +121,88 @@ def test_applications_of_a_process_share_the_time_to_end(monkeypatch: pytest.Mon
     assert taken == pytest.approx([ENDING_S / 6] * 6)
 
 
-@pytest.mark.parametrize(
-    ("part", "second", "event"),
-    [("BackgroundScheduler", 200, "check_failed"), ("threading.Thread", 429, "cycle_failed")],
-)
-def test_process_that_lacks_a_thread_issues_tokens(
-    monkeypatch: pytest.MonkeyPatch, part: str, second: int, event: str
-) -> None:
-    monkeypatch.setattr(f"oauth_ratelimit.sync.loop.{part}", Mock(side_effect=RuntimeError("can't start new thread")))
-    before = set(threading.enumerate())
-    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        assert [200, second] == [token_status(app), token_status(app)]
-        left = {each.name for each in set(threading.enumerate()) - before}
-        assert "oauth_ratelimit-settings" not in left  # such a thread of each request would look at the file for ever
+def names_begun(before: set[threading.Thread]) -> list[str]:
+    """Return the names of the threads that workers have begun since."""
+    names = [each.name for each in {*threading.enumerate()} - before]
+    return sorted(name for name in names if name.startswith(("APScheduler", "oauth_ratelimit")))
 
-    assert {event} == {entry["event"] for entry in logs if entry["log_level"] == "error"}
+
+def test_process_without_a_free_thread_limits_and_starts_the_rest_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    """One try a second, not one with each request. Meanwhile the file can still switch limits off."""
+    path, start = tmp_path / "ratelimit.yaml", Mock(side_effect=RuntimeError("can't start new thread"))
+    path.write_text(json.dumps(config(limit=3)))
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", start)
+            assert [200] * 3 + [429] * 5 == [token_status(app) for _ in range(8)]
+            tries = start.call_count
+            assert tries == len(app_limiter_of(app)._running_worker().missing)
+            path.write_text("mode: off\n")
+            starts.advance(1)
+            assert [200] * 5 == [token_status(app) for _ in range(5)]
+            assert 2 * tries == start.call_count
+        starts.advance(1)
+        before = {*threading.enumerate()}
+        assert 200 == token_status(app)
+        assert {} == app_limiter_of(app)._running_worker().missing
+        begun = names_begun(before)
+    assert ["APScheduler", *["oauth_ratelimit-settings"] * 2, "oauth_ratelimit-urgent"] == begun
+    about = [entry for entry in logs if entry["event"].startswith("start_") or entry["log_level"] == "error"]
+    assert ["start_incomplete", "start_completed"] == [entry["event"] for entry in about]
+    assert "synchronisation" in about[0]["missing"]
+
+
+def test_process_without_a_free_descriptor_limits_and_starts_no_thread_twice(
+    monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=5)) as app:
+        before, begun, statuses = {*threading.enumerate()}, [], []
+        with monkeypatch.context() as full:
+            full.setattr(loop, "BackgroundScheduler", Mock(side_effect=OSError(EMFILE, "Too many open files")))
+            for _ in range(8):
+                statuses.append(token_status(app))
+                begun.append(len(names_begun(before)))
+                starts.advance(1)
+        assert ([200] * 5 + [429] * 3, [2] * 8) == (statuses, begun)
+        wait_until(lambda: not app_limiter_of(app)._running_worker().missing, "the rest runs")
+        wait_until(lambda: app_limiter_of(app).health().last_cycle.synced_ago_s is not None, "a cycle")
+
+
+def test_request_that_is_ended_while_the_worker_starts_leaves_one_worker(
+    monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    """As a timeout of gevent ends it."""
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        with monkeypatch.context() as ended:
+            ended.setattr(loop, "BackgroundScheduler", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                token_status(app)
+        limiter = app_limiter_of(app).open_limiter
+        assert limiter is not None
+        assert [200, 429] == [token_status(app), token_status(app)]
+        assert limiter is app_limiter_of(app).limiter
+
+
+def test_replaced_worker_ends_as_soon_as_there_is_a_thread_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    """The new one counts at once."""
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(json.dumps(config(mode="off")))
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        assert 200 == token_status(app)
+        former = app_limiter_of(app)._running_worker()
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            path.write_text(json.dumps(config(sync={"interval": "2s"})))
+            wait_until(lambda: former.is_outdated, "another worker has to take over")
+            assert [200, 429] == [token_status(app), token_status(app)]
+        assert not former._is_closed
+        starts.advance(1)
+        token_status(app)
+        wait_until(lambda: former._is_closed, "the former worker ends")
 
 
 @pytest.mark.usefixtures("quick_ending")
