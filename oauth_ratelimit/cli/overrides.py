@@ -45,7 +45,7 @@ from oauth_ratelimit.operations.changes import (
 from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.format import Record, counted, entry_data, mode_source_text, mode_text, override_data
 from oauth_ratelimit.operations.marks import last_change_text
-from oauth_ratelimit.traffic.preview import impact_of
+from oauth_ratelimit.traffic.preview import UNCHANGED, impact_of
 
 NO_OVERRIDES = "No overrides: the configuration applies."
 NO_HISTORY = "No overrides and no resets so far."
@@ -276,6 +276,11 @@ def set_mode(
         is_for_all = client is None and canary_percent is None
         if is_for_all and (refusal := enforce_refusal(context, is_invalid=context.invalid is not None)):
             raise click.UsageError(refusal)
+        if client is None and is_enforced(context, change):
+            print_text(UNCHANGED, err=True)
+            if options["as_json"]:
+                print_overrides("json", [each for each in context.overrides if each.target == target])
+            return
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
         question = f"Enforce limits for {(client and repr(client)) or share or 'everybody'}?"
         show_impact_and_ask(context, change, question, options)
@@ -325,6 +330,13 @@ def override_of(context: CliContext, target: Target, options: dict[str, Any], **
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--for") from None
     return Override(target, options["author"], options["reason"], context.now_s, until_s=until_s, **more)
+
+
+def is_enforced(context: CliContext, change: Override) -> bool:
+    """Return whether what a change for everybody says applies, until the same time if by an override."""
+    ends = {each.until_s for each in context.overrides if each.target == change.target}
+    applies = context.policies.mode is Mode.ENFORCE and context.after([change]).policies == context.policies
+    return applies and ends <= {change.until_s}
 
 
 def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> None:

@@ -173,6 +173,25 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
         assert "dry-run" == terminal.data(command)["file_mode"]
 
 
+def test_enforcing_what_is_enforced_asks_and_writes_nothing(terminal: Terminal, overrides: OverrideStore) -> None:
+    """Unless the override of that would end at another time."""
+    command = ("mode", "set", "enforce", "--canary", "100", *WHY)
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "enforce"}))
+    expected = (0, "", "This applies already, so nothing changes.\n")
+    for words in (command, command[:3] + WHY):
+        result = terminal.run(*words)
+        assert expected == (result.exit_code, result.stdout, result.stderr)
+    assert ([], ()) == (terminal.data(*command), overrides.read())
+
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "dry-run"}))
+    terminal.ok(*command, "--for", "1d", "--yes")
+    terminal.ok(*command, "--yes")
+    (written,) = overrides.read()
+    assert written.until_s is None, "it has a new end"
+    assert ["ann"] == [each["by"] for each in terminal.data(*command, "--operator", "bob")]
+    assert (written,) == overrides.read()
+
+
 def test_enforcing_counts_only_grant_types_that_it_concerns(terminal: Terminal, connection: Connection) -> None:
     limits = {"limits": {"user": ["5/hour", {"limit": 3, "window": 60, "mode": "dry-run", "name": "trial"}]}}
     grants = {"grants": {"password": {"mode": "dry-run"}, "implicit": {"mode": "enforce"}}}
