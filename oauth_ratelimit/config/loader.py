@@ -42,6 +42,7 @@ LIMITS_OFF = "limits are off; of this file only the sections store, privacy and 
 LAST_VALID = "the last valid file still applies"
 SWITCHED_OFF = "limits are off, because this file has mode: off"
 WAY_BACK = "repair the file; to switch all limits off meanwhile, append the line mode: off"
+OFF_WAY_BACK = "repair the file; its mode: off keeps all limits off"
 
 log = get_logger("oauth_ratelimit")
 
@@ -383,5 +384,5 @@ class ConfigFile:
             problems=list(rejection.problems[:MAX_LOGGED_PROBLEMS]),
             problem_count=len(rejection.problems),
             effect=rejection.effect,
-            hint=WAY_BACK,
+            hint=OFF_WAY_BACK if rejection.effect == SWITCHED_OFF else WAY_BACK,
         )

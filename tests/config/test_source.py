@@ -14,7 +14,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
-from oauth_ratelimit.config.loader import LAST_VALID, LIMITS_OFF, SWITCHED_OFF, ConfigFile
+from oauth_ratelimit.config.loader import LAST_VALID, LIMITS_OFF, OFF_WAY_BACK, SWITCHED_OFF, WAY_BACK, ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from testbed.clock import Clock
 from tests.support.helpers import NUL_PROBLEM
@@ -276,12 +276,14 @@ def test_mode_off_applies_in_a_file_that_is_invalid_elsewhere(path: Path, events
 
     assert settings is not None
     assert (Mode.OFF, False) == (settings.policies.mode, settings.is_guarded)
-    assert [SWITCHED_OFF] == [each["effect"] for each in events]
+    assert [(SWITCHED_OFF, OFF_WAY_BACK)] == [(each["effect"], each["hint"]) for each in events]
     started = ConfigFile(path).load()
     assert (Mode.OFF, False) == (started.policies.mode, started.is_guarded)
 
     write(path, BROKEN)
     assert [Mode.ENFORCE] == modes(polled(source))  # as in the last valid file
+    source.poll()
+    assert WAY_BACK == events[-1]["hint"]
 
 
 LARGE = b"trusted_clients: [%s]\n" % (b"mobile, " * 130_000)
