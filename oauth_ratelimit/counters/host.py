@@ -16,8 +16,8 @@ from math import inf
 from typing import Any
 
 from oauth_ratelimit.counters.bell import Bell
-from oauth_ratelimit.counters.host_file import FileConnection, FileId, HostFile, is_busy, nap, open_in_memory
-from oauth_ratelimit.counters.host_place import HostPlace, Membership
+from oauth_ratelimit.counters.host_file import FileConnection, HostFile, is_busy, nap, open_in_memory
+from oauth_ratelimit.counters.host_place import FileId, HostPlace, Membership
 from oauth_ratelimit.counters.schema import SCHEMA
 from oauth_ratelimit.counters.term import Term, TermOver
 from oauth_ratelimit.process.deadline import uptime_s

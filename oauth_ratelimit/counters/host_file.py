@@ -24,12 +24,13 @@ from oauth_ratelimit.counters.host_place import (
     LOCK,
     SHM,
     WAL,
+    FileId,
     HostPlace,
     Membership,
     UnusableFile,
     boot_id,
-    check_directory,
-    check_file,
+    check_files,
+    id_at,
     lock,
 )
 from oauth_ratelimit.process.log import get_logger
@@ -51,9 +52,6 @@ _AFTER_BOOT = (
     "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
 )
 ALONE = "this process counts alone: each such process admits the limits once more"
-
-FileId = tuple[int, int]
-"""Device and inode."""
 
 
 class OpenedByAnother(UnusableFile):
@@ -167,8 +165,7 @@ class HostFile:
 
     def open_given_up(self) -> FileConnection | None:
         """Return a connection to look at a file that was given up after an error, if no other process uses it."""
-        found = _found(self.path)
-        if found is None or self._given_up != _id_of(found) or not self.is_last():
+        if self._given_up is None or self._given_up != id_at(self.path) or not self.is_last():
             return None
         connection = sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, factory=FileConnection)
         connection.path, connection.file_id, connection.process_id = self.path, self._given_up, os.getpid()
@@ -211,13 +208,12 @@ class HostFile:
 
     def is_file_of(self, connection: FileConnection) -> bool:
         """Return True unless the path names another file by now, or none."""
-        found = _found(self.path)
-        return found is not None and _id_of(found) == connection.file_id
+        return id_at(self.path) == connection.file_id
 
     @contextmanager
     def _alone(self, until_s: float) -> Iterator[None]:
         """Let one process at a time make, check or replace the file."""
-        _check(self.path, *(self.path + suffix for suffix in (LOCK, WAL, SHM)))
+        check_files(self.path, *(self.path + suffix for suffix in (LOCK, WAL, SHM)))
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path + LOCK, flags, 0o600)
         try:
@@ -244,8 +240,7 @@ class HostFile:
                     raise
 
     def _connect_alone(self, until_s: float) -> FileConnection:
-        found = _found(self.path)
-        if found is not None and _id_of(found) == self._damaged:
+        if self._damaged is not None and self._damaged == id_at(self.path):
             self._put_aside("it is damaged")
         try:
             return self._connect_to_file(until_s)
@@ -257,11 +252,13 @@ class HostFile:
 
     def _connect_to_file(self, until_s: float, *, is_alone: bool = True) -> FileConnection:
         """Return a connection. Raises ``UnusableFile`` without ``is_alone`` if the file is not ready."""
-        if is_alone and _found(self.path) is None:
+        if is_alone and id_at(self.path) is None:
             for suffix in (WAL, SHM):  # of a file that was removed
                 Path(self.path + suffix).unlink(missing_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        file_id = _id_of(os.lstat(self.path))
+        file_id = id_at(self.path)
+        if file_id is None:
+            raise UnusableFile("it is not there")
         if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
             raise UnusableFile("the process that this one was forked from had it open")
         connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -271,8 +268,8 @@ class HostFile:
         try:
             connection.bell = Bell(self.path)
             self._prepare(connection, until_s, is_alone=is_alone)
-            _check(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
-            if _id_of(os.lstat(self.path)) != file_id:
+            check_files(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
+            if id_at(self.path) != file_id:
                 raise UnusableFile("it was replaced while it was opened")
         except BaseException:
             connection.close()
@@ -324,15 +321,6 @@ class HostFile:
         self._later(partial(log.error, "host_file_damaged", **facts))
 
 
-def _check(path: str, *names: str) -> None:
-    """Raise ``UnusableFile`` if another user can replace or change a file, or has planted it."""
-    check_directory(Path(path).parent)
-    for name in (path, *names):
-        found = _found(name)
-        if found is not None:
-            check_file(name, found)
-
-
 def _text(stored: bytes) -> str:
     """Return a text of a row. One that is damaged is found where it is used."""
     return stored.decode(errors="replace")
@@ -352,17 +340,6 @@ def _space(path: str) -> tuple[int, int]:
     """Return the bytes of a file system that are free, and all."""
     found = os.statvfs(Path(path).parent)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-
-
-def _found(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _id_of(found: os.stat_result) -> FileId:
-    return found.st_dev, found.st_ino
 
 
 def _patiently(connection: sqlite3.Connection, statement: str, until_s: float) -> object:

@@ -27,6 +27,10 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_MEMORY = "/dev/shm"
 
 
+FileId = tuple[int, int]
+"""Device and inode."""
+
+
 class UnusableFile(Exception):
     """The file cannot be used. The message is the reason."""
 
@@ -80,6 +84,23 @@ def check_directory(directory: Path) -> None:
     is_open = found.st_mode & OTHERS and not found.st_mode & stat.S_ISVTX
     if is_open or found.st_uid not in (0, os.geteuid()):
         raise UnusableFile("other users can change its directory")
+
+
+def check_files(path: str, *names: str) -> None:
+    """Raise ``UnusableFile`` if another user can replace or change a file, or has planted it."""
+    check_directory(Path(path).parent)
+    for name in (path, *names):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            check_file(name, os.lstat(name))
+
+
+def id_at(path: str) -> FileId | None:
+    """Return the file that a path names, None without one."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def check_file(name: str, found: os.stat_result) -> None:
