@@ -16,9 +16,9 @@ from math import inf
 from typing import Any
 
 from oauth_ratelimit.counters.bell import Bell
-from oauth_ratelimit.counters.host_file import FileConnection, HostFile, is_busy, nap, open_in_memory
+from oauth_ratelimit.counters.host_file import FileConnection, HostFile
 from oauth_ratelimit.counters.host_place import FileId, HostPlace, Membership
-from oauth_ratelimit.counters.schema import SCHEMA
+from oauth_ratelimit.counters.schema import is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.term import Term, TermOver
 from oauth_ratelimit.process.deadline import uptime_s
 from oauth_ratelimit.process.fork import hold_over_fork
@@ -62,7 +62,7 @@ class Host:
         self.max_writer_count = 1  # the largest number of instances seen on one key, this one included
         self.monotonic = monotonic
         self.lock_timeout_count = 0  # requests that did not get the file's lock, since the last cycle
-        self._file = None if place is None else HostFile(place, SCHEMA, self.later)
+        self._file = None if place is None else HostFile(place, self.later)
         self._membership: Membership | None = None  # of a file that was left
         self._start_closed()
         if self._file is not None:  # before the connection's lock, as in ``follow_file``
@@ -367,7 +367,7 @@ class Host:
             self.connection = self._connected = connected
             self._bell, self._term_of = connected.bell, connected.file_id
         elif not is_in_memory:
-            self.connection = open_in_memory(SCHEMA)
+            self.connection = open_in_memory()
             self.term, self._bell, self._term_of = Term(), Bell(), None
         self._is_open, self._taken_s, self.is_nearly_full, self._stuck_since_s = True, time.monotonic(), False, None
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from random import SystemRandom
 from urllib.parse import quote
 
 from oauth_ratelimit.counters.bell import Bell
@@ -33,6 +32,7 @@ from oauth_ratelimit.counters.host_place import (
     id_at,
     lock,
 )
+from oauth_ratelimit.counters.schema import SCHEMA, code_of, nap, patiently
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
@@ -43,8 +43,6 @@ ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used
 GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
-SHORTEST_NAP_S = 0.0002
-LONGEST_NAP_S = 0.001
 # Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
 # a writer of its own. What was being sent when the machine went down may be lost.
 _AFTER_BOOT = (
@@ -75,30 +73,6 @@ class FileConnection(sqlite3.Connection):
 _connections: "weakref.WeakSet[FileConnection]" = weakref.WeakSet()  # those inherited from a parent included
 
 
-def is_busy(exc: sqlite3.Error) -> bool:
-    """Return True if another connection holds the lock."""
-    return _code(exc) == sqlite3.SQLITE_BUSY
-
-
-def nap() -> None:
-    """Wait a moment for the lock. SQLite's own steps are milliseconds."""
-    time.sleep(SystemRandom().uniform(SHORTEST_NAP_S, LONGEST_NAP_S))
-
-
-class MemoryConnection(sqlite3.Connection):
-    """Connection to a table of this process alone. Nobody needs to close it: from 3.13 on Python warns of others."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def open_in_memory(schema: str) -> sqlite3.Connection:
-    """Return a table of this process alone."""
-    connection = MemoryConnection(":memory:", isolation_level=None, check_same_thread=False)
-    connection.executescript(schema)
-    return connection
-
-
 class HostFile:
     """A file that processes of one user on one machine count in.
 
@@ -106,11 +80,10 @@ class HostFile:
     and over a fork. ``later`` has something called once no lock is held.
     """
 
-    def __init__(self, place: HostPlace, schema: str, later: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(self, place: HostPlace, later: Callable[[Callable[[], object]], None]) -> None:
         self.path = place.path
         self.problem: str | None = None
         self.opening = threading.Lock()
-        self._schema = schema
         self._later = later
         self._identity = place.identity
         self.membership = Membership(place)
@@ -176,9 +149,9 @@ class HostFile:
         """Log why the file is not used, once for each reason."""
         if connection is not None:
             self._given_up = connection.file_id
-            if isinstance(exc, sqlite3.Error) and _code(exc) == sqlite3.SQLITE_CORRUPT:
+            if isinstance(exc, sqlite3.Error) and code_of(exc) == sqlite3.SQLITE_CORRUPT:
                 self._damaged = connection.file_id  # to be put aside before the path is opened again
-            self._was_full = isinstance(exc, sqlite3.Error) and _code(exc) in (
+            self._was_full = isinstance(exc, sqlite3.Error) and code_of(exc) in (
                 sqlite3.SQLITE_FULL,
                 sqlite3.SQLITE_IOERR,
             )
@@ -245,7 +218,7 @@ class HostFile:
         try:
             return self._connect_to_file(until_s)
         except sqlite3.DatabaseError as exc:
-            if _code(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
+            if code_of(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
                 raise
             self._put_aside(str(exc))
             return self._connect_to_file(until_s)
@@ -279,17 +252,17 @@ class HostFile:
 
     def _prepare(self, connection: sqlite3.Connection, until_s: float, *, is_alone: bool) -> None:
         """Create the tables if there are none, check whose they are, and write to them unless another process does."""
-        _patiently(connection, "PRAGMA synchronous = OFF", until_s)
-        if _patiently(connection, f"PRAGMA journal_mode{' = WAL' if is_alone else ''}", until_s) != "wal":
+        patiently(connection, "PRAGMA synchronous = OFF", until_s)
+        if patiently(connection, f"PRAGMA journal_mode{' = WAL' if is_alone else ''}", until_s) != "wal":
             raise UnusableFile("its file system has no shared memory")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_SIZE}")
-        if is_alone and not _patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
-            connection.executescript(f"BEGIN IMMEDIATE; {self._schema} COMMIT;")
+        if is_alone and not patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
+            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
         try:
             owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()
         except sqlite3.OperationalError as exc:
-            if _code(exc) != sqlite3.SQLITE_ERROR:
+            if code_of(exc) != sqlite3.SQLITE_ERROR:
                 raise
             owner = None
         layout, user_id, former_boot_id, identity = owner or (None, None, None, None)
@@ -302,9 +275,9 @@ class HostFile:
         is_new = (user_id, former_boot_id, identity) != (os.geteuid(), boot_id(), self._identity)
         if not is_new:  # one statement: a process that is stopped between two would hold up the requests of others
             with suppress(UnusableFile):
-                _patiently(connection, "UPDATE host SET user_id = user_id", -inf)
+                patiently(connection, "UPDATE host SET user_id = user_id", -inf)
             return
-        _patiently(connection, "BEGIN IMMEDIATE", until_s)  # without ``is_alone`` another process may be making it
+        patiently(connection, "BEGIN IMMEDIATE", until_s)  # without ``is_alone`` another process may be making it
         for statement in _AFTER_BOOT if former_boot_id != boot_id() else ():
             connection.execute(statement)
         owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
@@ -340,23 +313,3 @@ def _space(path: str) -> tuple[int, int]:
     """Return the bytes of a file system that are free, and all."""
     found = os.statvfs(Path(path).parent)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-
-
-def _patiently(connection: sqlite3.Connection, statement: str, until_s: float) -> object:
-    """Run a statement that waits for the lock, and return the first value that it found."""
-    while True:
-        try:
-            found = connection.execute(statement).fetchone()
-        except sqlite3.OperationalError as exc:
-            if not is_busy(exc):
-                raise
-            if time.monotonic() > until_s:
-                raise UnusableFile("another process holds its lock") from None
-            nap()
-        else:
-            return found and found[0]
-
-
-def _code(exc: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 0 for an error of the module itself."""
-    return getattr(exc, "sqlite_errorcode", 0) & 0xFF

@@ -1,8 +1,17 @@
-"""Tables of a host: rows of keys, guesses, and what all processes of the host have in common."""
+"""Tables of a host: rows of keys, guesses, and what all processes of the host have in common.
 
-from oauth_ratelimit.counters.host_place import LAYOUT
+And how SQLite is waited for, which other processes may keep busy.
+"""
+
+import sqlite3
+import time
+from random import SystemRandom
+
+from oauth_ratelimit.counters.host_place import LAYOUT, UnusableFile
 from oauth_ratelimit.counters.term import TERM_SCHEMA
 
+SHORTEST_NAP_S = 0.0002
+LONGEST_NAP_S = 0.001
 SCHEMA = f"""
 CREATE TABLE rows (
     name TEXT PRIMARY KEY,                    -- client, user and scope, as JSON
@@ -48,3 +57,47 @@ INSERT INTO host (key_count, layout) VALUES (0, {LAYOUT});
 CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = key_count + 1; END;
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
+
+
+class MemoryConnection(sqlite3.Connection):
+    """Connection to a table of this process alone. Nobody needs to close it: from 3.13 on Python warns of others."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def open_in_memory() -> sqlite3.Connection:
+    """Return a table of this process alone."""
+    connection = MemoryConnection(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(SCHEMA)
+    return connection
+
+
+def is_busy(exc: sqlite3.Error) -> bool:
+    """Return True if another connection holds the lock."""
+    return code_of(exc) == sqlite3.SQLITE_BUSY
+
+
+def nap() -> None:
+    """Wait a moment for the lock. SQLite's own steps are milliseconds."""
+    time.sleep(SystemRandom().uniform(SHORTEST_NAP_S, LONGEST_NAP_S))
+
+
+def patiently(connection: sqlite3.Connection, statement: str, until_s: float) -> object:
+    """Run a statement that waits for the lock, and return the first value that it found."""
+    while True:
+        try:
+            found = connection.execute(statement).fetchone()
+        except sqlite3.OperationalError as exc:
+            if not is_busy(exc):
+                raise
+            if time.monotonic() > until_s:
+                raise UnusableFile("another process holds its lock") from None
+            nap()
+        else:
+            return found and found[0]
+
+
+def code_of(exc: sqlite3.Error) -> int:
+    """Return SQLite's primary result code; 0 for an error of the module itself."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF
