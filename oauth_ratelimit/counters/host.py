@@ -104,7 +104,7 @@ class Host:
     def read_clock(self) -> str | None:
         """Return the host's last measurement of the store's clock, None without one. Takes the lock."""
         with self.locked(), suppress(HostLocked):
-            self.term.clock = self.run("SELECT clock FROM host", ()).fetchone()[0]
+            self.term.clock = (self.run("SELECT clock FROM host", ()).fetchone() or (None,))[0]
         return self.clock
 
     def note_overrides(self, packed: bytes) -> bool:
@@ -120,8 +120,9 @@ class Host:
     def overrides(self) -> tuple[bytes, float] | None:
         """Return the overrides that a process of the host has read last, and the seconds since. Takes the lock."""
         with self.locked(), suppress(HostLocked):
-            packed, read_s = self.run("SELECT overrides, overrides_read FROM host", ()).fetchone()
-            return None if read_s is None else (packed, self.monotonic() - read_s)
+            found = self.run("SELECT overrides, overrides_read FROM host", ()).fetchone()
+            if found and found[1] is not None:
+                return found[0], self.monotonic() - found[1]
         return None
 
     def own_lock(self) -> threading.Lock:
@@ -338,12 +339,9 @@ class Host:
 
     def _can_stay(self, file: HostFile, connected: FileConnection) -> bool:
         """Return whether the file can still be used."""
-        if not file.is_file_of(connected):
-            return False
-        file.stay()
         try:
-            connected.execute("BEGIN IMMEDIATE")
-            connected.execute("COMMIT")
+            if not file.stay(connected):
+                return False
             self.is_nearly_full = file.is_nearly_full(connected)
         except sqlite3.Error as exc:
             now_s = time.monotonic()

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -32,12 +32,14 @@ from oauth_ratelimit.counters.host_place import (
     id_at,
     lock,
 )
-from oauth_ratelimit.counters.schema import SCHEMA, code_of, nap, patiently
+from oauth_ratelimit.counters.schema import SCHEMA, code_of, is_busy, nap, patiently
+from oauth_ratelimit.counters.term import damage
 from oauth_ratelimit.process.log import get_logger
 
 log = get_logger(__name__)
 
 FREE_S = 0.03  # longest wait of a process that finds the file ready: another one may be stopped while it opens it
+CLOSING_S = 0.2  # longest wait for a process that is about to have closed the file, and has removed its log already
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
 ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again; a quarter if there are few
 GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
@@ -49,6 +51,7 @@ _AFTER_BOOT = (
     "UPDATE rows SET due = 0, urgent = NULL, attempt = NULL, version = NULL, mark = NULL",
     "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
 )
+LOG_REMOVED = "its log or index was removed while processes counted in it"
 ALONE = "this process counts alone: each such process admits the limits once more"
 
 
@@ -61,6 +64,7 @@ class FileConnection(sqlite3.Connection):
 
     path: str
     file_id: FileId
+    log_ids: tuple[FileId | None, ...]  # of the log and its index: who opens others does not share the lock
     process_id: int  # that has opened it
     bell: Bell
 
@@ -87,7 +91,7 @@ class HostFile:
         self._later = later
         self._identity = place.identity
         self.membership = Membership(place)
-        self._damaged: FileId | None = None
+        self._damaged: tuple[FileId, str] | None = None  # to be put aside before the path is opened again; the reason
         self._was_full = False
         self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
 
@@ -102,7 +106,7 @@ class HostFile:
             if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
                 self._check_room()
             self.membership = self.membership.join(until_s)
-            connection = self._connect(until_s)
+            connection, self._damaged = self._connect(until_s), None
             if was_stuck:
                 _check_free(connection)
         except (UnusableFile, OSError, sqlite3.Error) as exc:
@@ -150,7 +154,7 @@ class HostFile:
         if connection is not None:
             self._given_up = connection.file_id
             if isinstance(exc, sqlite3.Error) and code_of(exc) == sqlite3.SQLITE_CORRUPT:
-                self._damaged = connection.file_id  # to be put aside before the path is opened again
+                self._damaged = connection.file_id, "it is damaged"
             self._was_full = isinstance(exc, sqlite3.Error) and code_of(exc) in (
                 sqlite3.SQLITE_FULL,
                 sqlite3.SQLITE_IOERR,
@@ -164,9 +168,21 @@ class HostFile:
         """Let other processes remove the file, if no configuration names it."""
         self.membership.leave()
 
-    def stay(self) -> None:
-        """Show that the file is in use. Called with each cycle."""
+    def stay(self, connection: FileConnection) -> bool:
+        """Show that the file is in use, with each cycle. Return False if other processes count in another one by now.
+
+        Without its log they would, so that all have to meet in a new file. Raises ``sqlite3.Error`` if the file is
+        locked or damaged.
+        """
+        if not self.is_file_of(connection):
+            return False
+        if connection.log_ids != self._log_ids():
+            self._damaged = connection.file_id, LOG_REMOVED
+            return False
         self.membership.stay()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("COMMIT")
+        return True
 
     def is_last(self) -> bool:
         """Return True if no other process uses the file that runs. Of processes that end, exactly one is told so."""
@@ -213,19 +229,20 @@ class HostFile:
                     raise
 
     def _connect_alone(self, until_s: float) -> FileConnection:
-        if self._damaged is not None and self._damaged == id_at(self.path):
-            self._put_aside("it is damaged")
+        file_id = id_at(self.path)
         try:
             return self._connect_to_file(until_s)
         except sqlite3.DatabaseError as exc:
             if code_of(exc) != sqlite3.SQLITE_CORRUPT:  # a file that is no database is not ours to rename
                 raise
-            self._put_aside(str(exc))
+            if file_id == id_at(self.path):
+                self._put_aside(str(exc))
             return self._connect_to_file(until_s)
 
     def _connect_to_file(self, until_s: float, *, is_alone: bool = True) -> FileConnection:
         """Return a connection. Raises ``UnusableFile`` without ``is_alone`` if the file is not ready."""
-        if is_alone and id_at(self.path) is None:
+        is_new = is_alone and id_at(self.path) is None
+        if is_new:
             for suffix in (WAL, SHM):  # of a file that was removed
                 Path(self.path + suffix).unlink(missing_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -234,6 +251,10 @@ class HostFile:
             raise UnusableFile("it is not there")
         if any(each.file_id == file_id and each.process_id != os.getpid() for each in _connections):
             raise UnusableFile("the process that this one was forked from had it open")
+        if self._damaged is not None and self._damaged[0] == file_id:
+            raise damage(self._damaged[1])
+        if not is_new and self._has_lost_log(min(until_s, time.monotonic() + CLOSING_S)):
+            raise damage(LOG_REMOVED)
         connection = FileConnection(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         connection.text_factory = _text
         connection.path, connection.file_id, connection.process_id = self.path, file_id, os.getpid()
@@ -244,11 +265,42 @@ class HostFile:
             check_files(self.path, self.path + WAL, self.path + SHM)  # SQLite has made them, or found planted ones
             if id_at(self.path) != file_id:
                 raise UnusableFile("it was replaced while it was opened")
+            connection.log_ids = self._log_ids()
         except BaseException:
             connection.close()
             raise
         _connections.add(connection)
         return connection
+
+    def _has_lost_log(self, until_s: float) -> bool:
+        """Return whether a process has our file open, but its log or index is not there.
+
+        It could be one that is about to have opened or closed it.
+        """
+        while None in self._log_ids():
+            with closing(sqlite3.connect(self.path, timeout=0, isolation_level=None)) as connection:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # it needs no index
+                try:
+                    connection.execute("BEGIN EXCLUSIVE")
+                except sqlite3.OperationalError as exc:
+                    if not is_busy(exc):
+                        raise
+                else:
+                    return False
+            if time.monotonic() > until_s:
+                return self._is_ours()
+            nap()
+        return False
+
+    def _is_ours(self) -> bool:
+        """Return whether a file whose log was removed is not another service's, nor another application's."""
+        with closing(sqlite3.connect(f"file:{quote(self.path)}?immutable=1", uri=True)) as connection:
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return connection.execute("SELECT identity FROM host").fetchone() in ((self._identity,), (None,))
+        return os.lstat(self.path).st_size > 0  # all that it holds was in the log
+
+    def _log_ids(self) -> tuple[FileId | None, ...]:
+        return tuple(id_at(self.path + suffix) for suffix in (WAL, SHM))
 
     def _prepare(self, connection: sqlite3.Connection, until_s: float, *, is_alone: bool) -> None:
         """Create the tables if there are none, check whose they are, and write to them unless another process does."""
@@ -289,7 +341,6 @@ class HostFile:
         for suffix in ("", WAL, SHM):
             with suppress(FileNotFoundError):
                 Path(self.path + suffix).replace(f"{self.path}.damaged{suffix}")
-        self._damaged = None
         facts = {"path": self.path, "reason": reason, "renamed_to": f"{self.path}.damaged"}
         self._later(partial(log.error, "host_file_damaged", **facts))
 

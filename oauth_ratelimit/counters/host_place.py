@@ -22,6 +22,7 @@ from oauth_ratelimit.process.identity import has_ended, identity_of
 LAYOUT = 6  # of the tables; raised with every change of them
 MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
+FILES = ("", WAL, SHM, LOCK, BELL)
 KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_MEMORY = "/dev/shm"
@@ -166,10 +167,10 @@ class Membership:
         return joined
 
     def stay(self) -> None:
-        """Show that the file is in use, for as long as others wait before they remove it. Called with each cycle."""
-        if self._descriptor is not None:
+        """Show that the files are in use, to who removes those that are old. Called with each cycle."""
+        for suffix in (MEMBERS, *FILES) if self._descriptor is not None else ():
             with suppress(OSError):
-                os.utime(self._descriptor)
+                os.utime(self._path + suffix, follow_symlinks=False)
 
     def _locked(self, until_s: float) -> int:
         check_directory(Path(self._path).parent)
@@ -232,7 +233,7 @@ def _remove_if_unused(members: str) -> None:
         if is_old and lock(descriptor):  # only then: a process that ends would take this one for another worker
             path = members.removesuffix(MEMBERS)
             for each in (path, f"{path}.damaged"):
-                for suffix in ("", WAL, SHM, LOCK, BELL):
+                for suffix in FILES:
                     Path(each + suffix).unlink(missing_ok=True)
             Path(members).unlink()
     finally:

@@ -7,6 +7,7 @@ that begins with its term. So one that was stopped meanwhile changes nothing whe
 
 import secrets
 import sqlite3
+from typing import Any
 
 from oauth_ratelimit.process.identity import has_ended, identity_of
 
@@ -62,9 +63,8 @@ class Term:
         that is stopped, because this one cannot wait. ``writer_count`` is the most instances that this process has seen
         on one key.
         """
-        found = connection.execute(
-            "SELECT writer, writer_count, term, holder, beat, synced, progress, clock FROM host"
-        ).fetchone()
+        shown = "SELECT writer, writer_count, term, holder, beat, synced, progress, clock FROM host"
+        found: tuple[Any, ...] = connection.execute(shown).fetchone() or (None,) * 8  # without its row it is damaged
         _check(*found[:-1])
         writer, known_writer_count, number, holder, beat_s, synced_s, self.progress, self.clock = found
         self.writer_count = max(writer_count, known_writer_count)
@@ -111,6 +111,11 @@ class Term:
 def _check(*values: object) -> None:
     """Raise the error of a damaged file if columns of ``TERM_SCHEMA`` hold what was never written there."""
     if not all(isinstance(value, kinds) for value, kinds in zip(values, _KINDS, strict=True)):
-        damage = sqlite3.DatabaseError("the table of the host is damaged")
-        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise damage
+        raise damage("the table of the host is damaged")
+
+
+def damage(reason: str) -> sqlite3.DatabaseError:
+    """Return the error of a damaged file."""
+    found = sqlite3.DatabaseError(reason)
+    found.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return found

@@ -24,6 +24,7 @@ from oauth_ratelimit.counters import host, host_file
 from oauth_ratelimit.counters.host_file import LAYOUT, FileConnection, HostFile
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
+from testbed.memory_store import MemoryStore
 
 CONTEXT: Any = multiprocessing.get_context("forkserver")  # whose processes import nothing by themselves
 CONTEXT.set_forkserver_preload([__name__])
@@ -363,6 +364,64 @@ def test_processes_meet_again_in_a_new_file_after_theirs_was_removed(path: Path)
     assert is_intact(path)
 
 
+def _count_when_told(path: Path, told: Any, counts: Any) -> None:
+    with closing(a_limiter(path)) as limiter:
+        for count, is_after_cycle in iter(told.get, None):
+            if is_after_cycle:
+                limiter.sync()
+            counts.put(admitted(limiter, count))
+
+
+@pytest.mark.parametrize("suffix", ["-shm", "-wal"])
+@pytest.mark.parametrize("is_first_to_see", [True, False])
+def test_processes_meet_in_a_new_file_after_the_log_of_theirs_was_removed(
+    path: Path, suffix: str, is_first_to_see: bool
+) -> None:
+    """Else one that starts later makes another log: both would write to one file without waiting for each other."""
+    told, counts = CONTEXT.Queue(), CONTEXT.Queue()
+    with processes(_count_when_told, 1, path, told, counts) as (process,), capture_logs() as logs:
+        told.put((6, False))
+        assert 6 == counts.get(timeout=60)
+        Path(f"{path}{suffix}").unlink()
+        if is_first_to_see:
+            told.put((4, True))
+            assert 4 == counts.get(timeout=60)
+        with closing(a_limiter(path)) as late:
+            assert (6 if is_first_to_see else 10) == admitted(late)
+            told.put((10, True))
+            assert 0 == counts.get(timeout=60)
+            assert late.host_problem is None
+        told.put(None)
+        process.join(60)
+        with closing(a_limiter(path)) as last:
+            assert 0 == admitted(last)
+    assert is_intact(path)
+    reasons = [each["reason"] for each in logs if each["event"] == "host_file_damaged"]
+    assert ([] if is_first_to_see else [host_file.LOG_REMOVED]) == reasons
+
+
+def test_file_without_a_log_that_another_application_has_open_is_left_alone(path: Path) -> None:
+    _plant_database(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(a_limiter(path)) as limiter:
+        other.execute("BEGIN EXCLUSIVE")
+        assert 10 == admitted(limiter)
+        assert limiter.host_problem is not None
+        other.execute("ROLLBACK")
+    assert [path] == [each for each in path.parent.iterdir() if each.stat().st_size]
+
+
+def test_no_file_of_a_process_that_runs_looks_old(path: Path) -> None:
+    """Those that were written to when it started alone are what cleaners of a temporary directory remove first."""
+    with closing(a_limiter(path)) as limiter:
+        limiter.check("app")
+        files = list(path.parent.iterdir())
+        for each in files:
+            os.utime(each, (0, 0))
+        limiter.sync()
+        assert 6 == len(files)
+        assert all(each.stat().st_mtime and each.stat().st_atime for each in files)
+
+
 def _run(code: str, *arguments: object) -> str:
     command = [sys.executable, "-c", f"from tests.counters.test_host_file import *\n{code}", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()[-1]
@@ -466,6 +525,22 @@ def test_process_counts_alone_in_a_file_that_is_read_only(path: Path, mode: str)
         "print(admitted(limiter), limiter.host_problem is not None)\n"
     )
     assert "10 True" == _run(code, path)
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+def test_file_without_the_row_of_the_host_is_put_aside(path: Path, with_store: bool) -> None:
+    limits = {"client": ["10 per 366 d"]}
+    settings = load_config({"mode": "enforce", "host": str(path), "limits": limits})
+    with closing(Limiter(settings, MemoryStore() if with_store else None)) as limiter:
+        limiter.check("app")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM host")
+        with capture_logs() as logs:
+            limiter.sync()
+            assert (None, 1) == (limiter.sync().error, admitted(limiter, 1, "new"))
+        assert limiter.host_problem is None
+        assert "cycle_failed" not in [each["event"] for each in logs]
+    assert path.with_name("ratelimit.db.damaged").exists()
 
 
 def test_process_does_not_wait_for_one_that_opens_the_file_for_ever(path: Path) -> None:
