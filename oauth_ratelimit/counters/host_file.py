@@ -41,6 +41,8 @@ log = get_logger(__name__)
 FREE_S = 0.03  # longest wait of a process that finds the file ready: another one may be stopped while it opens it
 CLOSING_S = 0.2  # longest wait for a process that is about to have closed the file, and has removed its log already
 OPENING_S = 0.5  # longest wait for other processes that open the file: who gives up counts alone for a cycle
+FIRST_PAUSE_S = 2.0  # before a file is opened that has failed again when it had just been: it cannot be written
+SPELL_S = 60.0  # longest such pause, and time of use after which it begins anew
 ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used again; a quarter if there are few
 GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
@@ -93,6 +95,10 @@ class HostFile:
         self.membership = Membership(place)
         self._damaged: tuple[FileId, str] | None = None  # to be put aside before the path is opened again; the reason
         self._was_full = False
+        self._reason: str | None = None  # the problem that was logged last, until the file is used for good
+        self._used_s = -inf  # time at which it was opened after a problem
+        self._pause_s = 0.0  # for which it was not tried after the last failure; twice as long after the next one
+        self._retry_s = -inf  # end of it
         self._given_up: FileId | None = None  # a file that was used and may have hits that were not sent
 
     def open(self, *, was_stuck: bool = False) -> FileConnection | None:
@@ -101,6 +107,8 @@ class HostFile:
         It waits for other processes that open it, too, but not for one that writes to it. A file that was given up
         because of its lock is used again when that is free.
         """
+        if time.monotonic() < self._retry_s:
+            return None
         until_s = time.monotonic() + OPENING_S
         try:
             if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
@@ -113,9 +121,16 @@ class HostFile:
             self.note_problem(exc)
             return None
         if self.problem is not None:
-            self._later(partial(log.info, "host_file_used", path=self.path, former_problem=self.problem))
             self.problem = self._given_up = None
+            self._used_s = time.monotonic()
+        self._note_used()
         return connection
+
+    def _note_used(self) -> None:
+        """Log that the file is used again, after it has been for as long as the last pause."""
+        if self._reason is not None and time.monotonic() - self._used_s >= self._pause_s:
+            self._later(partial(log.info, "host_file_used", path=self.path, former_problem=self._reason))
+            self._reason = None
 
     def _check_room(self) -> None:
         """Raise ``UnusableFile`` if the file system is nearly full."""
@@ -159,10 +174,14 @@ class HostFile:
                 sqlite3.SQLITE_FULL,
                 sqlite3.SQLITE_IOERR,
             )
+            now_s = time.monotonic()
+            is_again = now_s - self._used_s < SPELL_S
+            self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, SPELL_S) if is_again else 0.0
+            self._retry_s = now_s + self._pause_s
         reason = f"{exc}" if isinstance(exc, UnusableFile) else f"{type(exc).__name__}: {exc}"
-        if reason != self.problem:
+        if reason != self._reason:
             self._later(partial(log.error, "host_file_unusable", path=self.path, reason=reason, effect=ALONE))
-        self.problem = reason
+        self.problem = self._reason = reason
 
     def leave(self) -> None:
         """Let other processes remove the file, if no configuration names it."""
@@ -180,6 +199,7 @@ class HostFile:
             self._damaged = connection.file_id, LOG_REMOVED
             return False
         self.membership.stay()
+        self._note_used()
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("COMMIT")
         return True

@@ -451,6 +451,31 @@ def test_full_disk_costs_no_request_and_the_file_is_used_again_when_there_is_roo
     assert "[True, True, 10, 'its file system is full', 0, None, 0]" == _run(code, path)
 
 
+def test_file_that_opens_but_cannot_be_written_is_tried_ever_more_rarely(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens it anew with each cycle would log that it is used, and that it is not, for ever."""
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    connect = HostFile._connect_to_file
+    opened: list[None] = []
+    monkeypatch.setattr(HostFile, "_connect_to_file", lambda *args: (opened.append(None), connect(*args))[1])
+    with capture_logs() as logs, closing(a_limiter(path)) as limiter:
+        assert 10 == admitted(limiter)
+        for name, new_name, expected in (("rows", "elsewhere", 10), ("elsewhere", "rows", 0)):
+            with closing(sqlite3.connect(path)) as other:
+                other.execute(f"ALTER TABLE {name} RENAME TO {new_name}")
+            count, opened = 0, []
+            for _ in range(120):
+                count += admitted(limiter)
+                limiter.sync()
+                now_s += 1.0
+            assert (expected, True) == (count, len(opened) < 10)
+        assert limiter.host_problem is None
+    events = [each["event"] for each in logs if each["event"].startswith("host_")]
+    assert ["host_file_unusable", "host_file_used"] * 2 == events
+
+
 def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
