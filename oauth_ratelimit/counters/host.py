@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from oauth_ratelimit.counters.bell import Bell
-from oauth_ratelimit.counters.host_file import FileConnection, HostFile
+from oauth_ratelimit.counters.host_file import STUCK_S, FileConnection, HostFile
 from oauth_ratelimit.counters.host_place import FileId, HostPlace, Membership
 from oauth_ratelimit.counters.schema import is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.term import Term, TermOver
@@ -29,7 +29,6 @@ log = get_logger(__name__)
 
 LOCK_WAIT_S = 0.05  # longest wait of a request for the file's lock, that for other threads included
 CYCLE_WAIT_S = 1.0  # longest wait of the sync cycle
-STUCK_S = 10.0  # after which a file whose lock each cycle has found taken is not used any more
 LOST = "hits in it that were not sent are lost"
 
 _inherited: list[sqlite3.Connection] = []  # of parent processes: closing one could wait for a thread that is not here

@@ -32,7 +32,7 @@ from oauth_ratelimit.counters.host_place import (
     id_at,
     lock,
 )
-from oauth_ratelimit.counters.schema import SCHEMA, code_of, is_busy, nap, patiently
+from oauth_ratelimit.counters.schema import AFTER_BOOT, SCHEMA, code_of, is_busy, nap, patiently
 from oauth_ratelimit.counters.term import damage
 from oauth_ratelimit.process.log import get_logger
 
@@ -47,13 +47,10 @@ ROOM = 16 * 2**20  # bytes that must be free before a file that was full is used
 GROWTH_RATIO = 1 / 4  # of the file: so much room is kept for the time until the next cycle
 MAX_LOG_PAGES = 1000  # of the write-ahead log, from which on a request checkpoints: cycles are too slow
 MAX_LOG_SIZE = 4096 * MAX_LOG_PAGES  # to which it is cut when it is begun anew
-# Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
-# a writer of its own. What was being sent when the machine went down may be lost.
-_AFTER_BOOT = (
-    "UPDATE rows SET due = 0, urgent = NULL, attempt = NULL, version = NULL, mark = NULL",
-    "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
-)
+ENDLESS_LOG_SIZE = 16 * MAX_LOG_SIZE  # from which on it has to be begun anew, unless no checkpoint gets on
+STUCK_S = 10.0  # after which a file is not used any more whose lock is taken, or whose log cannot be begun anew
 LOG_REMOVED = "its log or index was removed while processes counted in it"
+LOG_ENDLESS = "its log grows for ever: a process was probably stopped while it read the file"
 ALONE = "this process counts alone: each such process admits the limits once more"
 
 
@@ -95,6 +92,7 @@ class HostFile:
         self.membership = Membership(place)
         self._damaged: tuple[FileId, str] | None = None  # to be put aside before the path is opened again; the reason
         self._was_full = False
+        self._checkpointed = (-1, 0.0)  # pages of a large log that are in the file, and since when it is so many
         self._reason: str | None = None  # the problem that was logged last, until the file is used for good
         self._used_s = -inf  # time at which it was opened after a problem
         self._pause_s = 0.0  # for which it was not tried after the last failure; twice as long after the next one
@@ -202,7 +200,20 @@ class HostFile:
         self._note_used()
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("COMMIT")
-        return True
+        if self._has_endless_log(connection):
+            self._damaged = connection.file_id, LOG_ENDLESS
+        return self._damaged is None
+
+    def _has_endless_log(self, connection: FileConnection) -> bool:
+        """Return whether no checkpoint has got on in a large log for too long, so that it only grows."""
+        former, self._checkpointed = self._checkpointed, (-1, 0.0)
+        with suppress(OSError):  # it was removed just now
+            if Path(self.path + WAL).stat().st_size > ENDLESS_LOG_SIZE:
+                _, count, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                now_s = time.monotonic()
+                self._checkpointed = former if done == former[0] else (done, now_s)
+                return bool(done < count and now_s - self._checkpointed[1] >= STUCK_S)
+        return False
 
     def is_last(self) -> bool:
         """Return True if no other process uses the file that runs. Of processes that end, exactly one is told so."""
@@ -350,7 +361,7 @@ class HostFile:
                 patiently(connection, "UPDATE host SET user_id = user_id", -inf)
             return
         patiently(connection, "BEGIN IMMEDIATE", until_s)  # without ``is_alone`` another process may be making it
-        for statement in _AFTER_BOOT if former_boot_id != boot_id() else ():
+        for statement in AFTER_BOOT if former_boot_id != boot_id() else ():
             connection.execute(statement)
         owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
         connection.execute(owned, (os.geteuid(), boot_id(), self._identity))
@@ -358,7 +369,7 @@ class HostFile:
 
     def _put_aside(self, reason: str) -> None:
         """Rename a damaged file. Processes that have it open find out with their next cycle."""
-        for suffix in ("", WAL, SHM):
+        for suffix in ("", SHM) if reason == LOG_ENDLESS else ("", WAL, SHM):  # who makes the next file removes it
             with suppress(FileNotFoundError):
                 Path(self.path + suffix).replace(f"{self.path}.damaged{suffix}")
         facts = {"path": self.path, "reason": reason, "renamed_to": f"{self.path}.damaged"}

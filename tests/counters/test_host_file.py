@@ -533,6 +533,38 @@ def test_log_of_the_file_is_bounded_although_no_cycle_runs(path: Path) -> None:
     assert max(sizes) < 10_000_000
 
 
+def _read_for_ever(path: Path, is_reading: Event) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM rows").fetchone()
+    is_reading.set()
+    signal.pause()
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_processes_meet_in_a_new_file_if_one_was_stopped_while_it_read_and_the_log_only_grows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    """Nothing could begin the log anew until that process goes on. A log that is merely large is kept."""
+    monkeypatch.setattr(host_file, "ENDLESS_LOG_SIZE", 50_000)
+    monkeypatch.setattr(host_file, "STUCK_S", 0.0)
+    is_reading = CONTEXT.Event()
+    with closing(a_limiter(path)) as limiter, closing(a_limiter(path)) as other:
+        assert 4 == admitted(limiter, 4)
+        with processes(_read_for_ever, is_stopped, path, is_reading):
+            assert not is_stopped or is_reading.wait(60)
+            for number in range(200):
+                limiter.check(f"client-{number}")
+            assert Path(f"{path}-wal").stat().st_size > host_file.ENDLESS_LOG_SIZE
+            with capture_logs() as logs:
+                limiter.sync()
+                other.sync()
+            assert (10 if is_stopped else 6) == admitted(limiter, 5) + admitted(other)
+            reasons = [each["reason"] for each in logs if each["event"] == "host_file_damaged"]
+            assert [host_file.LOG_ENDLESS] * is_stopped == reasons
+            assert not Path(f"{path}.damaged-wal").exists()
+
+
 @pytest.mark.parametrize("mode", ["file", "directory"])
 def test_process_counts_alone_in_a_file_that_is_read_only(path: Path, mode: str) -> None:
     count_once(path)
