@@ -19,9 +19,11 @@ EXTRAS = "otel,prometheus"
 AUTHLIBS = ("1.6.12", "1.7.2", "1.8.0", "1.9.10")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 ALL = ("-m", "not (cc or chaos or chromium or promtool or redis)")
-NEWER = (  # what the newest versions alone do: two ways to read what is malformed
+NEWER = (  # two ways to read what is malformed, keys of Authlib 1.7, and pymongo's own random numbers
     "--deselect=tests/store/test_damaged_documents.py::test_any_document_leaves_the_keys_beside_it_exact",
     "--deselect=tests/background/test_worker.py::test_any_record_leaves_the_valid_ones_readable",
+    "--deselect=tests/flask_authlib/test_reuse.py::test_an_assertion_may_differ_but_not_its_claims",
+    "--deselect=tests/test_random_numbers.py::test_denials_and_cycles_leave_the_common_generator_as_it_is",
 )
 MONGOD = ("install", "--no-deps", "--require-hashes", "--requirement", ROOT / "requirements" / "mongod.txt")
 

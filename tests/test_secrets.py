@@ -38,13 +38,13 @@ NAME_KEY = "key-of-names-that-nobody-may-read-1"
 OTHER_KEY = "key-of-names-that-nobody-may-read-2"
 SIGNING_KEY = "key-of-signatures-that-nobody-may-read"
 HOOK_PATH = "path-of-a-webhook-that-is-a-password"
-USER_PASSWORD = "alice-password"
-PSEUDONYM = PseudonymKey.of(NAME_KEY.encode())("alice")
+USER_PASSWORD = "erin-password"
+PSEUDONYM = PseudonymKey.of(NAME_KEY.encode())("erin")
 COMMANDS = (
     ("status",),
     ("show",),
     ("show", "web-shop"),
-    ("explain", "web-shop", "alice"),
+    ("explain", "web-shop", "erin"),
     ("overrides", "--history"),
     ("report",),
     ("what-if", "--limit", "1/minute"),
@@ -102,10 +102,10 @@ def crash(limiter: Limiter, wrong: Settings, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.setattr(MongoStore, "read", broken)
         patch.setattr(MongoStore, "compare_and_set", broken)
-        limiter.check("web-shop", "alice")
+        limiter.check("web-shop", "erin")
         assert limiter.sync().error is not None
     other = Limiter(wrong)
-    other.check("web-shop", "alice")
+    other.check("web-shop", "erin")
     assert other.sync().error is not None
     other.close()
     return repr(vars(other))
@@ -179,7 +179,7 @@ def test_no_secret_is_ever_said(
     tokens: list[str] = []
 
     def ask(password: str = USER_PASSWORD, secret: str = WEB_SHOP.client_secret or "") -> int:
-        form = {"grant_type": "password", "username": "alice", "password": password}
+        form = {"grant_type": "password", "username": "erin", "password": password}
         answer = web.post("/token", data=form, auth=(WEB_SHOP.client_id, secret))
         tokens.extend(value for name, value in (answer.json or {}).items() if name.endswith("_token"))
         return answer.status_code
@@ -212,7 +212,7 @@ def test_no_secret_is_ever_said(
     assert [] == [event for event in events if event not in text]
     secrets = (PASSWORD, NAME_KEY, OTHER_KEY, SIGNING_KEY, HOOK_PATH, USER_PASSWORD)
     assert [] == [secret for secret in (*secrets, WEB_SHOP.client_secret or "", *tokens) if secret in text]
-    assert "alice" not in text
+    assert "erin" not in text
     for part in (said[1], said[-1], str(hooked), printed.out + printed.err + caplog.text):
         assert PSEUDONYM in part
     assert len(tokens) > 2

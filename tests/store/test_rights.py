@@ -92,7 +92,8 @@ def test_documented_role_of_instances_is_enough(
         finally:
             app.extensions["oauth_ratelimit"].close()
 
-    assert {"request_denied"} == {entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")}
+    found = {entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")}
+    assert {"request_denied"} == found - {"authlib_vulnerable"}  # the oldest version that is supported
     for name in ("ratelimits", "ratelimit_stats", "ratelimit_failures"):
         assert guarded.database[name].count_documents({})
         assert "expire" in guarded.database[name].index_information()
