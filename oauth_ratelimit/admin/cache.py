@@ -98,7 +98,8 @@ class ReadCache:
 
     def answer(self, key: Hashable, query: Callable[[OperatorContext], Any], reading: "Reading", ttl_s: Ttl) -> Any:
         """Return the answer to a query, or the last one if it is recent enough: also while MongoDB does not answer."""
-        begun_s, now_s, last = self._answers.get(key, (None, 0.0, None))
+        with self._lock:
+            begun_s, now_s, last = self._answers.get(key, (None, 0.0, None))
         if begun_s is not None and ttl_s:
             kept_s = ttl_s if isinstance(ttl_s, float) else ttl_s(last) if now_s >= reading.kept_s else 0.0
             if kept_s and begun_s >= reading.begun_s - kept_s:
@@ -148,7 +149,7 @@ class ReadCache:
 
 
 class Reading:
-    """What a page shows: read after one moment, by one context, and each thing once, so that its parts agree."""
+    """Reads for one page: all after one moment, by one context, and each thing once, so that its parts agree."""
 
     def __init__(self, cache: ReadCache, kept_s: float = 0.0) -> None:
         self.app_limiter, self.cache, self.kept_s = cache.app_limiter, cache, kept_s

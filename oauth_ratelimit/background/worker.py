@@ -28,7 +28,7 @@ from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
-from oauth_ratelimit.store.factory import Reconnector, open_stores
+from oauth_ratelimit.store.factory import Reconnector, Stores, open_stores
 from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrides
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from oauth_ratelimit.store.mongo.statistics import Step
@@ -135,12 +135,7 @@ class Worker:
         self._is_needed = is_needed
         self._log = ThrottledLog(log, REPEAT_S)
         self.stores = stores = open_stores(settings.store)
-        denials = stores and DenialRecorder(
-            stores.denials,
-            instance=lambda: self.health_monitor.instance,
-            keep_s=lambda: live.current.events.keep_denials_s,
-            clock=lambda: self.limiter.now_s(),
-        )
+        denials = stores and self._denial_recorder(stores)
         events = DenialEvents(settings.events.per_minute, trace_of=trace_of, recorder=denials)
         follows_store_clock = clock is time.time  # an injected clock is right by definition
         self.limiter = Limiter(
@@ -184,6 +179,14 @@ class Worker:
         self._poll_lock = threading.Lock()  # held while the file is read
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
+
+    def _denial_recorder(self, stores: Stores) -> DenialRecorder:
+        return DenialRecorder(
+            stores.denials,
+            instance=lambda: self.health_monitor.instance,
+            keep_s=lambda: self._live.current.events.keep_denials_s,
+            clock=lambda: self.limiter.now_s(),
+        )
 
     def start(self) -> None:
         """Start the threads, of which some may be missing for now: it decides and counts without them."""

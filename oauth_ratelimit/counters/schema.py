@@ -1,7 +1,4 @@
-"""Tables of a host: rows of keys, guesses, and what all processes of the host have in common.
-
-And how SQLite is waited for, which other processes may keep busy.
-"""
+"""Tables of a host: rows of keys, guesses, and what all its processes share. How to wait while others hold the lock."""
 
 import sqlite3
 import time

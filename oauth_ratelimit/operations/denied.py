@@ -68,11 +68,18 @@ class Run(NamedTuple):
     def begun(self, *, is_beyond: bool) -> str:
         return f"{'before ' if is_beyond else ''}{utc_time(self.first_s)}"
 
-    def text(self, *, is_now: bool, is_beyond: bool) -> str:
-        """Return since when somebody is denied, or from when to when, and by which limits."""
+    def text(self, *, is_now: bool, is_beyond: bool, is_apart: bool = False) -> str:
+        """Return since when somebody is denied, or from when to when, and by which limits.
+
+        ``is_apart`` if several are, since different times: it is that of the first.
+        """
         word = "Denied" if self.is_real else f"Would {'be' if is_now else 'have been'} denied (dry run)"
         begun, found = self.begun(is_beyond=is_beyond), self.present if is_now else self
-        span = f"since {begun}" if is_now else f"from {begun} to {utc_time(self.last_s)}"
+        span = (
+            f"{'now, the first ' if is_apart else ''}since {begun}"
+            if is_now
+            else f"from {begun} to {utc_time(self.last_s)}"
+        )
         return f"{word} {span} by {_limits_text(found, is_now=is_now)}."
 
     @property
@@ -271,11 +278,9 @@ def _since_texts(
     run, is_active = state.run, state.is_active
     first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_active else run.first_s
     who = _who([each for each in records if run.is_real and each.last_at_s >= first_s])
-    text = run.text(is_now=is_active, is_beyond=is_beyond)
+    text = run.text(is_now=is_active, is_beyond=is_beyond, is_apart=is_apart)
     if not who and len(clients) == 1:  # a dry run has no records, and instances have not sent their records yet
         who = who_in(next(iter(clients)), minutes, run)
-    if is_apart:
-        text = text.replace("since", "now, the first since", 1)
     if is_active and context.now_s - run.last_s > WRITTEN_S:
         text += f" The last {'denial' if run.is_real else 'such request'} at {utc_time(run.last_s)}."
     texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]

@@ -1,5 +1,6 @@
 """Moments at which configurations changed, and instances began or ended."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -77,6 +78,11 @@ def last_change_text(context: OperatorContext, *, of_mode: bool = False) -> str:
 def changes_of(context: OperatorContext, *client_ids: str | None) -> list[Mark]:
     """Return the recorded changes that concern clients, the oldest first; the text of the first may be empty."""
     return [each for each in recorded_marks(context) if each.is_change and each.client_id in (None, *client_ids)]
+
+
+def last_change_s(context: OperatorContext, client_id: str | None) -> float:
+    """Return the time of the last recorded change that concerns a client; minus infinity without one."""
+    return max((mark.at_s for mark in changes_of(context, client_id) if mark.text), default=-math.inf)
 
 
 def recorded_marks(context: OperatorContext) -> list[Mark]:

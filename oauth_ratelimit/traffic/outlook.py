@@ -14,7 +14,7 @@ from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import keys_of
 from oauth_ratelimit.operations.format import rounded_up
-from oauth_ratelimit.operations.marks import changes_of
+from oauth_ratelimit.operations.marks import last_change_s
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.traffic.judge import Judged, Line, OpenWindow, judge
 from oauth_ratelimit.traffic.minutes import OF_USERS, MinuteLoad
@@ -204,8 +204,7 @@ def read_load(context: OperatorContext, client_id: str, *, is_trial: bool) -> Cl
     senders = {sender for load in _loads(minutes) for sender in load}
     keys = {key for sender in senders for key in _keys(context.policies, client_id, sender).values()}
     documents = dict(context.stores.documents.of_keys(keys))
-    changed_s = max((mark.at_s for mark in changes_of(context, client_id) if mark.text), default=-math.inf)
-    changed_s += 2 * context.settings.sync.interval_s
+    changed_s = last_change_s(context, client_id) + 2 * context.settings.sync.interval_s
     is_first = any(minute.minute_s == first_s for minute in minutes)
     begun = [minute for minute in read if minute.minute_s > last_s]
     now = (context.policies, context.now_s, is_trial)

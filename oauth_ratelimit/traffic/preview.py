@@ -28,7 +28,7 @@ from oauth_ratelimit.operations.format import (
     quoted,
     utc_time,
 )
-from oauth_ratelimit.operations.marks import changes_of
+from oauth_ratelimit.operations.marks import last_change_s
 from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook, read_load
 
 CLEARLY = 0.1  # of the denials; less is no difference
@@ -238,7 +238,7 @@ def _tallies(context: OperatorContext, client_id: str | None, span_s: float) -> 
     if client_id is not None:
         stored = storable_name(client_id)
         tallies = {stored: tallies[stored]} if stored in tallies else {}
-    changed_s = max((mark.at_s for mark in changes_of(context, client_id) if mark.text), default=0.0)
+    changed_s = last_change_s(context, client_id)
     changes = [CHANGED_WITHIN.format(at=utc_time(changed_s))] if changed_s > context.now_s - span_s else []
     return tallies, [*([NOT_SUMMED_UP] if totals.missing else []), *changes]
 
