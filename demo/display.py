@@ -124,7 +124,7 @@ class ReplayProgress:
         sent, over = self._tally.total(), self._tally.total(Outcome.DENIED, Outcome.WOULD_DENY)
         reused = self._tally.total(Outcome.REUSED)
         new = sent - reused - self._tally.total(Outcome.DENIED)
-        result = f"{new:,} new tokens   {reused:,} reused   {over:,} {self._over}"
+        result = f"{new:,} new tokens   {reused:,} got theirs again   {over:,} {self._over}"
         if self.plain is None:
             self._bar.update(self._task, completed=sent, result=result)
         elif time.monotonic() - self._printed_s >= PLAIN_INTERVAL_S:
@@ -141,7 +141,7 @@ def replay_table(clients: Sequence[ClientSummary], *, over: str) -> Table:
     table = _table()
     for header in ("client", "grant"):
         table.add_column(header)
-    for header in ("requests", "new tokens", "reused", over):
+    for header in ("requests", "new tokens", "token again", over):
         table.add_column(header, justify="right")
     table.add_column("affected")
     for client in clients:
