@@ -145,8 +145,7 @@ class HostTable:
         return self._names("SELECT name FROM rows WHERE unsent IS NOT NULL OR attempt IS NOT NULL")
 
     def urgent_names(self, until_s: float) -> list[str]:
-        """Return the rows that are to be synchronised at once. A row that becomes urgent later wakes ``wait`` again."""
-        self.host.hear()
+        """Return the rows that are to be synchronised at once."""
         return self._names("SELECT name FROM rows WHERE urgent <= ? ORDER BY urgent", until_s)
 
     def next_s(self, column: str) -> float:

@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import Clock, wait_until
@@ -146,8 +147,8 @@ class Sleeping(Limiter):
 
 def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_one() -> None:
     """The thread that sleeps because no key is urgent wakes up for it."""
-    store = MemoryStore()
-    here, there = (Sleeping(some_settings(a_policy(100)), store) for _ in range(2))
+    store = FaultyStore()
+    here, there = (Sleeping(some_settings(a_policy(100)), each) for each in (store, store.inner))
     with in_background(here, interval_s=3600.0):
         for limiter in (here, there):
             hit(limiter)
@@ -157,8 +158,46 @@ def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_on
         here.wake()
         wait_until(lambda: here.is_asleep, "nothing urgent")
         here.sync()
-        hit(there, cost=38)
-        wait_until(lambda: not here.peek(CLIENT).remaining, "another look at the key")
+        assert [("read", 1)] == store.taken_calls()[-1:]
+        wait_until(lambda: ("read", 1) in store.calls, "another look at the key")
+
+
+class Late(Limiter):
+    """Its thread for urgent keys has decided to sleep for ever, and is held up before it does."""
+
+    def __init__(self, settings: Settings, store: CounterStore, clock: Clock) -> None:
+        super().__init__(settings, store, clock=clock, monotonic=clock)
+        self.is_deciding, self.goes_on, self.is_awake = (threading.Event() for _ in range(3))
+
+    @property
+    def next_urgent_s(self) -> float:
+        next_s = super().next_urgent_s
+        self.is_deciding.set()
+        assert self.goes_on.wait(60.0)
+        return next_s
+
+    def wait_for_urgent(self) -> None:
+        super().wait_for_urgent()
+        self.is_awake.set()
+
+
+def test_full_cycle_does_not_take_back_the_call_of_the_last_one_for_the_urgent_thread(clock: Clock) -> None:
+    """Else a key that is to be read within milliseconds waits for the cycle after."""
+    store = MemoryStore()
+    here, there = Late(some_settings(a_policy(100)), store, clock), a_limiter(store, clock, a_policy(100))
+    for limiter in (here, there):
+        hit(limiter)
+    here.sync_urgent()
+    thread = threading.Thread(target=here.wait_for_urgent, daemon=True)
+    thread.start()
+    assert here.is_deciding.wait(60.0)
+    hit(there, cost=60)
+    here.peek(CLIENT)
+    clock.advance(1.0)
+    here.sync()
+    here.sync(is_scheduled=True)
+    here.goes_on.set()
+    assert here.is_awake.wait(60.0)
 
 
 def test_error_of_a_clock_does_not_end_the_thread_for_urgent_keys() -> None:
