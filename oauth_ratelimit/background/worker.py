@@ -248,7 +248,7 @@ class Worker:
             self._failure_loop.stop(deadline.part(WAITING_SHARE))
         self.limiter.close(deadline)
         self.guard.close(deadline)
-        self._attempt(self.observer.count_noted)
+        self._count_noted()
         for task in (self.tokens, *self._recorders):
             part = deadline.part(TASK_SHARE)
             with self._time_limit(part):
@@ -302,7 +302,7 @@ class Worker:
         if self.missing:
             self.start_missing()
         look = self._apply_settings if self._is_watched else self.look_at_file
-        for step in (look, self.observer.count_noted, self.tokens.purge, tasks):
+        for step in (look, self._count_noted, self.tokens.purge, tasks):
             if not self._is_ending:  # else it would only take the time of the last flush
                 self._attempt(step)
         if self._is_closed and self.stores is not None:  # ``stop`` has not waited for this thread, which connects anew
@@ -369,14 +369,17 @@ class Worker:
                 self._settings, self._is_held = settings, is_held  # last, so that after a failure it is tried again
         self._live.log_changes()
 
-    def _attempt(self, work: Callable[[], object]) -> None:
+    def _count_noted(self) -> None:
+        self._attempt(self.observer.count_noted, "observer_failed")  # as if a request or a scrape counted them
+
+    def _attempt(self, work: Callable[[], object], event: str = "task_failed") -> None:
         """Run one task and log its failure, so that the other tasks still run."""
         try:
             work()
         except StoreError as exc:
             self._log.error("task_failed", key=str(exc), error=str(exc))
         except Exception as exc:  # noqa: BLE001  # a bug or an unexpected document
-            self._log_failure(exc)
+            self._log_failure(exc, event)
 
-    def _log_failure(self, error: Exception) -> None:
-        self._log.error("task_failed", error=repr(error), traceback=traceback.format_exc())
+    def _log_failure(self, error: Exception, event: str = "task_failed") -> None:
+        self._log.error(event, error=repr(error), traceback=traceback.format_exc())

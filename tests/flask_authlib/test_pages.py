@@ -61,6 +61,14 @@ def test_request_that_cannot_be_counted_does_not_hide_the_metrics(monkeypatch: p
     assert ["observer_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
 
 
+def test_request_that_the_background_cannot_count_is_logged_by_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Metrics, "record_decisions", Mock(side_effect=OSError("no space left on device")))
+    with capture_logs() as logs, with_pages() as app:
+        token_status(app)
+
+    assert ["observer_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
+
+
 def test_snapshot_age_is_that_of_the_scrape() -> None:
     with with_pages(sync={"interval": "1h"}) as app:
         token_status(app)
