@@ -19,8 +19,9 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards _documents
+        self._lock = threading.Lock()  # guards the two below
         self._documents: dict[Key, Snapshot] = {}
+        self._expire_at_s: dict[Key, float] = {}
         call_in_child(self._renew_lock)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
@@ -44,6 +45,7 @@ class MemoryStore:
             counts = hits.setdefault(series, {})
             for start_s, count in frames.items():
                 counts[start_s] = counts.get(start_s, 0) + count
+        self._expire_at_s[change.key] = max(change.expire_at_s, self._expire_at_s.get(change.key, 0.0))
         horizons = dict(found.horizons)
         for series, horizon_s in change.horizons.items():
             horizons[series] = max(horizon_s, horizons.get(series, 0))
@@ -60,11 +62,12 @@ class MemoryStore:
         """Remove a document, as expiry or an operator would."""
         with self._lock:
             self._documents.pop(key, None)
+            self._expire_at_s.pop(key, None)
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         with self._lock:
-            by_time = sorted(self._documents.items(), key=lambda item: -item[1].newest_s)
-            return dict(by_time[:count])
+            last_first = sorted(self._documents, key=self._expire_at_s.__getitem__, reverse=True)
+            return {key: self._documents[key] for key in last_first[:count]}
 
     def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
         with self._lock:

@@ -112,7 +112,7 @@ class CounterStore(Protocol):
         """
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """Return up to ``count`` documents, those with the latest frames first. Large ones are left out."""
+        """Return up to ``count`` documents, those that may be removed last first. Large ones are left out."""
 
     def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
         """Remove a writer's marks from documents, without a new version, where they still are those of its last writes.

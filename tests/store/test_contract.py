@@ -8,7 +8,7 @@ import pytest
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot
-from tests.support.stores import Shared, a_change
+from tests.support.stores import FAR_S, Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
 ONE_SECOND, SIX_SECONDS, MINUTE = Series(1), Series(6), Series(60)
@@ -134,6 +134,17 @@ def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
     )
     write(store, a_change(KEY, version=large - 1, next_version=large, write_number=large))
     assert {KEY: Snapshot(large, {SIX_SECONDS: {600: large}}, {"here": large})} == store.read([KEY])
+
+
+def test_documents_that_expire_last_are_the_latest(store: CounterStore) -> None:
+    """A later write with an earlier end does not make a document expire before."""
+    keys = [Key("app", f"user-{number}") for number in range(5)]
+    for key, at_s in zip(keys, (300, 500, 100, 200, 400), strict=True):
+        write(store, a_change(key, version=None, next_version=1, expire_at_s=FAR_S + at_s))
+    write(store, a_change(keys[1], version=1, next_version=2, expire_at_s=FAR_S))
+    found = store.latest(3)
+    assert [keys[1], keys[4], keys[0]] == list(found)
+    assert store.read(list(found)) == found
 
 
 def test_two_threads_with_a_store_each_lose_no_hit(shared: Shared) -> None:

@@ -185,14 +185,6 @@ def test_namespaces_share_no_counter(mongo_uri: str) -> None:
         limiter.close()
 
 
-def test_latest_documents_come_first(store: MongoStore) -> None:
-    keys = [Key("app", f"user-{number}") for number in range(5)]
-    store.compare_and_set(
-        "here", [Change(key, None, 1, 1, {SERIES: {600: 1}}, FAR_S + at) for at, key in enumerate(keys)]
-    )
-    assert keys[:2:-1] == list(store.latest(2))
-
-
 LARGE = {f"old-{index}": "x" * 1000 for index in range(7700)}
 
 

@@ -63,7 +63,9 @@ def store(shared: Shared) -> CounterStore:
 
 
 def a_change(
-    key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, write_number: int = 1, **stale: Any
+    key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, write_number: int = 1, **more: Any
 ) -> Change:
     """Return a change that adds one hit if nothing else is said."""
-    return Change(key, version, next_version, write_number, hits or {Series(6): {600: 1}}, FAR_S, **stale)
+    return Change(
+        key, version, next_version, write_number, hits or {Series(6): {600: 1}}, **{"expire_at_s": FAR_S, **more}
+    )
