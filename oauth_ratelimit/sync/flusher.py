@@ -18,7 +18,6 @@ from oauth_ratelimit.counters.rules import key_of
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
-from oauth_ratelimit.process.yielding import collect_young_garbage
 from oauth_ratelimit.store.base import MAX_WHOLE, TOO_LARGE, Change, CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable, prunable_of
@@ -28,7 +27,7 @@ from oauth_ratelimit.sync.replica_table import ReplicaTable
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
-MAX_BATCH = 400  # documents per round trip; with more, the garbage collector would take its objects for old ones
+MAX_BATCH = 250  # documents per round trip; with more, the garbage collector would take its objects for old ones
 MAX_COUNTERS = 10_000  # frames written per round trip; a server takes less than a second for them
 MIN_COUNTERS = 100  # the same after failures: so few are not the cause of a timeout
 FOUND_MEMORY = 20  # first reads and writes that the guess about the next one remembers
@@ -115,7 +114,6 @@ class Flusher:
 
         Returns the names of the rows that had hits and need no further read: all are sent, or the document is damaged.
         """
-        collect_young_garbage(replicas)
         to_send = [replica for replica in replicas if not replica.is_clean]
         names = left = [replica.name for replica in to_send]
         doubtful = [each.name for each in to_send if self._is_doubtful(each, is_urgent=is_urgent)]

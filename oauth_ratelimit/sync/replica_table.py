@@ -7,7 +7,7 @@ from typing import Any
 from oauth_ratelimit.counters.host import Host, HostLocked
 from oauth_ratelimit.counters.rules import RuleBook, key_of
 from oauth_ratelimit.counters.table import DAMAGES, SYNC_COLUMNS, HostTable
-from oauth_ratelimit.process.yielding import pause
+from oauth_ratelimit.process.yielding import collect_young_garbage, pause
 from oauth_ratelimit.sync.document import Attempt, Document
 from oauth_ratelimit.sync.replica import Replica
 
@@ -52,6 +52,7 @@ class ReplicaTable:
 
         A request or another process raises the number of a row's change. New limits have all loaded again.
         """
+        collect_young_garbage(names)  # before they are loaded: what it finds alive becomes old
         self._kept_rules = self._rules()
         replicas = self.load(names)
         self._kept = {replica.name: replica for replica in replicas}

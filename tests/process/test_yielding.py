@@ -10,11 +10,13 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.sync.replica import Replica
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import CLIENT, a_limiter
 
-BATCH = 400  # documents of one call
+KINDS = Change, Replica  # objects of a flush
 
 
 @pytest.fixture
@@ -33,20 +35,20 @@ def hit(limiter: Limiter, key_count: int) -> None:
 def test_objects_of_a_flush_are_not_taken_for_old(limiter: Limiter) -> None:
     """However often the requests since the last cycle have made the collector run."""
     seen_old: list[object] = []
-    others = [each for each in gc.get_objects() if type(each) is Change]  # of other tests; held, so no id comes twice
+    others = [each for each in gc.get_objects() if type(each) in KINDS]  # of other tests; held, so no id comes twice
     known = set(map(id, others))
 
     def note(phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 1:
             seen_old.extend(
-                each for each in gc.get_objects(generation=2) if type(each) is Change and id(each) not in known
+                each for each in gc.get_objects(generation=2) if type(each) in KINDS and id(each) not in known
             )
 
     young, middle, _ = gc.get_threshold()
     gc.callbacks.append(note)
     try:
         for run_count in range(middle + 1):
-            hit(limiter, BATCH)
+            hit(limiter, 2 * MAX_BATCH)
             for _ in range(2 * young * middle):
                 if gc.get_count()[1] == run_count:
                     break
@@ -60,7 +62,7 @@ def test_objects_of_a_flush_are_not_taken_for_old(limiter: Limiter) -> None:
 
 
 def test_disabled_garbage_collector_stays_disabled(limiter: Limiter) -> None:
-    hit(limiter, BATCH)
+    hit(limiter, MAX_BATCH)
     gc.disable()
     before = gc.get_stats()
     try:
@@ -70,7 +72,7 @@ def test_disabled_garbage_collector_stays_disabled(limiter: Limiter) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize(("key_count", "pauses"), [(BATCH, True), (10, False)], ids=("many keys", "few keys"))
+@pytest.mark.parametrize(("key_count", "pauses"), [(MAX_BATCH, True), (10, False)], ids=("many keys", "few keys"))
 def test_only_a_large_batch_pauses_for_other_threads(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch, *, key_count: int, pauses: bool
 ) -> None:

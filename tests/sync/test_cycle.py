@@ -7,13 +7,13 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.rules import row_name
 from oauth_ratelimit.counters.table import READ_HITS
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, limiter_of, some_settings, stored_hits
 
 USERS = [f"user-{number}" for number in range(300)]
-BATCH = 400  # documents of one call
 
 
 def read_count(faulty: FaultyStore) -> int:
@@ -216,9 +216,9 @@ def test_frames_that_no_limit_can_have_are_not_kept_in_memory(faulty: FaultyStor
 def test_urgent_keys_overtake_the_parts_of_a_large_cycle(faulty: FaultyStore, clock: Clock) -> None:
     """Also one of a later part, which is synchronised once."""
     limiter = a_limiter(faulty, clock, a_policy(10_000))
-    for number in range(3 * BATCH):
+    for number in range(3 * MAX_BATCH):
         limiter.check(CLIENT, str(number))
-    asked = iter(["new", "999"])
+    asked = iter(["new", str(3 * MAX_BATCH - 1)])
 
     def ask() -> None:
         user = next(asked, None)
@@ -228,8 +228,8 @@ def test_urgent_keys_overtake_the_parts_of_a_large_cycle(faulty: FaultyStore, cl
     faulty.before_write = ask
     report = limiter.sync()
     writes = [keys for kind, keys in faulty.calls if kind == "write"]
-    assert [BATCH, 1, BATCH, 1, BATCH - 1] == writes
-    assert 3 * BATCH + 1 == report.flushed_count
+    assert [MAX_BATCH, 1, MAX_BATCH, 1, MAX_BATCH - 1] == writes
+    assert 3 * MAX_BATCH + 1 == report.flushed_count
 
 
 def test_key_that_only_this_instance_has_written_is_not_read_first(faulty: FaultyStore, clock: Clock) -> None:

@@ -146,12 +146,12 @@ def test_writes_are_halved_after_a_timeout_and_grow_again(faulty: FaultyStore, c
     faulty.faults.append(Fault.LOST_REPLY)
     written = []
     for _ in range(4):
-        for number in range(300):
+        for number in range(200):
             limiter.check(CLIENT, f"user-{number}")
         limiter.sync()
         clock.advance(1)
         written.append([count for call, count in faulty.taken_calls() if call == "write"])
-    assert [[300], [150, 150], [300], [300]] == written
+    assert [[200], [100, 100], [200], [200]] == written
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), KeyError("localTime")])
