@@ -126,6 +126,16 @@ def names_begun(before: set[threading.Thread]) -> list[str]:
     return sorted(name for name in names if name.startswith(("APScheduler", "oauth_ratelimit")))
 
 
+@pytest.mark.parametrize("broken", ["limiter.Limiter.hold", "flask_authlib.app_limiter.quota_headers"])
+def test_token_is_issued_when_the_limiter_itself_fails(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    monkeypatch.setattr(f"oauth_ratelimit.{broken}", Mock(side_effect=ZeroDivisionError("a bug")))
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=3)) as app:
+        assert 200 == token_status(app)
+
+    (failed,) = (entry for entry in logs if entry["log_level"] == "error")
+    assert ("check_failed", "ZeroDivisionError('a bug')") == (failed["event"], failed["error"])
+
+
 def test_process_without_a_free_thread_limits_and_starts_the_rest_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
 ) -> None:
