@@ -66,7 +66,7 @@ NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with
 
 INSTANCE_COLUMNS = [
     Name("instance", lambda beat: instance_text(beat["instance"])),
-    Column("mode", "mode"),
+    Column("mode", "effective_mode"),
     Number("seen ago", lambda beat: f"{'late ' if beat['is_late'] else ''}{duration(beat['seen_s'])}"),
     Number("up", lambda beat: " ".join(duration(beat["up_s"]).split()[:2])),
     Number("lag", lambda beat: f"{beat['lag_s']:.1f} s"),

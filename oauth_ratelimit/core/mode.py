@@ -29,9 +29,10 @@ class Canary(NamedTuple):
     salt: str = ""  # text that changes which clients come first
     instances: tuple[str, ...] = ()  # Name patterns (``node-1*``). If there are any, they alone decide.
 
-    def has_client(self, client_id: str, *, instance: str) -> bool:
+    def has_client(self, client_id: str, *, instance: str | None) -> bool:
+        """Return True if an instance enforces limits for a client; None is any one of those that enforce."""
         if self.instances:
-            return matches_any(self.instances, instance)
+            return instance is None or matches_any(self.instances, instance)
         # ``hash()`` would differ from process to process.
         digest = hashlib.sha256(f"{self.salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
         position = (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100

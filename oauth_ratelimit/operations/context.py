@@ -63,7 +63,7 @@ class OperatorContext:
     @cached_property
     def policies(self) -> PolicySet:
         """The limits and modes of the configuration with overrides applied."""
-        return apply_overrides(self.settings.policies, self.overrides)
+        return apply_overrides(self.settings.policies._replace(instance=None), self.overrides)
 
     def after(self, overrides: Sequence[Override]) -> "OperatorContext":
         """Return the same moment with overrides, which replace those of their targets."""

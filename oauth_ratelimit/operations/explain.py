@@ -104,6 +104,8 @@ class LimitExplanation:
         firm = [usage for usage in denying or exceeded if usage.policy.on_limit is not OnLimit.REUSE]
         last = max(firm or denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over the limit {last.policy.name} for another {duration(last.retry_after_s)}"
+        if denying and (text := self._of_instances):
+            reason += f" ({text})"
         if not firm:
             return "reused" if denying else "would-be-denied", f"{REUSED if denying else WOULD_REUSE}: {reason}"
         if denying:
@@ -123,9 +125,18 @@ class LimitExplanation:
     def canary(self) -> str:
         """The canary, and whether this client is in it."""
         policies, text = self.context.policies, canary_text(self.context.policies.canary)
-        if policies.canary is None or policies.canary.instances or policies.mode is not Mode.ENFORCE:
+        if policies.canary is None or policies.mode is not Mode.ENFORCE:
             return text
+        if policies.canary.instances:
+            return self._of_instances or f"{text}, not for this client: it has a mode of its own"
         return f"{text}, {'with' if self.matched.is_canary else 'without'} this client"
+
+    @property
+    def _of_instances(self) -> str:
+        """Which instances deny the client, if a canary names some; empty if all do, or none."""
+        canary = self.context.policies.canary
+        is_by_instance = canary and canary.instances and self.matched.is_canary
+        return f"{canary_text(canary)}; the others make a dry run" if is_by_instance else ""
 
     def data(self) -> Record:
         kind, text = self.forecast()

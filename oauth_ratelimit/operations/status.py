@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.diff import changes_between, fixed_values
-from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
@@ -48,9 +48,11 @@ def is_lagging(lag_s: float, interval_s: float) -> bool:
     return lag_s > MAX_LAG_INTERVALS * interval_s
 
 
-def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
+def heartbeat_data(beat: Heartbeat, now_s: float, canary: Canary | None = None) -> Record:
+    is_outside = canary and canary.instances and not canary.has_client("", instance=beat.instance.rsplit(":", 2)[0])
     return {
         **beat._asdict(),
+        "effective_mode": Mode.DRY_RUN.value if is_outside and beat.mode == Mode.ENFORCE else beat.mode,
         "seen_s": max(0.0, now_s - beat.beat_at_s),
         "is_late": is_late(beat, now_s),
         "is_lagging": is_lagging(beat.lag_s, beat.interval_s),
@@ -114,7 +116,7 @@ class Status:
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
             "mongodb": facts and {"version": facts.version, "document_count": facts.document_count},
-            "instances": [heartbeat_data(beat, facts.clock_s) for beat in self.heartbeats] if facts else [],
+            "instances": [heartbeat_data(beat, facts.clock_s, canary) for beat in self.heartbeats] if facts else [],
         }
 
 

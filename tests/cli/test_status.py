@@ -101,6 +101,17 @@ def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> 
     assert "Not yet in mode dry-run when last seen: 2 instances." in text
 
 
+def test_status_has_the_instances_outside_of_a_canary_in_a_dry_run(terminal: Terminal, mongo_uri: str) -> None:
+    settings = {**terminal.settings, "mode": "enforce", "canary": {"instances": ["node-1*"]}}
+    terminal.config_path.write_text(yaml.safe_dump(settings))
+    for name in ("node-1b", "node-2"):
+        send_heartbeat(terminal, mongo_uri, name)
+    text = terminal.ok("status")
+
+    assert [("node-1b", "enforce"), ("node-2", "dry-run")] == re.findall(r"^worker \d+ on (\S+) +(\S+)", text, re.M)
+    assert "Not yet in mode" not in text
+
+
 @pytest.mark.parametrize(
     ("seen_s", "words", "name"),
     [

@@ -74,6 +74,27 @@ def test_forecast_of_a_limit_with_reuse_names_the_token(context_of: ContextOf, m
     assert "denied" == LimitExplanation(context_of(config), "other", username=None).forecast()[0], "the other one wins"
 
 
+def test_explanation_of_a_canary_by_instance_is_the_same_on_every_machine(
+    context_of: ContextOf, mongo_uri: str, clock: Clock
+) -> None:
+    config = {"mode": "enforce", "limits": {"client": ["2/hour"]}, "canary": {"instances": ["node-1*"]}}
+    config["clients"] = {"apart": {"mode": "enforce"}}
+    count(mongo_uri, clock, {**config, "instance": "node-1"}, (2, "nightly", None), (2, "apart", None))
+
+    def explanation(instance: str, client_id: str) -> LimitExplanation:
+        return LimitExplanation(context_of({**config, "instance": instance}), client_id, username=None)
+
+    of_instances = "instances node-1*; the others make a dry run"
+    for instance in ("node-1", "node-2", "bastion"):
+        found = explanation(instance, "nightly")
+        kind, text = found.forecast()
+        assert ("denied", Mode.ENFORCE, of_instances) == (kind, found.matched.mode, found.canary)
+        assert text.startswith("denied: over the limit client for another ") and text.endswith(f" ({of_instances})")
+    apart = explanation("node-2", "apart")
+    assert "instances node-1*, not for this client: it has a mode of its own" == apart.canary
+    assert "instances" not in apart.forecast()[1]
+
+
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:
     context = context_of(LIMITS)
     hourly = (Policy("client", 1, Window.of(3600)),)
