@@ -37,6 +37,7 @@ MAX_LOGGED_PROBLEMS = 20
 MAX_UNREAD_S = 1.5  # after which a file that changes all the time is read as it is
 REPEAT_S = 60.0  # between two log entries about the same content
 DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell the files of a fleet apart
+INSTANCE_LINE = re.compile(rb"^instance:.*", re.MULTILINE)  # differs from file to file on purpose
 
 LIMITS_OFF = "limits are off; of this file only the sections store, privacy and guard apply, each as far as it is valid"
 LAST_VALID = "the last valid file still applies"
@@ -236,8 +237,8 @@ class ConfigFile:
     """A configuration file that may change at any time. One thread loads and polls; any may request a reload.
 
     A link is followed again on every poll. ``mode`` and ``uri`` replace those in the file. ``rejection`` is None while
-    the file is valid. ``digest`` is the start of the SHA-256 of the content that was read last; empty if it cannot be
-    read.
+    the file is valid. ``digest`` is the start of the SHA-256 of the content that was read last, without the name of the
+    instance; empty if it cannot be read.
     """
 
     def __init__(
@@ -341,7 +342,7 @@ class ConfigFile:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
                 return None
-            digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
+            digest = hashlib.sha256(INSTANCE_LINE.sub(b"", content)).hexdigest()[:DIGEST_LENGTH]
             settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
             settings = self._without(exc, is_news=was_valid or digest != self.digest)

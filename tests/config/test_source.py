@@ -159,6 +159,17 @@ def test_file_that_anybody_may_change_is_logged_with_each_load(
     assert (0, True) == (result.exit_code, "any user of this machine may change this file" in result.stderr)
 
 
+def test_files_that_differ_only_in_the_name_of_their_instance_have_one_digest(path: Path) -> None:
+    """Else ``status`` and the page would call the files of every canary by instance different for ever."""
+    digests = []
+    for text in (f"instance: a\n{DRY_RUN}", f"instance: b # the second\n{DRY_RUN}", f"instance: a\n{ENFORCE}"):
+        write(path, text)
+        file = ConfigFile(path)
+        file.load()
+        digests.append(file.digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_path_with_a_nul_is_a_named_problem_however_often_it_is_polled(events: list[Any]) -> None:
     source = ConfigFile("/etc/limits\0.yaml")
     assert ([Mode.OFF], None) == (modes(source.load()), polled(source))
