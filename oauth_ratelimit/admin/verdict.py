@@ -145,7 +145,7 @@ def before_enforcing(action: str) -> str:
 
 def _guesses(case: Case, run: Run) -> Verdict:
     client, verb, own = short(case.client_id), "are" if run.is_real else "would be", _total(_last_minute(case, run))
-    found = named(case.guesses)
+    found = listed(case.guesses, at_most=MAX_NAMED)
     subject = f"Guesses under {client} {verb} denied{f' ({found})' if found else ''}."
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     if case.client_id == ANYONE:
@@ -237,7 +237,8 @@ def _recovered(case: Case, state: State) -> Verdict:
     run, until = state.run, utc_time(state.run.last_s)
     denied = "denied" if run.is_real else "over a limit"
     names = {user.username for user in _denied_users(case, run)}
-    later, found = _later(case, run, names), named(case.guesses if run.is_guard else sorted(names))
+    later = _later(case, run, names)
+    found = listed(case.guesses, at_most=MAX_NAMED) if run.is_guard else named(sorted(names))
     who = f" ({found})" if found else ""
     if run.is_guard:
         lead = f"The guard denied guesses until {until}{who}; it does not count those that it lets through."

@@ -46,7 +46,6 @@ from oauth_ratelimit.operations.format import (
     next_text,
     origin_text,
     quoted,
-    short,
     utc_time,
     whole,
 )
@@ -214,10 +213,10 @@ def _hints(context: CliContext, client_id: str, username: str | None, records: S
                 named = listed(f"{quoted(user.username)} ({_share(user)})" for user in users)
                 yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
         if guesses := guesses_under(context, client_id):
-            yield GUARDED.format(client=name, guesses=listed(map(short, guesses)))
+            yield GUARDED.format(client=name, guesses=listed(guesses))
             yield GUARD_SWITCH
         if client_id != ANYONE and (addresses := guesses_under(context, ANYONE, last_s=ACTIVE_S)):
-            yield LOCKED_OUT.format(addresses=listed(map(short, addresses)))
+            yield LOCKED_OUT.format(addresses=listed(addresses))
 
 
 def _share(user: UserLoad) -> str:

@@ -26,7 +26,7 @@ from oauth_ratelimit.core.statistics import (
     full_minute,
 )
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_text
+from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_texts
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text
 
@@ -327,15 +327,18 @@ def users_over(
 def _who(records: Sequence[DenialRecord]) -> str:
     """Return who was denied, most first: clients, users with their client, and guesses."""
     found, users = Counter[str](), defaultdict[str, Counter[str]](Counter)
+    claims = defaultdict[str, Counter[str | None]](Counter)  # of guesses
     for each in records:
         denial, name = each.denial, quoted(each.denial.client_id)
         if denial.where is Where.GUARD:
-            claim = short(guess_text(denial.username))
-            name = f"everybody at {claim}" if denial.client_id == ANYONE else f"guesses under {name} ({claim})"
+            claims[name][denial.username] += each.request_count
         elif denial.username is not None:
             users[name][denial.username] += each.request_count
-            continue
-        found[name] += each.request_count
+        else:
+            found[name] += each.request_count
+    for name, guesses in claims.items():
+        whom = listed(guess_texts(guesses))
+        found[f"everybody at {whom}" if name == quoted(ANYONE) else f"guesses under {name} ({whom})"] += guesses.total()
     for name, own in users.items():
         found[_users_text([user for user, _ in own.most_common()], name)] += own.total()
     return listed(name for name, _ in found.most_common())

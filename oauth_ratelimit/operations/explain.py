@@ -1,6 +1,7 @@
 """Explanation of a decision: everything that decides about one client and user at one endpoint."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,7 @@ from oauth_ratelimit.core.statistics import HOUR_S
 from oauth_ratelimit.counters.rules import total_scope, user_total_key
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import Record, canary_text, duration, origin_data, usage_data
+from oauth_ratelimit.operations.format import Record, canary_text, duration, origin_data, short, usage_data
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.denials import of_client
 
@@ -22,7 +23,8 @@ REUSED = "gets the token that the client has, is denied only if there is none th
 WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
 GUARD_SWITCH = (
     "To let an address in: guard.trusted_addresses in the configuration file. To let in what a client passes on: trust "
-    "add CLIENT. To deny no guess: guard.mode: dry-run in that file. reset and mode set change nothing of it."
+    "add CLIENT. To deny no guess: guard.mode: dry-run in that file, or mode set off, which ends all limits. reset and "
+    "mode set dry-run change nothing of it."
 )
 MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
@@ -35,19 +37,27 @@ def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[Lim
     return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
 
 
-def guess_text(claim: str | None) -> str:
-    """Return the address that guessed, and the name if there is one, from the record of a denial by the guard."""
-    address, _, name = (claim or "").partition(" ")
-    return f"{name} from {address}" if name else address
+def guess_texts(claims: Mapping[str | None, int]) -> list[str]:
+    """Return who guessed, most first, of claims in records of the guard: an address, or a name with its addresses."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for claim, count in claims.items():
+        address, _, name = (claim or "").partition(" ")
+        found[f"{short(name)} from " if name else address][address if name else ""] += count
+    texts = []
+    for who, addresses in sorted(found.items(), key=lambda item: -item[1].total()):
+        more = len(addresses) - 1
+        others = f" and {more:,} other address{'es' if more > 1 else ''}" if more else ""
+        texts.append(f"{who}{addresses.most_common(1)[0][0]}{others}")
+    return texts
 
 
 def guesses_under(context: OperatorContext, client_id: str, last_s: float = HOUR_S) -> list[str]:
-    """Return who guessed passwords or secrets under an id and was denied lately, most first: with address."""
+    """Return who guessed passwords or secrets under an id and was denied lately, as ``guess_texts`` does."""
     span, conditions = (context.now_s - last_s, context.now_s), of_client(client_id)
-    counts = Counter[str]()
+    counts = Counter[str | None]()
     for each in context.stores.denials.between(*span, conditions, where=Where.GUARD, at_most=MAX_RECORDS):
-        counts[guess_text(each.denial.username)] += each.request_count
-    return [name for name, _ in counts.most_common()]
+        counts[each.denial.username] += each.request_count
+    return guess_texts(counts)
 
 
 class LimitExplanation:

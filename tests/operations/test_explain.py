@@ -9,7 +9,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.context import similar_client_ids, unknown_client_hint
-from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.explain import GUARD_SWITCH, LimitExplanation, guess_texts
 from testbed.clock import Clock
 from tests.operations.conftest import LIMITS, ContextOf, alone
 from tests.support.limiters import send_hits
@@ -93,6 +93,21 @@ def test_explanation_of_a_canary_by_instance_is_the_same_on_every_machine(
     apart = explanation("node-2", "apart")
     assert "instances node-1*, not for this client: it has a mode of its own" == apart.canary
     assert "instances" not in apart.forecast()[1]
+
+
+def test_guesses_at_one_name_from_many_addresses_are_named_once() -> None:
+    claims = {f"198.51.100.{each} victim": each for each in range(1, 40)} | {
+        "192.0.2.7": 5,
+        "192.0.2.8 bob": 4,
+        None: 1,
+    }
+    both = {"192.0.2.7 alice": 1, "192.0.2.8 alice": 2}
+
+    assert ["victim from 198.51.100.39 and 38 other addresses", "192.0.2.7", "bob from 192.0.2.8", ""] == guess_texts(
+        claims
+    )
+    assert ["alice from 192.0.2.8 and 1 other address"] == guess_texts(both)
+    assert "mode set off" in GUARD_SWITCH, "the guard obeys it"
 
 
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:
