@@ -28,7 +28,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_texts
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
-from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text
+from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text, was_changed_back
 
 NO_GRANT = "no grant type"
 ACTIVE_S = 60  # after the last denial, as long as "now" is
@@ -156,8 +156,8 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
             others.setdefault(limit, []).append(each)
             continue
         is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others.pop(limit, ()))
-        if found and (is_over or first_s - each.last_s > PAUSE_S):
-            break  # it ended there, or the mode was another one in between
+        if found and (is_over or first_s - each.last_s > PAUSE_S or was_changed_back(changes, each.last_s, first_s)):
+            break  # it ended there, or the mode or limit was another one in between
         known = found.get(limit, each._replace(total=0))  # with the limit that applied last
         first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
         found[limit] = known._replace(total=known.total + each.total, first_s=min(known.first_s, each.first_s))

@@ -12,6 +12,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
+EFFECT_S = 10  # longer than denials go on after a change that ends them
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
@@ -64,6 +65,12 @@ def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[s
         return "No change of the configuration is recorded."
     unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
     return change_before(changes, begun_s, policies) or unchanged
+
+
+def was_changed_back(changes: Sequence[Mark], last_s: float, first_s: float) -> bool:
+    """Return True if one change may have ended denials, the last of them at a time, and a later one begun new ones."""
+    times = [each.at_s for each in changes if each.text and last_s - EFFECT_S <= each.at_s <= first_s]
+    return first_s - last_s > EFFECT_S and len(times) > 1 and times[-1] > last_s
 
 
 def last_change_text(context: OperatorContext, *, of_mode: bool = False) -> str:

@@ -305,6 +305,31 @@ def test_recovery_is_judged_by_the_requests_of_those_who_were_denied() -> None:
     assert "The guard denied guesses until" in lead and "(alice from 192.0.2.7)" in lead and "40" not in lead
 
 
+def test_denials_under_a_limit_that_was_raised_and_lowered_again_begin_with_the_second_change() -> None:
+    """The first change has ended the former ones; a single change, or denials that go on, are one storm."""
+    start_s = int(NOW_S) // 60 * 60
+
+    def denied(first_s: int, last_s: int, limit: int) -> ClientMinute:
+        spans = {("client", "client_credentials", "denied"): Denials(40, first_s, last_s, limit, 60)}
+        tally = {Source("client", "client_credentials"): Tally(60, denied=40)}
+        return ClientMinute("batch-jobs", first_s // 60 * 60, tally, denials=spans)
+
+    raised, lowered = Mark(start_s - 76, "client limit 200/minute"), Mark(start_s - 44, "client limit 20/minute")
+    minutes = [
+        denied(start_s - 96, start_s - 75, 60),
+        denied(start_s - 43, start_s - 1, 20),
+        denied(start_s, start_s + 44, 20),
+    ]
+    found = judge(storm(minutes, changes=[raised, lowered], kinds={}))
+    assert utc_time(start_s - 43) == found.since
+    assert "The cause may be on our side: changed 1 s before it began: client limit 20/minute." == found.why
+    assert "now" not in found.lead
+
+    assert utc_time(start_s - 96) == judge(storm(minutes, changes=[lowered], kinds={})).since
+    goes_on = [denied(start_s - 96, start_s - 50, 60), *minutes[1:]]
+    assert utc_time(start_s - 96) == judge(storm(goes_on, changes=[raised, lowered], kinds={})).since
+
+
 def test_limit_that_no_longer_denies_is_not_named() -> None:
     raised = [minute(ago, denied=60, policy="client-60s", limit=60, window_s=60) for ago in (5, 4)]
     other = [minute(ago, denied=9, policy="client-600s", limit=500, window_s=600) for ago in range(3, -1, -1)]
