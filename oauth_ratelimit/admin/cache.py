@@ -33,9 +33,9 @@ Ttl = float | Callable[[Any], float]
 Params = Mapping[str, str]
 """The arguments of a request. A ``ValueError`` says what is allowed."""
 
-ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
+ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits apply as usual."
 MEANWHILE = (
-    "Limits are still enforced, from memory: each host counts its own requests, and sends them when MongoDB answers "
+    "Limits apply as before, from memory: each host counts its own requests, and sends them when MongoDB answers "
     "again. Until then this page shows what it read before, as of the time beside it, and cannot change overrides."
 )
 

@@ -43,7 +43,7 @@ from oauth_ratelimit.traffic.minutes import OF_USERS, Replayed, ReuseShares, den
 from oauth_ratelimit.traffic.report import Fault, find, period_text, record_of
 from oauth_ratelimit.traffic.suggest import Traffic, proposal_data, suggest
 
-NO_STATISTICS = "No statistics."
+NO_REQUESTS = "No such requests are recorded."
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
 LETTERS = "Letters to the owners: --format text. To one owner: report CLIENT."
 NO_LETTERS = "No client requests more tokens than it needs."
@@ -136,7 +136,7 @@ def report(context: CliContext, /, **options: Any) -> None:
     if form == "json":
         print_json_list(data, "clients", records)
         return
-    count = print_records(form, records, REPORT_COLUMNS, empty=NO_STATISTICS)
+    count = print_records(form, records, REPORT_COLUMNS, empty=NO_REQUESTS)
     if form == "table":
         if count:
             print_text(LETTERS)
@@ -274,7 +274,7 @@ def what_if(context: CliContext, /, **options: Any) -> None:
         spared = f", reuse would spare {data['spared']:,}" if data["spared"] else ""
         denied = f"about {data['denied']:,} of {counted(data['offered'], 'request')} denied{spared}"
         print_text(f"{amount} in {duration(window_s)}, {kind}: {over}, {denied}", bold=True)
-    print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_STATISTICS)
+    print_records(form, data["subjects"], WHAT_IF_COLUMNS, whole=data, empty=NO_REQUESTS)
     if form == "table":
         if subjects:
             print_text(f"{APPROXIMATE} {HEAVIEST_ONLY}" if kind in OF_USERS and source.facts is None else APPROXIMATE)

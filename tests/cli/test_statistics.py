@@ -85,15 +85,15 @@ def test_what_if_of_users_through_all_clients_is_about_users(terminal: Terminal)
 
 
 def test_commands_without_statistics_say_so(terminal: Terminal, tmp_path: Path) -> None:
-    assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
-    assert "No statistics." in terminal.ok("report")
+    assert "No such requests are recorded." in terminal.ok("what-if", "--limit", "10/minute")
+    assert "No such requests are recorded." in terminal.ok("report")
     assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
     assert "" == terminal.ok("report", "--format", "csv").strip()
     assert "No client requests more" in terminal.ok("report", "--format", "text")
     assert "No requests, so there is nothing to propose" in terminal.ok("suggest")
     (tmp_path / "empty.csv").write_text("time,client\n")
     empty = terminal.run("report", "--file", str(tmp_path / "empty.csv"))
-    assert empty.stdout.endswith("left out  1 header\nNo statistics.\n")
+    assert empty.stdout.endswith("left out  1 header\nNo such requests are recorded.\n")
     assert "no requests" in empty.stderr
 
 

@@ -140,7 +140,7 @@ def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
         for page in PAGES:
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("MongoDB is unreachable", "#problem")
-            browser.wait_for("Limits are still enforced, from memory", "#problem")
+            browser.wait_for("Limits apply as before, from memory", "#problem")
             browser.wait_for("does not answer since", "#state")
             assert "Error" not in browser.text("#problem")
         browser.run(
