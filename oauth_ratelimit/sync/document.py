@@ -49,7 +49,7 @@ class Attempt:
     def dump(self) -> str:
         hits = (pack_hits(self.hits) or b"").hex()
         others = self.begun_s, self.horizon_s, self.was_sent, self.mark, self.last_version
-        return json.dumps((self.write_number, self.version, hits, *others), separators=(",", ":"))
+        return json.dumps((self.write_number, self.version, hits, *others))
 
     @classmethod
     def of(cls, dumped: str) -> "Attempt":
