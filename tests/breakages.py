@@ -1,7 +1,7 @@
 """Check that the tests notice when the package is broken: ``python -m tests.breakages``.
 
-Each breakage in ``breakages.txt`` is a mistake that a user would notice. One after the other is made in a copy of the
-repository, and the tests that should catch it run there::
+Each breakage in ``breakages.txt`` is a mistake that a user would notice. It is made in a copy of the repository, and
+the tests that should catch it run there; each processor has a copy::
 
     python -m tests.breakages                        # all of them: about ten minutes
     python -m tests.breakages "reply was lost" erase # those whose name contains one of the texts
@@ -19,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from tests.simulation.history import SEEDS, STEPS
@@ -130,26 +132,35 @@ def change_table(copy: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Try the breakages whose name contains one of the arguments, all of them if there is none."""
+    is_table = arguments == ["--table"]
     with tempfile.TemporaryDirectory(prefix="breakages-") as directory:
-        copy = Path(directory, "repository")
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_COPIED)
-        if arguments == ["--table"]:
-            change_table(copy)
+        copies = [Path(directory, f"{number}") for number in range(1 if is_table else os.cpu_count() or 1)]
+        for copy in copies:
+            shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_COPIED)
+        if is_table:
+            change_table(copies[0])
             return 0
-        return 0 if are_caught(copy, [part.lower() for part in arguments]) else 1
+        return 0 if are_caught(copies, [part.lower() for part in arguments]) else 1
 
 
-def are_caught(copy: Path, parts: Sequence[str]) -> bool:
+def are_caught(copies: Sequence[Path], parts: Sequence[str]) -> bool:
     """Try breakages, print what catches each, and return whether all of them are caught."""
     chosen = [each for each in BREAKAGES if not parts or any(part in each.name.lower() for part in parts)]
-    survivor_count = 0
-    for breakage in chosen:
-        begun_s = time.monotonic()
+    free = SimpleQueue[Path]()
+    for copy in copies:
+        free.put(copy)
+
+    def is_caught(breakage: Breakage) -> bool:
+        copy, begun_s = free.get(), time.monotonic()
         found = outcome(copy, breakage)
-        survivor_count += found.startswith("NOT")
+        free.put(copy)
         print(f"{breakage.name}: {found} ({time.monotonic() - begun_s:.0f} s)", flush=True)  # noqa: T201
-    print(f"{len(chosen) - survivor_count} of {len(chosen)} breakages caught")  # noqa: T201
-    return bool(chosen) and not survivor_count
+        return not found.startswith("NOT")
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        caught_count = sum(pool.map(is_caught, chosen))
+    print(f"{caught_count} of {len(chosen)} breakages caught")  # noqa: T201
+    return 0 < caught_count == len(chosen)
 
 
 if __name__ == "__main__":
