@@ -53,9 +53,9 @@ def named_place(path: str, service: Sequence[str]) -> HostPlace:
     return HostPlace(path, json.dumps(service), is_named=True)
 
 
-def place_of(service: Sequence[str], *, parent: int) -> HostPlace:
-    """Return the place for the processes of a service that have this one's user and namespace, and the same parent."""
-    found = [LAYOUT, boot_id(), identity_of(parent), os.geteuid(), *service]
+def place_of(service: Sequence[str], *, parent: str) -> HostPlace:
+    """Return the place for the processes of a service with this one's user, and a parent of this identity."""
+    found = [LAYOUT, boot_id(), parent, os.geteuid(), *service]
     identity = json.dumps(found)
     name = hashlib.sha256(identity.encode()).hexdigest()[:32]
     bases = filter(None, (_IN_MEMORY, os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()))

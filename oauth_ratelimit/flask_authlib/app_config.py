@@ -19,6 +19,7 @@ from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.config.settings import AUTO
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.host_place import HostPlace, place_of
+from oauth_ratelimit.process.identity import PARENT, identity_of
 from oauth_ratelimit.process.log import get_logger
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
@@ -126,21 +127,20 @@ def shared_place(app: Flask, live: LiveSettings, *, is_started: bool) -> HostPla
     ``is_started`` is True for a process that the application starts before its first request.
     """
     settings = live.current
-    parent = _parent() or (os.getppid() if is_started else None)
+    parent = _parent() or (PARENT.identity if is_started else None)
     if settings.host != AUTO or parent is None:
         return None
     own = app.import_name, "" if live.file is None else live.file.path
     return place_of(settings.service or own, parent=parent)
 
 
-def _parent() -> int | None:
+def _parent() -> str | None:
     """Return the process that all workers of this one's server descend from, None if it has no others."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is not None:
-        first: int = uwsgi.masterpid() or uwsgi.workers()[0]["pid"]  # without a master, which forks the others
-        return first
+        return identity_of(uwsgi.masterpid() or uwsgi.workers()[0]["pid"])  # without a master, it forks the others
     is_one_of_many = has_request_context() and request.environ.get("wsgi.multiprocess")
-    return os.getppid() if is_one_of_many or _is_gunicorn_worker() else None
+    return PARENT.identity if is_one_of_many or _is_gunicorn_worker() else None
 
 
 def _is_gunicorn_worker() -> bool:
@@ -149,4 +149,4 @@ def _is_gunicorn_worker() -> bool:
     A test, or a child that a worker has forked, has the arbiter loaded, too.
     """
     worker = getattr(signal.getsignal(signal.SIGABRT), "__self__", None)
-    return "gunicorn.arbiter" in sys.modules and getattr(worker, "ppid", None) == os.getppid()
+    return "gunicorn.arbiter" in sys.modules and getattr(worker, "ppid", None) == PARENT.pid

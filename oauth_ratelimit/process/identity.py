@@ -4,6 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from oauth_ratelimit.process.fork import call_in_child
+
 _PROC = Path("/proc")
 
 
@@ -59,3 +61,18 @@ def _state_of(pid: int) -> tuple[str, str]:
     found = (_PROC / f"{pid}/stat").read_text(errors="replace")
     fields = found.rpartition(")")[2].split()  # the name in parentheses may hold anything
     return fields[0], fields[19]
+
+
+class Parent:
+    """Parent of this process, noted while it runs: it may be killed, and process 1 takes its place."""
+
+    def __init__(self) -> None:
+        self.note()
+        call_in_child(self.note)
+
+    def note(self) -> None:
+        self.pid = os.getppid()
+        self.identity = identity_of(self.pid)
+
+
+PARENT = Parent()

@@ -32,7 +32,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def place() -> HostPlace:
-    return place_of(["shop"], parent=1)
+    return place_of(["shop"], parent="1")
 
 
 def a_limiter(place: HostPlace) -> Limiter:
@@ -81,15 +81,11 @@ def test_workers_of_a_service_count_in_one_file_of_their_own(place: HostPlace, m
     assert 0o700 == (memory / NAME).stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("fact", ["service", "parent", "boot", "process", "layout"])
+@pytest.mark.parametrize("fact", ["service", "parent", "boot", "layout"])
 def test_each_fact_gives_a_file_of_its_own(fact: str, place: HostPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as equal process ids in two containers that share /dev/shm."""
-    service, parent = (["shop", "/etc/shop.yaml"] if fact == "service" else ["shop"]), 2 if fact == "parent" else 1
-    changed = {
-        "boot": ("boot_id", lambda: "another"),
-        "process": ("identity_of", lambda _: "4026531836 1 4711"),
-        "layout": ("LAYOUT", 99),
-    }
+    service, parent = (["shop", "/etc/shop.yaml"] if fact == "service" else ["shop"]), "2" if fact == "parent" else "1"
+    changed = {"boot": ("boot_id", lambda: "another"), "layout": ("LAYOUT", 99)}
     if fact in changed:
         monkeypatch.setattr(host_place, *changed[fact])
     assert place.path != place_of(service, parent=parent).path
@@ -131,7 +127,7 @@ def test_workers_meet_elsewhere_if_the_first_directory_cannot_be_used(
     make_unusable: Callable[[Path], object], memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_unusable(memory / NAME)
-    place = place_of(["shop"], parent=1)
+    place = place_of(["shop"], parent="1")
     assert memory.with_name("temporary") / NAME == Path(place.path).parent
     with closing(a_limiter(place)) as limiter, another_process(place):
         assert 6 == admitted(limiter)
@@ -139,13 +135,13 @@ def test_workers_meet_elsewhere_if_the_first_directory_cannot_be_used(
     runtime = memory.with_name("runtime")
     runtime.mkdir(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert runtime / NAME == Path(place_of(["shop"], parent=1).path).parent
+    assert runtime / NAME == Path(place_of(["shop"], parent="1").path).parent
 
 
 def test_process_counts_alone_without_any_directory(memory: Path) -> None:
     for base in (memory, memory.with_name("temporary")):
         _plant_link(base / NAME)
-    with closing(a_limiter(place_of(["shop"], parent=1))) as limiter:
+    with closing(a_limiter(place_of(["shop"], parent="1"))) as limiter:
         assert 10 == admitted(limiter)
         assert "not a directory of this user alone" in (limiter.host_problem or "")
 
@@ -153,7 +149,7 @@ def test_process_counts_alone_without_any_directory(memory: Path) -> None:
 def test_counts_wait_for_workers_that_come_after_a_reload(place: HostPlace) -> None:
     with closing(a_limiter(place)) as limiter:
         assert 4 == admitted(limiter, 4)
-    with closing(a_limiter(place_of(["another"], parent=1))) as other:
+    with closing(a_limiter(place_of(["another"], parent="1"))) as other:
         other.check("app")
     with closing(a_limiter(place)) as limiter:
         assert 6 == admitted(limiter)
@@ -164,7 +160,7 @@ def test_files_that_nobody_has_come_for_are_removed_by_the_next_start(place: Hos
         limiter.check("app")
         guard.check("app")
     _age(memory)
-    other = place_of(["another"], parent=1)
+    other = place_of(["another"], parent="1")
     with closing(a_limiter(other)) as limiter:
         limiter.check("app")
         assert {Path(other.path).name} == {name[:32] for name in files(memory)}
@@ -172,7 +168,7 @@ def test_files_that_nobody_has_come_for_are_removed_by_the_next_start(place: Hos
 
 def test_counts_of_killed_workers_wait_for_others(place: HostPlace, memory: Path) -> None:
     """However long ago they have started."""
-    other = place_of(["another"], parent=1)
+    other = place_of(["another"], parent="1")
     with closing(a_limiter(place)) as limiter:
         limiter.check("app")
         _age(memory)
@@ -193,7 +189,7 @@ def test_worker_that_ends_leaves_the_file_to_the_others(place: HostPlace) -> Non
         assert 4 == admitted(limiter, 4)
         with another_process(place):  # starts, and removes what nobody uses
             pass
-        with closing(a_limiter(place_of(["another"], parent=1))) as other:
+        with closing(a_limiter(place_of(["another"], parent="1"))) as other:
             other.check("app")
         assert 2 == admitted(limiter)
         assert limiter.host_problem is None
@@ -212,7 +208,7 @@ def test_workers_meet_again_after_a_logout_has_emptied_the_directory(place: Host
         with closing(a_limiter(place)) as third:
             third.check("app")
         _age(memory)
-        with closing(a_limiter(place_of(["another"], parent=1))) as fourth:
+        with closing(a_limiter(place_of(["another"], parent="1"))) as fourth:
             fourth.check("app")
         assert Path(place.path).exists()
 
@@ -267,7 +263,7 @@ def test_forked_child_does_not_hold_its_parents_file(place: HostPlace, memory: P
         os.read(started, 1)
         assert 9 == admitted(limiter)
     _age(memory)
-    with closing(a_limiter(place_of(["another"], parent=1))) as other:
+    with closing(a_limiter(place_of(["another"], parent="1"))) as other:
         other.check("app")
     assert not Path(place.path).exists()
     os.close(ending)

@@ -112,6 +112,27 @@ def test_child_process_shares_with_nobody_and_does_not_disturb_its_parent(shared
     assert (3, 2) == (os.waitstatus_to_exitcode(status), served(app))
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
+def test_workers_count_together_although_their_master_is_killed_before_one_has_a_request(shared: Any) -> None:
+    first, second = shared(), shared()
+    found, told = os.pipe()
+    master = os.fork()
+    if not master:
+        if os.fork():
+            signal.pause()
+        try:
+            os.write(told, bytes([served(first, 2)]))
+            os.kill(parent := os.getppid(), signal.SIGKILL)
+            wait_until(lambda: os.getppid() != parent, "the master is gone")
+            os.write(told, bytes([served(second)]))
+        finally:
+            os._exit(0)
+    os.waitpid(master, 0)
+    os.close(told)
+    with os.fdopen(found, "rb") as file:
+        assert [2, 1] == list(file.read())
+
+
 def ask(port: int, client_id: str) -> tuple[bool, str]:
     """Return whether a request is admitted, and the worker that has answered it."""
     credentials = base64.b64encode(f"{client_id}:{SECRET}".encode()).decode()
