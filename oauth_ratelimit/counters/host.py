@@ -17,7 +17,7 @@ from typing import Any
 
 from oauth_ratelimit.counters.bell import Bell
 from oauth_ratelimit.counters.host_file import STUCK_S, FileConnection, HostFile
-from oauth_ratelimit.counters.host_place import FileId, HostPlace, Membership
+from oauth_ratelimit.counters.host_place import FileId, HostPlace, Membership, UnusableFile
 from oauth_ratelimit.counters.schema import is_busy, nap, open_in_memory
 from oauth_ratelimit.counters.term import Term, TermOver
 from oauth_ratelimit.process.deadline import uptime_s
@@ -342,12 +342,13 @@ class Host:
             if not file.stay(connected):
                 return False
             self.is_nearly_full = file.is_nearly_full(connected)
-        except sqlite3.Error as exc:
+        except (UnusableFile, sqlite3.Error) as exc:
             now_s = time.monotonic()
             self._stuck_since_s = self._stuck_since_s or now_s
-            if is_busy(exc) and now_s - self._stuck_since_s < STUCK_S:
+            is_locked = isinstance(exc, UnusableFile) or is_busy(exc)
+            if is_locked and now_s - self._stuck_since_s < STUCK_S:
                 return True
-            self._was_stuck = is_busy(exc)
+            self._was_stuck = is_locked
             self.count_alone(exc)
             return False
         self._stuck_since_s = None

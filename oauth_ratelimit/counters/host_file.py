@@ -109,12 +109,16 @@ class HostFile:
             return None
         until_s = time.monotonic() + OPENING_S
         try:
-            if self._was_full:  # a row may fit where the next one does not, and each time the counts would begin anew
-                self._check_room()
             self.membership = self.membership.join(until_s)
             connection, self._damaged = self._connect(until_s), None
-            if was_stuck:
-                _check_free(connection)
+            try:
+                if self._was_full:  # where one row fits the next one may not, and the counts would begin anew each time
+                    self._check_room(connection)
+                if was_stuck:
+                    _check_free(connection)
+            except BaseException:
+                connection.close()
+                raise
         except (UnusableFile, OSError, sqlite3.Error) as exc:
             self.note_problem(exc)
             return None
@@ -130,10 +134,10 @@ class HostFile:
             self._later(partial(log.info, "host_file_used", path=self.path, former_problem=self._reason))
             self._reason = None
 
-    def _check_room(self) -> None:
-        """Raise ``UnusableFile`` if the file system is nearly full."""
+    def _check_room(self, connection: FileConnection) -> None:
+        """Raise ``UnusableFile`` if the file system is nearly full, but for room in the file itself."""
         free, total = _space(self.path)
-        if free < min(ROOM, total // 4):
+        if free + _size(connection)[1] < min(ROOM, total // 4):
             raise UnusableFile("its file system is full")
         self._was_full = False
 
@@ -142,13 +146,10 @@ class HostFile:
 
         Not if others have filled it: without room for new rows nobody would be limited, who counts alone is.
         """
-        count, unused, page_size = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
-        size = count * page_size
+        size, unused = _size(connection)
         with suppress(OSError):  # a file that was removed grows no more
             log_size = Path(self.path + WAL).stat().st_size
-            free = _space(self.path)[0] + unused * page_size
+            free = _space(self.path)[0] + unused
             needed = max(0, MAX_LOG_SIZE - log_size) + GROWTH_RATIO * size
             return bool(free < needed < size)
         return False
@@ -188,8 +189,8 @@ class HostFile:
     def stay(self, connection: FileConnection) -> bool:
         """Show that the file is in use, with each cycle. Return False if other processes count in another one by now.
 
-        Without its log they would, so that all have to meet in a new file. Raises ``sqlite3.Error`` if the file is
-        locked or damaged.
+        Without its log they would, so that all have to meet in a new file. Raises ``UnusableFile`` if the file is
+        locked, and ``sqlite3.Error`` if it is damaged.
         """
         if not self.is_file_of(connection):
             return False
@@ -198,8 +199,7 @@ class HostFile:
             return False
         self.membership.stay()
         self._note_used()
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("COMMIT")
+        _check_free(connection)
         if self._has_endless_log(connection):
             self._damaged = connection.file_id, LOG_ENDLESS
         return self._damaged is None
@@ -382,13 +382,16 @@ def _text(stored: bytes) -> str:
 
 
 def _check_free(connection: FileConnection) -> None:
-    """Raise ``sqlite3.OperationalError`` if another process writes to the file. Closes the connection then."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
-    except sqlite3.OperationalError:
-        connection.close()
-        raise
+    """Raise ``UnusableFile`` if another process holds the lock for longer than one that counts a request."""
+    patiently(connection, "BEGIN IMMEDIATE", time.monotonic() + FREE_S)
+    connection.execute("COMMIT")
+
+
+def _size(connection: FileConnection) -> tuple[int, int]:
+    """Return the bytes of a file, and those of them that no row uses."""
+    names = "page_count", "freelist_count", "page_size"
+    count, unused, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    return count * page_size, unused * page_size
 
 
 def _space(path: str) -> tuple[int, int]:
