@@ -85,6 +85,11 @@ class ClientLoad:
         self._senders = sorted({sender for minute in self._load for sender in minute}, key=str)
         self.offered = sum(map(Counter.total, self._load)) / max(1, len(self.minutes))  # requests per minute
 
+    def over(self, minutes: Sequence[ClientMinute]) -> int:
+        """Return the number of requests in some minutes that were denied, or that count as denied."""
+        tallies = [minute.tally() for minute in minutes]
+        return sum(each.over if self.is_trial else each.denied + each.reused for each in tallies)
+
     def met(self, policies: PolicySet) -> dict[str, tuple[LimitKind, Policy]]:
         """Return the policies that the requests meet, by name."""
         found: dict[str, tuple[LimitKind, Policy]] = {}

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
-from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, WRITTEN_S, Tally
+from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, WRITTEN_S, ClientMinute, Tally
 from oauth_ratelimit.operations.changes import amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import (
@@ -36,7 +36,7 @@ UNCHANGED = "This applies already, so nothing changes."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
 ONLY_BEGUN = (
-    "{requests} since {since}, none in the last full minutes, so nobody knows what this does. Ask again at {at}."
+    "{requests} since {since}, none in the full minutes before, so nobody knows what this does. Ask again at {at}."
 )
 FIRST_MINUTE = "Records begin within the first of these minutes, so some of its requests may be missing."
 CHANGED_WITHIN = "What was over a limit before the change at {at} was over the limit of then."
@@ -103,7 +103,7 @@ def _load(context: OperatorContext, client_id: str, after: PolicySet) -> ClientL
 
 def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     """Return the impact of other policies on a client that goes on as lately."""
-    if not load.offered:
+    if not load.offered or _is_sudden(load):
         return Impact([_unknown(load)])
     unchanged, changed = load.outlook(load.policies), load.outlook(after)
     lines = [
@@ -123,12 +123,23 @@ def client_impact(load: ClientLoad, after: PolicySet) -> Impact:
     return Impact([*lines, *_left_out(load.met(after))], proposal)
 
 
+def _is_sudden(load: ClientLoad) -> bool:
+    """Return True if denials have begun after the last full minute, whose load says nothing of them."""
+    return load.over(load.begun) > CLEARLY * _offered(load.begun) and not load.over(load.minutes)
+
+
+def _offered(minutes: Sequence[ClientMinute]) -> int:
+    return sum(minute.tally().offered for minute in minutes)
+
+
 def _unknown(load: ClientLoad) -> str:
-    offered = sum(minute.tally().offered for minute in load.begun)
+    offered = _offered(load.begun)
     if not offered:
         return NO_LOAD
     since, at = (utc_time(load.begun[0].minute_s + after_s) for after_s in (0, MINUTE_S + WRITTEN_S))
-    return ONLY_BEGUN.format(requests=counted(offered, "request"), since=since, at=at)
+    over = f"{load.over(load.begun):,} of " if load.offered else ""
+    requests = f"{over}{counted(offered, 'request')}{' were over a limit' if over else ''}"
+    return ONLY_BEGUN.format(requests=requests, since=since, at=at)
 
 
 def _recorded(load: ClientLoad) -> str:
@@ -136,10 +147,9 @@ def _recorded(load: ClientLoad) -> str:
     after = [minute for minute in load.minutes if minute.minute_s >= load.changed_s]
     minutes, count = after or load.minutes, len(after or load.minutes)
     recorded = sum((minute.tally() for minute in minutes), NO_REQUESTS)
-    over = recorded.over if load.is_trial else recorded.denied + recorded.reused
     order = "" if len(after) == len(load.minutes) else f", {'since' if after else 'before'} the last change"
     span = f"In the last {counted(count, 'minute').removeprefix('1 ')}{order}"
-    return f"{span}: {number(over / count)} of {number(recorded.offered / count)} requests per minute"
+    return f"{span}: {number(load.over(minutes) / count)} of {number(recorded.offered / count)} requests per minute"
 
 
 def verdict_of(unchanged: Outlook, changed: Outlook) -> str:

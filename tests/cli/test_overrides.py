@@ -276,10 +276,23 @@ def test_preview_in_the_first_minute_says_what_is_recorded_and_when_to_ask(
 ) -> None:
     begun_s = record_nightly(connection, Tally(7), last_ago=0)
     since, at = (datetime.fromtimestamp(begun_s + after_s, UTC).strftime("%H:%M:%SZ") for after_s in (0, 72))
-    expected = f"T{since}, none in the last full minutes, so nobody knows what this does. Ask again at "
+    expected = f"T{since}, none in the full minutes before, so nobody knows what this does. Ask again at "
     text = terminal.run(*SET_CLIENT_LIMIT).stderr
 
     assert text.startswith("7 requests since ") and expected in text and f"T{at}." in text, text
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [(90, r"90 of 15\d requests were over a limit since \S+, none in the full minutes before, "), (3, "In the last ")],
+    ids=["storm", "a few"],
+)
+def test_preview_of_denials_that_have_just_begun_does_not_say_that_nobody_is_denied(
+    terminal: Terminal, connection: Connection, denied: int, words: str
+) -> None:
+    """The last full minutes know nothing of them."""
+    record_nightly(connection, Tally(5), Tally(6), Tally(5), Tally(60, denied=denied), last_ago=0)
+    assert re.match(words, text := terminal.run(*SET_CLIENT_LIMIT).stderr), text
 
 
 def test_preview_of_the_first_recorded_minute_says_that_it_may_lack_requests(
