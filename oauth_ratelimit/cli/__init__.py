@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.config import check_config
-from oauth_ratelimit.cli.context import LAST_VALID, STILL_OFF, CliContext, says_off, script_of
+from oauth_ratelimit.cli.context import LAST_VALID, STILL_OFF, TO_SWITCH_OFF, CliContext, says_off, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.explain import denials_command, explain_command
 from oauth_ratelimit.cli.output import print_text, visible
@@ -27,7 +27,7 @@ WITHOUT_MONGODB = (
     "each instance takes effect within seconds, whatever overrides say; OAUTH_RATELIMIT_MODE=off in its environment "
     "does with a restart."
 )
-NEEDS_STORE = "No store.uri can be read; with --mongo-uri before the command it works all the same."
+NEEDS_STORE = "No store.uri can be read; with --mongo-uri before the command it works all the same. {effect}"
 
 
 class Commands(click.Group):
@@ -40,7 +40,7 @@ class Commands(click.Group):
             for problem in exc.problems:
                 print_text(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
             advice = NEEDS_STORE if ctx.obj.allows_invalid_config else NEEDS_CONFIGURATION
-            effect = STILL_OFF if says_off(exc) else LAST_VALID
+            effect = STILL_OFF if says_off(exc) else LAST_VALID + TO_SWITCH_OFF
             print_text(advice.format(command=ctx.invoked_subcommand, effect=effect), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:

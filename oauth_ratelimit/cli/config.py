@@ -6,7 +6,7 @@ from importlib.resources import files
 import click
 from flask import Flask
 
-from oauth_ratelimit.cli.context import CliContext, reason_text, script_of
+from oauth_ratelimit.cli.context import STILL_OFF, CliContext, reason_text, says_off, script_of
 from oauth_ratelimit.cli.options import examples, json_option
 from oauth_ratelimit.cli.output import Value, print_facts, print_json, print_text, visible
 from oauth_ratelimit.config import Settings, load_config
@@ -48,6 +48,7 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
         click.echo(files("oauth_ratelimit").joinpath("config.schema.json").read_text("utf-8"), nl=False)
         return
     problems: tuple[str, ...] = ()
+    effect = ""
     settings = running = failure = None
     context: CliContext = ctx.obj
     warnings = []
@@ -65,7 +66,7 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
         if app is None:
             context = context.or_file(file)
     except ConfigError as exc:
-        problems = exc.problems
+        problems, effect = exc.problems, STILL_OFF if says_off(exc) else ""
     if is_compared and settings is not None and not problems:
         try:
             running = _compared(context, settings)
@@ -79,6 +80,8 @@ def check_config(ctx: click.Context, file: str | None, is_schema: bool, is_compa
         for problem in problems:
             print_text(f"{visible(file)}: {visible_name(problem)}", err=True)
         print_text(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
+        if effect:
+            print_text(effect, fg="yellow", err=True)
     elif settings is not None:
         print_text(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
         _print_summary(settings)

@@ -32,14 +32,15 @@ INVALID = (
 )
 STILL_OFF = "It has mode: off, so limits are off on all its instances."
 LAST_VALID = "Running instances keep the last valid one; those that start now have limits off."
-TO_SWITCH_OFF = " To switch limits off everywhere, append the line mode: off to the file"
+TO_SWITCH_OFF = " To switch limits off everywhere, append the line mode: off to the file."
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
 NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the module that attaches it."
 WITHOUT_APP = "Without the application: {program} --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
-    "name one with --mongo-uri before the command"
+    "name one with --mongo-uri before the command. Without it the file alone changes limits and modes: mode: "
+    "dry-run or mode: off in it takes effect within seconds"
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -50,6 +50,21 @@ def test_command_works_with_a_broken_file_or_says_what_to_do_about_it(broken: Te
         assert (words[-1] in ("unset", "remove")) == result.exit_code, result.output
 
 
+@pytest.mark.parametrize("words", [("status",), ("mode",), ("mode", "set", "off", *WHY), ("explain", "app")])
+def test_commands_say_that_an_appended_line_has_switched_limits_off(terminal: Terminal, words: tuple[str, ...]) -> None:
+    """The line makes the file invalid if it has another mode: the operator asks whether it took effect."""
+    terminal.config_path.write_text("mode: enforce\nlimits: {client: [10/min]}\n")
+    without = terminal.run(*words).stderr
+    terminal.config_path.write_text(f"{terminal.config_path.read_text()}mode: off\n")
+    result, checked = terminal.run(*words), terminal.run("check-config", str(terminal.config_path))
+
+    assert (1, 1) == (result.exit_code, checked.exit_code)
+    for text in (result.stderr, checked.stderr):
+        assert 'the key "mode" is there twice' in text
+        assert text.rstrip().endswith("It has mode: off, so limits are off on all its instances."), text
+    assert "mode: off in it" in without or words[-1] not in WHY, "the way back without a store"
+
+
 def test_problems_of_the_file_of_an_application_are_shown_once(broken: Terminal, events: list[Any]) -> None:
     result = run_flask(partial(protected, OAUTH_RATELIMIT_CONFIG=str(broken.config_path)), "limit", "list")
 
