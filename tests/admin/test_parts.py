@@ -20,8 +20,10 @@ from oauth_ratelimit.admin.blueprint import PARTS
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.core.failed_auth import ANYONE
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import RollupStore
@@ -257,6 +259,27 @@ def test_state_without_mongodb_says_since_when_limits_apply_from_memory(
     later_s = time.time() + 600
     monkeypatch.setattr(app_limiter_of(cut_off_page.app), "now_s", lambda: later_s)
     assert since[0] in cut_off_page.get("part/state").text
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("off", "⚠ mode off .*MongoDB is unreachable. Limits are off in this process: nobody is denied. Until MongoDB"),
+        ("dry-run", "mode dry-run .*The dry run goes on, from memory: each host counts its own requests, and sends"),
+    ],
+)
+def test_state_without_mongodb_has_the_mode_that_this_process_has_now(
+    page: Page, monkeypatch: pytest.MonkeyPatch, mode: str, words: str
+) -> None:
+    """The emergency line in the file takes effect meanwhile; what was read before says enforce."""
+    app_limiter = app_limiter_of(page.app)
+    assert "mode enforce " in page.part("state")
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 99))
+    monkeypatch.setattr(app_limiter, "context", Mock(side_effect=StoreUnreachable("MongoDB is unreachable")))
+    policies = app_limiter.settings.policies._replace(mode=Mode(mode))
+    monkeypatch.setattr(AppLimiter, "settings", replace(app_limiter.settings, policies=policies))
+
+    assert re.search(words, state := page.part("state")) and "enforce" not in state, state
 
 
 @pytest.mark.parametrize(
