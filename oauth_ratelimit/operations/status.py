@@ -264,7 +264,7 @@ class Rollout:
                 yield f"{counted(count, 'instance')} {problem}: see flask oauth-ratelimit status."
 
     def _problems_of_day(self, recorded_s: float | None) -> Iterator[str]:
-        if self.step is RolloutStep.OFF:
+        if self.step is RolloutStep.OFF and self.file_step not in DENYING:
             return
         if recorded_s is None:
             yield "No statistics of the last day."

@@ -119,6 +119,22 @@ def test_limits_of_an_override_are_to_be_in_the_file(context_of: ContextOf) -> N
     assert [] == Rollout(context_of(has_it)).next_commands
 
 
+@pytest.mark.parametrize("mode", ["off", "dry-run"])
+def test_way_back_from_an_emergency_says_how_many_requests_were_denied(context_of: ContextOf, mode: str) -> None:
+    """Nothing else may have changed since."""
+    context = context_of(ENFORCED)
+    record(context, hours=40, over=900)
+    override(context, mode)
+    beat(context, mode=mode)
+    rollout = Rollout(context_of(ENFORCED))
+
+    assert (mode.replace("-", " "), ['mode unset --reason "the incident is over"']) == (
+        rollout.step,
+        rollout.next_commands,
+    )
+    assert ["47 % of the requests are over a limit. Are these clients the ones you mean?"] == rollout.problems
+
+
 def test_dry_run_of_an_operator_is_a_dry_run_for_clients_that_are_enforced(context_of: ContextOf) -> None:
     override(context_of(ENFORCED), "dry-run")
     override(context_of(ENFORCED), "enforce", "shop")
