@@ -75,11 +75,8 @@ class Run(NamedTuple):
         """
         word = "Denied" if self.is_real else f"Would {'be' if is_now else 'have been'} denied (dry run)"
         begun, found = self.begun(is_beyond=is_beyond), self.present if is_now else self
-        span = (
-            f"{'now, the first ' if is_apart else ''}since {begun}"
-            if is_now
-            else f"from {begun} to {utc_time(self.last_s)}"
-        )
+        ended = f"from {begun} to {utc_time(self.last_s)}"
+        span = f"{'now, the first ' if is_apart else ''}since {begun}" if is_now else ended
         return f"{word} {span} by {_limits_text(found, is_now=is_now)}."
 
     @property
@@ -95,19 +92,23 @@ class State(NamedTuple):
     change: Mark | None  # that may have ended it: the first one without a later denial, if it was made in it
     known_s: float  # the time from which it is known what the change has done
     is_now: bool  # False if the denials are over
+    later: Mark | None = None  # the last change after that one
 
     @property
     def is_active(self) -> bool:
         return self.is_now and self.change is None
 
+    def _said(self, change: Mark) -> str:
+        return f"at {utc_time(change.at_s)}: {change.said(self.run.policies)}."
+
     def change_text(self, who: str = "") -> str:
         """Return the change as the end of the denials, or as one whose effect is not known yet; empty without one."""
         if self.change is None:
             return ""
-        at, said = utc_time(self.change.at_s), self.change.said(self.run.policies)
+        said, again = self._said(self.change), f" Changed again {self._said(self.later)}" if self.later else ""
         if self.is_now:
-            return f"Changed at {at}: {said}. What it does shows at {utc_time(self.known_s)}."
-        return f"Not {'denied' if self.run.is_real else 'over a limit'}{who} since the change at {at}: {said}."
+            return f"Changed {said} What it does shows at {utc_time(self.known_s)}.{again}"
+        return f"Not {'denied' if self.run.is_real else 'over a limit'}{who} since the change {said}{again}"
 
 
 def state_of(runs: Sequence[Run], changes: Sequence[Mark], *, now_s: float, delay_s: float) -> State | None:
@@ -117,7 +118,8 @@ def state_of(runs: Sequence[Run], changes: Sequence[Mark], *, now_s: float, dela
         within = (each for each in changes if each.text and run.first_s < each.at_s <= run.last_s + ACTIVE_S)
         change = next((each for each in within if run.last_s <= each.at_s + delay_s), None)
         known_s = change.at_s + delay_s + WRITTEN_S if change else math.inf
-        found.append(State(run, change, known_s, now_s - run.last_s <= ACTIVE_S and now_s < known_s))
+        later = next((each for each in reversed(changes) if each.text and change and each.at_s > change.at_s), None)
+        found.append(State(run, change, known_s, now_s - run.last_s <= ACTIVE_S and now_s < known_s, later))
     return next((each for each in found if each.is_now), found[0] if found else None)
 
 

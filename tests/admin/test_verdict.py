@@ -428,6 +428,9 @@ def test_denials_count_until_the_change_that_ended_them() -> None:
     helped = found(switched(("denied", 99, 16)), earlier)
     assert ("recovered", "Nothing to do.") == (helped.kind, helped.action)
     assert f"Not denied since the change at {ago(17)}: client limit" in helped.lead
+    undone = Mark(NOW_S - 3, "override removed, client limit for batch-jobs (ann)")
+    text = judge(storm(switched(("denied", 99, 16)), changes=[earlier, undone], delay_s=2.0)).lead
+    assert text.endswith(f" (ann). Changed again at {ago(3)}: {undone.text}."), "or it seems to apply still"
     assert LINES[1] in found(switched(("denied", 99, 16)), TWO_LINES._replace(at_s=NOW_S - 17)).lead
     assert "dry-run" == found(switched(("denied", 99, 16), ("would_deny", 15, 0)), earlier).kind
     assert "denied" == found(switched(("denied", 16, 15)), earlier).kind, "the change began it"
