@@ -35,9 +35,11 @@ from oauth_ratelimit.operations.format import (
     duration,
     instance_text,
     limit_text,
+    listed,
     mode_source_text,
     mode_text,
     next_text,
+    own_trials,
     percent_text,
     quoted,
     spared_text,
@@ -50,7 +52,7 @@ from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, St
 MAX_REJECTING = 5
 MAX_RECORDS = 1000  # denials of the last hour that are looked at
 NO_DENIALS = "No denial is recorded in the last hour."
-ENFORCED_BY_OVERRIDE = "All limits are enforced, by an override. To have the configuration say it:"
+ENFORCED_BY_OVERRIDE = "{limits}, by an override. To have the configuration say it:"
 OTHER_MODES = (
     "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."
@@ -242,7 +244,10 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     for problem in rollout.problems:
         print_text(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
     if rollout.step is RolloutStep.ENFORCE:
-        click.echo(ENFORCED_BY_OVERRIDE if rollout.next_commands else "All limits are enforced. Keep the alerts.")
+        trials = listed(own_trials(context.policies))
+        limits = f"Limits are enforced, but not for {trials}" if trials else "All limits are enforced"
+        text = ENFORCED_BY_OVERRIDE if rollout.next_commands else "{limits}. Keep the alerts."
+        print_text(visible(text.format(limits=limits)))
     else:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
     back = rollout.back_commands

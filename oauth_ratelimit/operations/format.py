@@ -341,6 +341,14 @@ def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "config_key_ignored", text
 
 
+def own_trials(policies: PolicySet) -> list[str]:
+    """Return what has a mode of its own in which nobody is denied, such as ``nightly (dry-run)``."""
+    sections = {"": policies.clients, "plan ": policies.plans, "grant ": policies.grants, "at ": policies.endpoints}
+    found = {f"{kind}{quoted(name)}": each.mode for kind, rules in sections.items() for name, each in rules.items()}
+    found |= {f"limit {policy.name}": policy.mode for policy in chain(*policies.limits)}
+    return [f"{name} ({mode})" for name, mode in found.items() if mode not in (None, Mode.ENFORCE)]
+
+
 def enforces(policies: PolicySet) -> bool:
     if policies.mode is Mode.OFF or policies.ceiling is not None:
         return False

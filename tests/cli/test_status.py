@@ -217,6 +217,17 @@ def test_rollout_names_the_worst_clients_and_counts_the_others(terminal: Termina
     assert f"clients over a limit  7: {worst}, … and 2 more\n" in terminal.ok("rollout")
 
 
+def test_rollout_does_not_call_limits_enforced_that_have_a_dry_run_of_their_own(terminal: Terminal) -> None:
+    assert "\nAll limits are enforced. Keep the alerts.\n" in terminal.ok("rollout")
+    terminal.ok("mode", "set", "dry-run", "nightly", *WHY)
+    trial = {"name": "trial", "limit": 3, "window": "1d", "mode": "dry-run"}
+    settings = {**terminal.settings, "limits": {"user": ["5/hour", trial]}, "clients": {"shop": {"mode": "enforce"}}}
+    terminal.config_path.write_text(yaml.safe_dump(settings))
+
+    expected = "\nLimits are enforced, but not for nightly (dry-run), limit trial (dry-run). Keep the alerts.\n"
+    assert expected in terminal.ok("rollout")
+
+
 def test_rollout_folds_what_is_not_to_be_copied(
     terminal: Terminal, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
