@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.overrides import OverrideKind, Target
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import HistoryEntry, OverrideKind, Target
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
@@ -29,6 +30,7 @@ class Mark(NamedTuple):
     apart: int = 0  # hosts that counted apart until then, without MongoDB
     lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
     is_mode: bool = False  # True if an operator has changed a mode
+    may_deny: bool = True  # False if it only admits more
 
     @property
     def mode_text(self) -> str:
@@ -44,7 +46,7 @@ class Mark(NamedTuple):
 
 def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str] = ()) -> str:
     """Return the last change so long before the first denial that it may be the cause."""
-    found = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    found = (each for each in reversed(changes) if each.text and each.may_deny and 0 <= begun_s - each.at_s <= CAUSE_S)
     texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
     return next(texts, "")
 
@@ -113,11 +115,20 @@ def _of_operators(context: OperatorContext) -> Iterator[Mark]:
     for index, entry in enumerate(entries):
         target, text = entry.target, change_text(entry)
         is_mode = isinstance(target, Target) and target.kind is OverrideKind.MODE
-        yield Mark(entry.at_s, f"{text} ({visible_name(entry.author)})", target.client_id, is_mode=is_mode)
+        said, may_deny = f"{text} ({visible_name(entry.author)})", not _admits_more(entry)
+        yield Mark(entry.at_s, said, target.client_id, is_mode=is_mode, may_deny=may_deny)
         end_s = (entry.override and entry.override.until_s) or context.now_s + 1
         is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
         if end_s <= context.now_s and not is_replaced:
             yield Mark(end_s, f"override ended: {text}", target.client_id, is_mode=is_mode)
+
+
+def _admits_more(entry: HistoryEntry) -> bool:
+    """Return True for counters that were set to zero, a client that was trusted, and a mode that denies nobody."""
+    override = entry.override
+    if override is None:
+        return entry.action == "reset"
+    return override.target.kind is OverrideKind.TRUSTED or override.mode in (Mode.DRY_RUN, Mode.OFF)
 
 
 def _of_configuration(change: ConfigurationChange) -> Mark:

@@ -6,7 +6,7 @@ import pytest
 
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.changes import (
@@ -17,7 +17,8 @@ from oauth_ratelimit.operations.changes import (
     storable_text,
     unaffected_by_mode,
 )
-from oauth_ratelimit.operations.marks import Mark
+from oauth_ratelimit.operations.marks import Mark, change_before, changes_of
+from tests.operations.conftest import LIMITS, ContextOf
 
 NOW_S = 1_790_000_000.0
 CONFIG: dict[str, Any] = {"mode": "enforce", "limits": {"user": ["5/hour"], "client_total": ["50/hour"]}}
@@ -161,3 +162,26 @@ def test_change_of_a_mode_is_told_from_other_changes_of_a_file(lines: list[str],
     more = " and 1 other change" if len(lines) > 1 else ""
     mark = Mark(0.0, f"configuration: {lines[0]}{more}", lines=lines)
     assert (said and f"configuration: {said}") == mark.mode_text
+
+
+def test_change_that_can_deny_nobody_is_not_named_as_the_cause_of_denials(context_of: ContextOf) -> None:
+    context = context_of(LIMITS)
+    store, mode, trusted = (
+        context.stores.overrides,
+        Target(OverrideKind.MODE),
+        Target(OverrideKind.TRUSTED, "app"),
+    )
+
+    def cause() -> str:
+        marks = changes_of(context, "app")
+        return change_before(marks, marks[-1].at_s)
+
+    store.put(Override(mode, "ann", "canary", NOW_S, mode=Mode.ENFORCE))
+    store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.DRY_RUN))
+    store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.OFF))
+    store.put(Override(trusted, "cyd", "ticket 4711", NOW_S))
+    store.note_reset(Counters("app"), author="dan", reason="ticket 4711")
+    assert "mode enforce for everybody (ann)" in cause()
+
+    store.remove(trusted, author="eve", reason="ticket 4711")
+    assert "override removed, trusted for app (eve)" in cause()
