@@ -24,6 +24,7 @@ MEMBERS = "-members"
 LOCK, WAL, SHM, BELL = "-lock", "-wal", "-shm", "-bell"
 FILES = ("", WAL, SHM, LOCK, BELL)
 KEPT_S = 600.0  # time for which a file waits for workers: all may be replaced before others have had a request
+LEAST_SIZE = 64 * 2**20  # bytes of a file system: a smaller one is soon full of rows and their log
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_MEMORY = "/dev/shm"
 
@@ -71,9 +72,12 @@ def boot_id() -> str:
 
 
 def _is_usable(directory: Path) -> bool:
-    """Return whether a directory is ours or can be made."""
+    """Return whether a directory is ours or can be made, and has room."""
     try:
         check_directory(directory.parent)
+        found = os.statvfs(directory.parent)
+        if found.f_blocks * found.f_frsize < LEAST_SIZE:
+            return False
         return _is_ours(directory) if os.path.lexists(directory) else os.access(directory.parent, os.W_OK | os.X_OK)
     except (OSError, UnusableFile):
         return False

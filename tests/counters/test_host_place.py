@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -136,6 +137,15 @@ def test_workers_meet_elsewhere_if_the_first_directory_cannot_be_used(
     runtime.mkdir(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     assert runtime / NAME == Path(place_of(["shop"], parent="1").path).parent
+
+
+def test_file_is_not_put_where_there_is_little_room_for_it(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a container's small /dev/shm. What others have filled does not matter: not all workers would see it."""
+    size = host_place.LEAST_SIZE
+    monkeypatch.setattr(os, "statvfs", lambda path: Mock(f_frsize=1, f_blocks=size - (path == memory), f_bavail=0))
+    assert memory.with_name("temporary") / NAME == Path(place_of(["shop"], parent="1").path).parent
+    size += 1
+    assert memory / NAME == Path(place_of(["shop"], parent="1").path).parent
 
 
 def test_process_counts_alone_without_any_directory(memory: Path) -> None:
