@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from oauth_ratelimit.config.errors import show
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.operations.changes import checked_client_id
@@ -36,8 +37,10 @@ Params = Mapping[str, str]
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits apply as usual."
 MEANWHILE = (
     "Limits apply as before, from memory: each host counts its own requests, and sends them when MongoDB answers "
-    "again. Until then this page shows what it read before, as of the time beside it, and cannot change overrides."
+    "again. Until then "
 )
+OFF = "Limits are off in this process: nobody is denied. Until MongoDB answers "
+SHOWN = "this page shows what it read before, as of the time beside it, and cannot change overrides."
 
 NO_URI = "Nothing is shared with other hosts: the configuration has no store.uri. Charts and tables need it."
 NOT_YET = "Counters are not shared with other hosts: store.uri was added after this process has started."
@@ -124,7 +127,8 @@ class ReadCache:
         # An idle process has nothing to synchronise, so its lag stays short; the first failed read counts.
         with self._lock:
             since_s = self._last_answer_s or self.app_limiter.now_s() - lag_s
-        return {"text": f"{_reason(error)}. {MEANWHILE}", "since_s": since_s}
+        is_off = self.app_limiter.settings.policies.mode is Mode.OFF  # whatever was read before
+        return {"text": f"{_reason(error)}. {OFF if is_off else MEANWHILE}{SHOWN}", "since_s": since_s}
 
     @property
     def failure(self) -> StoreUnavailable | None:

@@ -46,7 +46,8 @@ def state(reading: Reading, params: Params) -> Record:
         error = exc
     error = error or reading.cache.failure
     outage = error and reading.cache.outage(error)
-    policies = (status or reading.app_limiter.settings).policies
+    live = reading.app_limiter.settings  # newer without MongoDB than what was read before
+    policies = (live if outage or status is None else status).policies
     return {"now_s": now_s, "policies": policies, "status": status, "outage": outage}
 
 

@@ -265,7 +265,7 @@ def test_state_without_mongodb_says_since_when_limits_apply_from_memory(
     ("mode", "words"),
     [
         ("off", "⚠ mode off .*MongoDB is unreachable. Limits are off in this process: nobody is denied. Until MongoDB"),
-        ("dry-run", "mode dry-run .*The dry run goes on, from memory: each host counts its own requests, and sends"),
+        ("dry-run", "mode dry-run .*Limits apply as before, from memory: each host counts its own requests, and sends"),
     ],
 )
 def test_state_without_mongodb_has_the_mode_that_this_process_has_now(
