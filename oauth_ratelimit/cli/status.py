@@ -163,9 +163,11 @@ def _trial_texts(context: CliContext) -> list[str]:
     for client_id, _ in (+over).most_common(MAX_NAMED):
         _, minutes, is_beyond = recent_minutes(context, client_id)
         changes, delay_s = changes_of(context, client_id), 2 * context.settings.sync.interval_s
-        runs = [run for run in last_runs(minutes, changes) if not run.is_real]
-        state = state_of(runs, changes, now_s=context.now_s, delay_s=delay_s)
-        if state is not None:
+        runs = last_runs(minutes, changes)
+        denied_s = max((run.last_s for run in runs if run.is_real), default=0)
+        trials = [run for run in runs if not run.is_real]
+        state = state_of(trials, changes, now_s=context.now_s, delay_s=delay_s)
+        if state is not None and (state.is_active or state.run.last_s > denied_s):  # else enforced since
             who = who_in(client_id, minutes, state.run)
             text = state.run.text(is_now=state.is_active, is_beyond=is_beyond)
             found[state.is_now].append(f"{who}: {text[0].lower()}{text[1:]} {state.change_text()}".rstrip())

@@ -198,16 +198,15 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
     begun = defaultdict[frozenset[object], list[int]](list)
     for own in _by_subject(records, context.now_s):
         run = last_runs(list(map(minute_of, own)))[0]
-        limits: frozenset[object] = frozenset(
-            (key, each.limit, each.window_s) for key, each in run.present.denials.items()
-        )
+        limits: frozenset[object] = frozenset((k, e.limit, e.window_s) for k, e in run.present.denials.items())
         groups[limits] += own
         begun[limits].append(run.first_s)
-    found = []
+    found, first_s = [], min(chain.from_iterable(begun.values()), default=0)
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
         times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
-        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **times))
+        minutes = list(map(minute_of, group))
+        found.append(_since_texts(context, minutes, clients, records=group, begun_s=first_s, **times))
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
     return sorted(dict.fromkeys(texts), key=SWITCHES.__contains__)
 
@@ -270,10 +269,10 @@ def _since_texts(
     *,
     is_beyond: bool,
     is_apart: bool = False,
+    begun_s: float = math.inf,  # of others who are denied now: what has changed is said once
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
-    changes = changes_of(context, *clients)
-    delay_s = 2 * context.settings.sync.interval_s
+    changes, delay_s = changes_of(context, *clients), 2 * context.settings.sync.interval_s
     state = state_of(last_runs(minutes, changes), changes, now_s=context.now_s, delay_s=delay_s)
     if state is None:
         return list(filter(None, [reuse_text(minutes, context.now_s)[1]]))
@@ -290,7 +289,7 @@ def _since_texts(
     if state.change:
         texts.append(state.change_text())
     elif known or not changes:
-        texts.append(changes_text(known, run.first_s, run.policies))
+        texts.append(changes_text(known, min(run.first_s, begun_s if is_active else math.inf), run.policies))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
     if run.is_real and is_active:
         texts.append(GUARD_SWITCH if run.is_guard else DENY_NOBODY)

@@ -12,6 +12,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.cli.explain import period
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.failed_auth import FailureKind
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
@@ -216,6 +217,30 @@ def test_each_limit_that_denies_has_its_own_subjects_and_start(
         many = f"\n8 users of crm: denied since {utc_time(int(now_s - 500))} by the limit many (10/minute), password"
         assert users in text and clients in text and many in text, text
         assert "eve" not in text.partition("from  ")[0]
+
+
+def test_change_that_several_are_denied_after_is_said_once(
+    terminal: Terminal, connection: Connection, now_s: float
+) -> None:
+    """A dry run that it has ended is no recovery: status does not list it."""
+    OverrideStore(connection).put(Override(Target(OverrideKind.MODE), "ann", "x", now_s, mode=Mode.ENFORCE))
+    made = {"$set": {"history.0.at": date_of(int(now_s) - 60)}}
+    connection.collection(OVERRIDES).update_one({"history.by": "ann"}, made)
+    begun = {"daily": 40, "nightly": 55}
+    records = [record(name, None, now_s, begun=begun[name], policy=name) for name in begun]
+    DenialStore(connection).put(records, keep_s=1e6)
+    spans = {"would_deny": (int(now_s) - 300, int(now_s) - 61), "denied": (int(now_s) - 55, int(now_s) - 5)}
+    denied = {("client", "client_credentials", over): Denials(40, *span, 60, 60) for over, span in spans.items()}
+    own = Source("client", "client_credentials")
+    minute = ClientMinute("nightly", int(now_s) // 60 * 60, {own: Tally(9, 40, would_deny=40)}, denials=denied)
+    StatisticsStore(connection).put("one", [minute], keep_s=1e6)
+
+    for words in (("status",), ("denials",)):
+        text = terminal.ok(*words)
+        assert 2 == len(re.findall("^(?:daily|nightly): denied since ", text, re.M)), text
+        assert 1 == text.count("before it began"), text
+        assert "\nChanged 5 s before it began: mode enforce for everybody (ann).\n" in text
+        assert "dry run" not in text
 
 
 def test_those_denied_since_different_times_have_the_first_of_them(
