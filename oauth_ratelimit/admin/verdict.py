@@ -193,7 +193,8 @@ def _denied_users(case: Case, run: Run) -> list[UserLoad]:
 
 def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str]:
     """Return the first of the causes that is so, on the operator's side or the client's, and what to do."""
-    changed = change_before(case.changes, begun_s, run.policies)
+    changes = [each for each in case.changes if run.is_real or not each.is_mode]  # no mode sends more requests
+    changed = change_before(changes, begun_s, run.policies)
     outage, full_s = outage_before(case.outages, begun_s), full_minute(case.now_s)
     minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
     ratio = sum(each.tally().offered for each in minutes) / case.usual if case.usual else 0.0

@@ -415,6 +415,20 @@ def test_dry_run_and_denials_have_times_of_their_own(
     assert not_said not in text
 
 
+def test_mode_is_no_cause_of_requests_that_a_dry_run_would_deny() -> None:
+    """Limits were enforced for a while: the requests over them were there before, and are after."""
+    modes = [
+        Mark(NOW_S - at, f"mode {mode} for everybody (ann)", is_mode=True)
+        for at, mode in ((201, "enforce"), (41, "dry-run"))
+    ]
+    spans = (("would_deny", 300, 202), ("denied", 200, 42), ("would_deny", 40, 0))
+    found = judge(storm(switched(*spans), changes=modes))
+    assert ("dry-run", False) == (found.kind, "on our side" in found.why), found
+
+    enforced = judge(storm(switched(*spans[:2]), changes=modes[:1]))
+    assert ("denied", True) == (enforced.kind, "on our side: changed 1 s before it began: mode enforce" in enforced.why)
+
+
 def test_denials_count_until_the_change_that_ended_them() -> None:
     """What a change does is known when instances have written their numbers."""
     change = Mark(NOW_S - 12, "client limit total-hour: 9000/hour for batch-jobs (ann)")
