@@ -415,6 +415,12 @@ def test_dry_run_and_denials_have_times_of_their_own(
     assert not_said not in text
 
 
+def test_dry_run_after_denials_has_a_time_of_its_own_even_if_no_change_is_recorded() -> None:
+    spans = switched(("would_deny", 300, 201), ("denied", 200, 81), ("would_deny", 80, 0))
+    text = text_of(storm(spans, changes=[]))
+    assert f"(dry run) since {ago(80)}" in text and f"(dry run) since {ago(300)}" not in text, text
+
+
 def test_mode_is_no_cause_of_requests_that_a_dry_run_would_deny() -> None:
     """Limits were enforced for a while: the requests over them were there before, and are after."""
     modes = [
