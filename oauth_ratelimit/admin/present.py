@@ -227,7 +227,7 @@ def judge_all(present: Present, worst: Verdict | None = None, *, together: str =
     lead = {
         "denied": f"{who} {'is' if denied_count == 1 else 'are'} denied now",
         "dry-run": f"Nobody is denied. {would:,} of {clients} would be, in a dry run",
-        "near": f"No client is denied. {guard}",
+        "near": f"No limit of tokens denies anybody. {guard}",
         "ok": f"Nobody is denied now among {clients} with requests since {utc_time(present.since_s)}{reused}",
         "idle": f"No requests are recorded since {utc_time(present.since_s)}",
     }[kind]

@@ -150,7 +150,7 @@ def _guesses(case: Case, run: Run) -> Verdict:
     why = "Somebody tries passwords or secrets under this id; it need not be this client."
     if case.client_id == ANYONE:
         subject = f"Everybody at {found or 'an address'} {verb.replace('are', 'is')} denied by the guard."
-        why = f"Too many wrong passwords or secrets come from there. Honest users there {verb} denied, too."
+        why = f"Too many wrong passwords or secrets come from there. Honest users or clients there {verb} denied, too."
         client = f"'{ANYONE}'"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."

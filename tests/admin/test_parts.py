@@ -87,7 +87,7 @@ def test_address_that_guesses_is_a_subject_of_its_own(still: None, page: Page, m
     record_denials(mongo_uri, denial(ANYONE, "127.0.0.66", "failures:address", policy="failures-address"))
     overview, user = page.part("verdict"), page.part("client", id="mobile-app", user="nils")
 
-    assert "No client is denied. The guard denies guesses under 1 client and everybody at an address that" in overview
+    assert "No limit of tokens denies anybody. The guard denies guesses under 1 client and everybody at an" in overview
     assert re.search(r"since \S+ UTC: any client \(\*\)\.", overview)
     assert "The worst: Everybody at 127.0.0.66 is denied by the guard. Denied since" in overview
     assert "In the last full minute 156 attempts were denied, none in the minute before." in overview

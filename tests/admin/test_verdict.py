@@ -206,7 +206,7 @@ def of_minutes(**options: object) -> list[ClientMinute]:
         ),
         (
             storm(of_minutes(would_deny=9, grant="guard:user", kind="user"), client_id=ANYONE),
-            "Honest users there would be denied, too. Nothing to do now: a dry run denies nobody. Before you enforce:",
+            "Honest users or clients there would be denied, too. Nothing to do now: a dry run denies nobody. Before",
             "are denied",
         ),
         (storm([minute(1, reused=5)], nearest=(1.2, "12 hits")), "Over a limit, and not denied: since", "At its limit"),
