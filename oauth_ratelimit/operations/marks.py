@@ -30,7 +30,7 @@ class Mark(NamedTuple):
     apart: int = 0  # hosts that counted apart until then, without MongoDB
     lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
     is_mode: bool = False  # True if an operator has changed a mode
-    may_deny: bool = True  # False if it only admits more
+    limits: Collection[str] | None = None  # the only ones by which it can have denied anybody; None for all
 
     @property
     def mode_text(self) -> str:
@@ -44,9 +44,11 @@ class Mark(NamedTuple):
         return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text)
 
 
-def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str] = ()) -> str:
-    """Return the last change so long before the first denial that it may be the cause."""
-    found = (each for each in reversed(changes) if each.text and each.may_deny and 0 <= begun_s - each.at_s <= CAUSE_S)
+def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
+    """Return the last change so long before the first denial by these limits that it may be the cause."""
+    names = {policy.rpartition("/")[2] for policy in policies}  # without the endpoint
+    able = (each for each in reversed(changes) if each.text and (each.limits is None or names & {*each.limits}))
+    found = (each for each in able if 0 <= begun_s - each.at_s <= CAUSE_S)
     texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
     return next(texts, "")
 
@@ -115,20 +117,20 @@ def _of_operators(context: OperatorContext) -> Iterator[Mark]:
     for index, entry in enumerate(entries):
         target, text = entry.target, change_text(entry)
         is_mode = isinstance(target, Target) and target.kind is OverrideKind.MODE
-        said, may_deny = f"{text} ({visible_name(entry.author)})", not _admits_more(entry)
-        yield Mark(entry.at_s, said, target.client_id, is_mode=is_mode, may_deny=may_deny)
+        said, limits = f"{text} ({visible_name(entry.author)})", _limits_of(entry)
+        yield Mark(entry.at_s, said, target.client_id, is_mode=is_mode, limits=limits)
         end_s = (entry.override and entry.override.until_s) or context.now_s + 1
         is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
         if end_s <= context.now_s and not is_replaced:
             yield Mark(end_s, f"override ended: {text}", target.client_id, is_mode=is_mode)
 
 
-def _admits_more(entry: HistoryEntry) -> bool:
-    """Return True for counters that were set to zero, a client that was trusted, and a mode that denies nobody."""
+def _limits_of(entry: HistoryEntry) -> Collection[str] | None:
+    """Return the limits by which a change can deny, none of a reset, trust, a dry run or off; None for all."""
     override = entry.override
     if override is None:
-        return entry.action == "reset"
-    return override.target.kind is OverrideKind.TRUSTED or override.mode in (Mode.DRY_RUN, Mode.OFF)
+        return () if entry.action == "reset" else None
+    return None if override.mode is Mode.ENFORCE else [policy.name for policy in override.policies]
 
 
 def _of_configuration(change: ConfigurationChange) -> Mark:

@@ -164,7 +164,7 @@ def test_change_of_a_mode_is_told_from_other_changes_of_a_file(lines: list[str],
     assert (said and f"configuration: {said}") == mark.mode_text
 
 
-def test_change_that_can_deny_nobody_is_not_named_as_the_cause_of_denials(context_of: ContextOf) -> None:
+def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of: ContextOf) -> None:
     context = context_of(LIMITS)
     store, mode, trusted = (
         context.stores.overrides,
@@ -172,16 +172,20 @@ def test_change_that_can_deny_nobody_is_not_named_as_the_cause_of_denials(contex
         Target(OverrideKind.TRUSTED, "app"),
     )
 
-    def cause() -> str:
+    def cause(policy: str = "client") -> str:
         marks = changes_of(context, "app")
-        return change_before(marks, marks[-1].at_s)
+        return change_before(marks, marks[-1].at_s, {policy})
 
     store.put(Override(mode, "ann", "canary", NOW_S, mode=Mode.ENFORCE))
     store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.DRY_RUN))
     store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.OFF))
     store.put(Override(trusted, "cyd", "ticket 4711", NOW_S))
     store.note_reset(Counters("app"), author="dan", reason="ticket 4711")
+    for kind, limit in ((LimitKind.USER, "9/hour"), (LimitKind.CLIENT, "none")):
+        target = Target(OverrideKind.LIMIT, "app", kind)
+        store.put(Override(target, "fay", "ticket 4711", NOW_S, policies=limits(kind, limit)))
     assert "mode enforce for everybody (ann)" in cause()
+    assert "user limit 9/hour for app (fay)" in cause("user")
 
     store.remove(trusted, author="eve", reason="ticket 4711")
     assert "override removed, trusted for app (eve)" in cause()
