@@ -44,6 +44,7 @@ LAST_VALID = "the last valid file still applies"
 SWITCHED_OFF = "limits are off, because this file has mode: off"
 WAY_BACK = "repair the file; to switch all limits off meanwhile, append the line mode: off"
 OFF_WAY_BACK = "repair the file; its mode: off keeps all limits off"
+MODE_GIVEN = "repair the file; a mode: off in it has no effect, because app.config has OAUTH_RATELIMIT_MODE"
 
 log = get_logger("oauth_ratelimit")
 
@@ -252,7 +253,7 @@ class ConfigFile:
         self.path = os.fspath(path)
         self.rejection: Rejection | None = None
         self.digest = ""
-        self._mode = mode
+        self._mode, self._way_back = mode, MODE_GIVEN if mode else WAY_BACK
         self._uri = uri
         self._clock = clock
         self._settings: Settings | None = None  # that were returned last
@@ -385,5 +386,5 @@ class ConfigFile:
             problems=list(rejection.problems[:MAX_LOGGED_PROBLEMS]),
             problem_count=len(rejection.problems),
             effect=rejection.effect,
-            hint=OFF_WAY_BACK if rejection.effect == SWITCHED_OFF else WAY_BACK,
+            hint=OFF_WAY_BACK if rejection.effect == SWITCHED_OFF else self._way_back,
         )

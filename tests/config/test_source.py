@@ -14,7 +14,15 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
-from oauth_ratelimit.config.loader import LAST_VALID, LIMITS_OFF, OFF_WAY_BACK, SWITCHED_OFF, WAY_BACK, ConfigFile
+from oauth_ratelimit.config.loader import (
+    LAST_VALID,
+    LIMITS_OFF,
+    MODE_GIVEN,
+    OFF_WAY_BACK,
+    SWITCHED_OFF,
+    WAY_BACK,
+    ConfigFile,
+)
 from oauth_ratelimit.core.mode import Mode
 from testbed.clock import Clock
 from tests.support.helpers import NUL_PROBLEM
@@ -386,6 +394,16 @@ def test_mode_of_the_application_replaces_that_of_an_invalid_file(path: Path) ->
     path.write_text("guard: {mode: enforce}\nbroken:\n")
     assert not ConfigFile(path, mode="off").load().is_guarded
     assert ConfigFile(path, mode="enforce").load().is_guarded
+
+
+def test_hint_of_an_invalid_file_does_not_name_a_switch_that_the_mode_of_the_application_replaces(
+    path: Path, events: list[Any]
+) -> None:
+    path.write_text(f"{BROKEN}mode: off\n")
+    source = ConfigFile(path, mode="enforce")
+    source.load()
+    source.poll()
+    assert [(LIMITS_OFF, MODE_GIVEN)] == [(each["effect"], each["hint"]) for each in events]
 
 
 @pytest.mark.parametrize(
