@@ -15,7 +15,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
 from oauth_ratelimit.core.statistics import HOUR_S, MINUTE_S, NO_REQUESTS, OTHER_CLIENTS, WRITTEN_S, ClientMinute, Tally
-from oauth_ratelimit.operations.changes import amount_overrides, limits_of
+from oauth_ratelimit.operations.changes import STAYS_OFF, amount_overrides, limits_of
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import (
     MAX_NAMED,
@@ -62,7 +62,8 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
     target, before = overrides[0].target, context.policies
     after = context.after(overrides).policies
     if after == before:
-        return Impact([UNCHANGED])
+        is_hidden = before.mode is Mode.OFF and target.kind is OverrideKind.MODE
+        return Impact([STAYS_OFF if is_hidden else UNCHANGED])
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))
     if all(_only_reuses(before, override) for override in overrides):

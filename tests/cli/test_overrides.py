@@ -321,7 +321,8 @@ def test_file_that_switches_off_beats_every_mode(terminal: Terminal) -> None:
     terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "off"}))
     result = terminal.run("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
 
-    assert "The configuration has mode: off, which beats every override. Change it there first." in result.stderr
+    assert result.stderr.startswith("The configuration has mode: off, which beats every override. Change it there")
+    assert "applies already" not in result.stderr, "for it is stored, and applies later"
     assert "Takes effect when the configuration no longer has mode: off." in result.stdout
     assert ("off", "off") == (terminal.data("status")["mode"], terminal.data("explain", "app")["mode"])
     assert ["# in the configuration file: mode: dry-run"] == terminal.data("rollout")["next"]
