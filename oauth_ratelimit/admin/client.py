@@ -73,7 +73,7 @@ def _client(reading: Reading, context: OperatorContext, client_id: str, params: 
     is_of_user = is_chosen and explanation.username is not None and not case.is_unknown
     found = _of_user(case, explanation.username or "") if is_of_user else judge(case)
     if case.addresses and not case.is_unknown:
-        where = f"The guard denies everybody at {named(case.addresses)} now, users of this client, too."
+        where = f"The guard denies everybody at {named(case.addresses)} now, requests of this client, too."
         action = "Nothing to do, unless they are users of yours: look at the client *."
         action = action if found.action == NOTHING else found.action
         found = found._replace(why=f"{found.why} {where}".strip(), action=action)

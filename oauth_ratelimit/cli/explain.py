@@ -68,7 +68,9 @@ GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
     "See denials {client} --where guard."
 )
-LOCKED_OUT = "The guard denies everybody at {addresses} now, users of this client, too. See denials '*' --where guard."
+LOCKED_OUT = (
+    "The guard denies everybody at {addresses} now, requests of this client, too. See denials '*' --where guard."
+)
 USERS = (
     "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
     "{first}"

@@ -201,12 +201,12 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
         limits: frozenset[object] = frozenset((k, e.limit, e.window_s) for k, e in run.present.denials.items())
         groups[limits] += own
         begun[limits].append(run.first_s)
-    found, first_s = [], min(chain.from_iterable(begun.values()), default=0)
+    found = []
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
         times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
         minutes = list(map(minute_of, group))
-        found.append(_since_texts(context, minutes, clients, records=group, begun_s=first_s, **times))
+        found.append(_since_texts(context, minutes, clients, records=group, is_one=len(groups) == 1, **times))
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
     return sorted(dict.fromkeys(texts), key=SWITCHES.__contains__)
 
@@ -269,7 +269,7 @@ def _since_texts(
     *,
     is_beyond: bool,
     is_apart: bool = False,
-    begun_s: float = math.inf,  # of others who are denied now: what has changed is said once
+    is_one: bool = True,  # False if others are denied: what has changed is said once, with its time
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
     changes, delay_s = changes_of(context, *clients), 2 * context.settings.sync.interval_s
@@ -289,7 +289,7 @@ def _since_texts(
     if state.change:
         texts.append(state.change_text())
     elif known or not changes:
-        texts.append(changes_text(known, min(run.first_s, begun_s if is_active else math.inf), run.policies))
+        texts.append(changes_text(known, run.first_s, run.policies, is_one=is_one))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
     if run.is_real and is_active:
         texts.append(GUARD_SWITCH if run.is_guard else DENY_NOBODY)

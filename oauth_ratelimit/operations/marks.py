@@ -46,11 +46,15 @@ class Mark(NamedTuple):
 
 def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
     """Return the last change so long before the first denial by these limits that it may be the cause."""
+    last = next(iter(_causes(changes, begun_s, policies)), None)
+    return f"Changed {duration(begun_s - last.at_s)} before it began: {last.said(policies)}." if last else ""
+
+
+def _causes(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> list[Mark]:
+    """Return the changes so long before the first denial by these limits that they may be the cause, the last first."""
     names = {policy.rpartition("/")[2] for policy in policies}  # without the endpoint
     able = (each for each in reversed(changes) if each.text and (each.limits is None or names & {*each.limits}))
-    found = (each for each in able if 0 <= begun_s - each.at_s <= CAUSE_S)
-    texts = (f"Changed {duration(begun_s - each.at_s)} before it began: {each.said(policies)}." for each in found)
-    return next(texts, "")
+    return [each for each in able if 0 <= begun_s - each.at_s <= CAUSE_S]
 
 
 def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
@@ -60,9 +64,11 @@ def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
     return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
 
 
-def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
-    """Return the last change, and whether it may be the cause or the remedy."""
+def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_one: bool = True) -> str:
+    """Return the last change, and whether it may be the cause or the remedy, if there ``is_one`` denial to explain."""
     after = [each for each in changes if each.at_s > begun_s and each.text]
+    if not is_one and (last := [*_causes(changes, begun_s, policies)[:1], *after][-1:]):
+        return f"Changed at {utc_time(last[0].at_s)}: {last[0].said(policies)}."
     if after:
         return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
     if not changes:

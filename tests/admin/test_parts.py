@@ -96,7 +96,7 @@ def test_address_that_guesses_is_a_subject_of_its_own(still: None, page: Page, m
     charts = page.traffic(span="15m")["charts"]
     assert ["any client (*)", "mobile-app"] == sorted(each["label"] for each in charts["denied"])
     assert ["mobile-app", "portal"] == sorted(each["label"] for each in charts["issued"]), "it issues nothing"
-    assert "The guard denies everybody at 127.0.0.66 now, users of this client, too." in user
+    assert "The guard denies everybody at 127.0.0.66 now, requests of this client, too." in user
     guessed = page.part("client", id=ANYONE)
     assert "Everybody at 127.0.0.66 is denied" in guessed and "Unknown" not in guessed
     assert "look at the client *." in page.part("client", id="portal")
