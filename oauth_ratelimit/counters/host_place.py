@@ -162,9 +162,7 @@ class Membership:
                 raise UnusableFile(f"{directory} is not a directory of this user alone")
         if self._descriptor is not None and is_same(self._descriptor, self._path + MEMBERS):
             return self
-        joined = Membership(self._place)
-        joined._descriptor = self._locked(until_s)
-        joined._close = weakref.finalize(joined, os.close, joined._descriptor)
+        joined = self._joined(until_s)
         for members in () if self._place.is_named else directory.glob(f"*{MEMBERS}"):
             with suppress(OSError):
                 _remove_if_unused(str(members))
@@ -176,21 +174,25 @@ class Membership:
             with suppress(OSError):
                 os.utime(self._path + suffix, follow_symlinks=False)
 
-    def _locked(self, until_s: float) -> int:
+    def _joined(self, until_s: float) -> "Membership":
         check_directory(Path(self._path).parent)
         while True:
-            descriptor = os.open(self._path + MEMBERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                check_file(self._path + MEMBERS, os.fstat(descriptor))
-            except UnusableFile:
-                os.close(descriptor)
-                raise
-            if lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, self._path + MEMBERS):
-                return descriptor
-            os.close(descriptor)
+            joined = Membership(self._place)
+            if joined._is_locked():
+                return joined
+            joined.forget()
             if time.monotonic() > until_s:
                 raise UnusableFile("another process removes it")
             time.sleep(0.001)
+
+    def _is_locked(self) -> bool:
+        """Take the lock, and return False if the file is removed meanwhile."""
+        path = self._path + MEMBERS
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._close = weakref.finalize(self, os.close, descriptor)  # before the lock: Ctrl-C must not leave one behind
+        self._descriptor = descriptor
+        check_file(path, os.fstat(descriptor))
+        return lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, path)
 
     def is_last(self) -> bool:
         """Return True if no other process uses the file but those that are stopped.

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +14,7 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.counters import host_place
 from oauth_ratelimit.counters.host_place import KEPT_S, MEMBERS, HostPlace, Membership, place_of
+from tests.support.interruption import Interruption
 
 NAME = f"oauth_ratelimit-{os.geteuid()}"
 NOBODY = 65534
@@ -248,6 +249,19 @@ def test_one_of_the_processes_that_end_is_told_that_it_is_the_last(place: HostPl
     for each in inherited:
         os.close(each)
     assert [False, True] == found
+
+
+@pytest.mark.no_cover
+def test_start_that_ctrl_c_ends_leaves_no_process_that_seems_to_run(place: HostPlace) -> None:
+    """Else the last process would leave its hits to that one."""
+    interruption = Interruption(0)
+    while interruption.count >= interruption._at:
+        interruption = Interruption(interruption._at + 1)
+        with suppress(KeyboardInterrupt), interruption:
+            Membership(place).join(time.monotonic() + 1.0)
+        member = Membership(place).join(time.monotonic() + 1.0)
+        assert member.is_last(), f"interrupted at instruction {interruption._at}"
+        member.leave()
 
 
 def test_start_does_not_disturb_processes_that_end(place: HostPlace, monkeypatch: pytest.MonkeyPatch) -> None:
