@@ -28,7 +28,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_texts
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
-from oauth_ratelimit.operations.marks import Mark, changes_of, changes_text, was_changed_back
+from oauth_ratelimit.operations.marks import UNCHANGED, Mark, changes_of, changes_text, was_changed_back
 
 NO_GRANT = "no grant type"
 ACTIVE_S = 60  # after the last denial, as long as "now" is
@@ -205,10 +205,12 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
         times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
-        minutes = list(map(minute_of, group))
-        found.append(_since_texts(context, minutes, clients, records=group, is_one=len(groups) == 1, **times))
+        is_one, minutes = len(groups) == 1, list(map(minute_of, group))
+        found.append(_since_texts(context, minutes, clients, records=group, is_one=is_one, **times))
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
-    return sorted(dict.fromkeys(texts), key=SWITCHES.__contains__)
+    has_changed = any(each.startswith("Changed ") for each in texts)  # for some of them: what has not is not said then
+    texts = [each for each in dict.fromkeys(texts) if not (has_changed and each.startswith(UNCHANGED))]
+    return sorted(texts, key=SWITCHES.__contains__)
 
 
 def _by_subject(records: Iterable[DenialRecord], now_s: float) -> list[list[DenialRecord]]:
@@ -351,8 +353,7 @@ def who_in(client_id: str, minutes: Sequence[ClientMinute], run: Run) -> str:
     if run.is_guard:
         return f"guesses under {name}"
     recent = [each for each in minutes if each.minute_s >= run.recent_s]
-    pairs = chain.from_iterable(each.tallies.items() for each in recent)
-    kinds = {source.kind for source, tally in pairs if getattr(tally, outcome)}
+    kinds = {source.kind for each in recent for source, tally in each.tallies.items() if getattr(tally, outcome)}
     users = [user.username for user in users_over(client_id, recent, (), outcome)]
     return name if kinds != {"user"} else _users_text(users, name) if users else f"users of {name}"
 

@@ -14,6 +14,7 @@ from oauth_ratelimit.operations.format import change_text, counted, duration, in
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
 EFFECT_S = 10  # longer than denials go on after a change that ends them
+UNCHANGED = ("The configuration has not changed since ", "No change of the configuration is recorded.")
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
@@ -72,8 +73,8 @@ def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[s
     if after:
         return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
     if not changes:
-        return "No change of the configuration is recorded."
-    unchanged = f"The configuration has not changed since {utc_time(changes[-1].at_s)}."
+        return UNCHANGED[1]
+    unchanged = f"{UNCHANGED[0]}{utc_time(changes[-1].at_s)}."
     return change_before(changes, begun_s, policies) or unchanged
 
 

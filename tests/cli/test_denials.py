@@ -219,11 +219,13 @@ def test_each_limit_that_denies_has_its_own_subjects_and_start(
         assert "eve" not in text.partition("from  ")[0]
 
 
+@pytest.mark.parametrize("client_id", [None, "nightly"])
 def test_change_that_several_are_denied_after_is_said_once(
-    terminal: Terminal, connection: Connection, now_s: float
+    terminal: Terminal, connection: Connection, now_s: float, client_id: str | None
 ) -> None:
     """A dry run that it has ended is no recovery: status does not list it."""
-    OverrideStore(connection).put(Override(Target(OverrideKind.MODE), "ann", "x", now_s, mode=Mode.ENFORCE))
+    target = Target(OverrideKind.MODE, client_id)
+    OverrideStore(connection).put(Override(target, "ann", "x", now_s, mode=Mode.ENFORCE))
     made = {"$set": {"history.0.at": date_of(int(now_s) - 60)}}
     connection.collection(OVERRIDES).update_one({"history.by": "ann"}, made)
     begun = {"daily": 40, "nightly": 55}
@@ -238,8 +240,8 @@ def test_change_that_several_are_denied_after_is_said_once(
     for words in (("status",), ("denials",)):
         text = terminal.ok(*words)
         assert 2 == len(re.findall("^(?:daily|nightly): denied since ", text, re.M)), text
-        assert 1 == text.count("\nChanged at "), text
-        assert f"\nChanged at {utc_time(int(now_s) - 60)}: mode enforce for everybody (ann).\n" in text
+        changed = f"Changed at {utc_time(int(now_s) - 60)}: mode enforce for {client_id or 'everybody'} (ann)."
+        assert [changed] == re.findall("^.*(?:Changed|No change|has not changed).*$", text, re.M)
         assert "dry run" not in text
 
 
