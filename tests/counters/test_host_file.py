@@ -453,6 +453,36 @@ def test_full_disk_costs_no_request_and_the_file_is_used_again_when_there_is_roo
     assert "[True, True, 10, 'its file system is full', 0, None, 0]" == _run(code, path)
 
 
+def test_process_without_memory_goes_on_limiting(path: Path) -> None:
+    """A request that fails counts in all of its limits or in none, and the next one finds everything in order."""
+    code = (
+        "import resource\n"
+        "limiter, other = a_limiter(sys.argv[1]), a_limiter(sys.argv[1])\n"
+        "limiter.check('app'), other.check('app')\n"
+        "number, failures, taken = 0, 0, []\n"
+        "size = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (size, most))\n"
+        "size = 2**20\n"
+        "while number < 200:\n"
+        "    try:\n"
+        "        if size >= 64:\n"
+        "            taken.append(bytearray(size))\n"
+        "            continue\n"
+        "        number += 1\n"
+        "        del taken[-5:]  # ever more of them work\n"
+        "        limiter.check(f'client-{number}')\n"
+        "    except MemoryError:\n"
+        "        failures += size < 64\n"
+        "        size //= 2\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "taken.clear()\n"
+        "left = [admitted(other, 12, f'client-{number}') for number in range(1, 201)]\n"
+        "print(set(left) <= {9, 10}, left.count(10) <= failures, limiter.host_problem, admitted(limiter))\n"
+    )
+    assert "True True None 8" == _run(code, path)
+
+
 def test_file_that_opens_but_cannot_be_written_is_tried_ever_more_rarely(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
