@@ -71,7 +71,7 @@ def test_panel_with_preview_and_error_follows_wcag(browser: Browser, url: str, s
     browser.resize(size)
     open_page(browser, url, "client?id=batch-jobs")
     browser.fill("#panel-client-client-burst", "41")
-    browser.wait_for("last", "#panel-preview")
+    browser.wait_for("minute", "#panel-preview")
     browser.click("#panel-apply")
     browser.wait_for("characters", "#panel-problem")
     assert [] == browser.run(TOO_WIDE)

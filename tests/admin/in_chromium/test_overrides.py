@@ -14,7 +14,7 @@ def test_limit_is_lowered_on_all_servers_once_and_undone(browser: Browser, url: 
     browser.open(f"{url}client?id=batch-jobs")
     wait_until(lambda: browser.value(AMOUNT) == "40", "the present amount is filled in")
     browser.fill(AMOUNT, "1")
-    browser.wait_for("last", "#panel-preview")
+    browser.wait_for("minute", "#panel-preview")
     browser.type("#panel-reason", "ticket 4711")
     browser.run("for (let time = 0; time < 3; time += 1) document.querySelector('#panel-form').requestSubmit()")
     browser.wait_for("Applied", "#panel-outcome")
