@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 
 import click
 
@@ -48,6 +49,7 @@ from oauth_ratelimit.operations.format import (
 )
 from oauth_ratelimit.operations.marks import changes_of, last_change_text
 from oauth_ratelimit.operations.status import LEFT_OUT, Rollout, RolloutStep, Status, nearest_to_limit, restart_text
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 MAX_REJECTING = 5
 MAX_RECORDS = 1000  # denials of the last hour that are looked at
@@ -58,8 +60,8 @@ OTHER_MODES = (
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."
 )
 REJECTED = (
-    "\nRejected by {instance} since {since}: its configuration file{path}. If it started with that file, its limits "
-    "are off; else the last valid file applies. Its log has the problems (config_rejected), check-config lists them."
+    "\nRejected by {instances} since {since}: the configuration file{path}. Limits are off where it was the first one; "
+    "else the last valid file applies. Their logs have the problems (config_rejected), check-config lists them."
 )
 RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({what}), which use the former one and try again."
 REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."
@@ -136,11 +138,14 @@ def status_command(context: CliContext, form: str) -> None:
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:
         print_text(f"\nAttention: {LEFT_OUT}.", fg="red")
-    rejecting = [beat for beat in status.heartbeats if beat.config_rejected_at_s is not None]
-    for beat in rejecting[:MAX_REJECTING]:
-        since = utc_time(beat.config_rejected_at_s or 0.0)
-        path = visible(f" {beat.config_file}" if beat.config_file else "")
-        print_text(REJECTED.format(instance=visible(instance_text(beat.instance)), since=since, path=path), fg="red")
+    rejecting = defaultdict[str, list[Heartbeat]](list)
+    for beat in status.heartbeats:
+        if beat.config_rejected_at_s is not None:
+            rejecting[f" {beat.config_file}" if beat.config_file else ""].append(beat)
+    for path, beats in islice(rejecting.items(), MAX_REJECTING):
+        instances = listed(instance_text(beat.instance) for beat in beats)
+        since = utc_time(min(beat.config_rejected_at_s or 0.0 for beat in beats))
+        print_text(REJECTED.format(instances=visible(instances), since=since, path=visible(path)), fg="red")
     for name, text, colour in (("connection_problem", RECONNECTING, "yellow"), ("refused", REFUSED, "red")):
         for what, count in status.counted_by(name):
             print_text(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)

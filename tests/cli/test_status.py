@@ -258,10 +258,14 @@ def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_
     HeartbeatStore(connection).put(
         behind._replace(fixed_values=f"{beat.fixed_values} sync.preload=5", refused="find on ratelimit_overrides")
     )
-    HeartbeatStore(connection).put(beat._replace(config_rejected_at_s=1.8e9, config_file="/etc/limits.yaml"))
+    for name, rejected_at_s in ((beat.instance, 1.8e9), ("node-3", 1.8e9 + 1)):
+        HeartbeatStore(connection).put(
+            beat._replace(instance=name, config_rejected_at_s=rejected_at_s, config_file="/etc/limits.yaml")
+        )
     text = terminal.ok("status")
-    assert "1 host with 1 instance, 1 alone" in text
-    assert "since 2027-01-15T08:00:00Z: its configuration file /etc/limits.yaml. If it" in text
+    assert "1 host with 1 instance, 2 alone" in text
+    assert "node-3 since 2027-01-15T08:00:00Z: the configuration file /etc/limits.yaml. Limits are off where" in text
+    assert 1 == text.count("Rejected by")
     assert "Refused by MongoDB to 1 instance, which lack a right: find on ratelimit_overrides." in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
-    assert "The file asks for changes: restart needed on 1 of 2 instances: sync.preload: 5 -> 1000. A process" in text
+    assert "The file asks for changes: restart needed on 1 of 3 instances: sync.preload: 5 -> 1000. A process" in text
