@@ -128,7 +128,7 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     past, whose = _run_text(case, before) if before else "", short(case.client_id) if found.subject else ""
     details = [past, _share_text(case, now, whose), _others_text(case, run)]
     effect = effect_text(case.minutes, run, case.changes, now_s=case.now_s, delay_s=case.delay_s)
-    more = (spared_text, changes_text(case.changes, begun_s, now.policies), effect)
+    more = (spared_text, changes_text(case.changes, begun_s, now.policies, is_real=run.is_real), effect)
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     action = action if run.is_real else before_enforcing(action)
     kind: Kind = "denied" if run.is_real else "dry-run"
@@ -193,8 +193,7 @@ def _denied_users(case: Case, run: Run) -> list[UserLoad]:
 
 def _cause(case: Case, run: Run, begun_s: int, found: Verdict) -> tuple[str, str]:
     """Return the first of the causes that is so, on the operator's side or the client's, and what to do."""
-    changes = [each for each in case.changes if run.is_real or not each.is_mode]  # no mode sends more requests
-    changed = change_before(changes, begun_s, run.policies)
+    changed = change_before(case.changes, begun_s, run.policies, is_real=run.is_real)
     outage, full_s = outage_before(case.outages, begun_s), full_minute(case.now_s)
     minutes = [each for each in case.minutes if each.minute_s == full_s >= run.first_s // MINUTE_S * MINUTE_S]
     ratio = sum(each.tally().offered for each in minutes) / case.usual if case.usual else 0.0
@@ -249,7 +248,8 @@ def _recovered(case: Case, state: State) -> Verdict:
         lead = f"Not {denied} any more{who}: {counted(later, 'request')} since {until}, none over a limit."
     else:
         lead = f"Last {denied} at {until}{who}; no such request in a full minute since then: it may be waiting."
-    details = (_run_text(case, run), "" if state.change else changes_text(case.changes, run.first_s, run.policies))
+    changed = changes_text(case.changes, run.first_s, run.policies, is_real=run.is_real)
+    details = (_run_text(case, run), "" if state.change else changed)
     return Verdict("recovered", lead, NOTHING, details=details, since=until)
 
 

@@ -291,7 +291,7 @@ def _since_texts(
     if state.change:
         texts.append(state.change_text())
     elif known or not changes:
-        texts.append(changes_text(known, run.first_s, run.policies, is_one=is_one))
+        texts.append(changes_text(known, run.first_s, run.policies, is_real=run.is_real, is_one=is_one))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
     if run.is_real and is_active:
         texts.append(GUARD_SWITCH if run.is_guard else DENY_NOBODY)

@@ -45,17 +45,21 @@ class Mark(NamedTuple):
         return next((self.text.replace(self.lines[0], line, 1) for line in lines), self.text)
 
 
-def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> str:
-    """Return the last change so long before the first denial by these limits that it may be the cause."""
-    last = next(iter(_causes(changes, begun_s, policies)), None)
+def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_real: bool) -> str:
+    """Return the last change so long before the first denial by these limits that it may be the cause.
+
+    Without ``is_real`` it is one of a dry run, which no mode causes: a mode sends no requests.
+    """
+    last = next(iter(_causes(changes, begun_s, policies, is_real=is_real)), None)
     return f"Changed {duration(begun_s - last.at_s)} before it began: {last.said(policies)}." if last else ""
 
 
-def _causes(changes: Sequence[Mark], begun_s: float, policies: Collection[str]) -> list[Mark]:
+def _causes(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_real: bool) -> list[Mark]:
     """Return the changes so long before the first denial by these limits that they may be the cause, the last first."""
     names = {policy.rpartition("/")[2] for policy in policies}  # without the endpoint
-    able = (each for each in reversed(changes) if each.text and (each.limits is None or names & {*each.limits}))
-    return [each for each in able if 0 <= begun_s - each.at_s <= CAUSE_S]
+    before = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
+    able = (each for each in before if is_real or not each.is_mode)
+    return [each for each in able if each.limits is None or names & {*each.limits}]
 
 
 def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
@@ -65,17 +69,19 @@ def outage_before(outages: Sequence[Mark], begun_s: float) -> str:
     return "".join(text.format(utc_time(each.at_s), each.apart) for each in ends)
 
 
-def changes_text(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_one: bool = True) -> str:
+def changes_text(
+    changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_real: bool, is_one: bool = True
+) -> str:
     """Return the last change, and whether it may be the cause or the remedy, if there ``is_one`` denial to explain."""
     after = [each for each in changes if each.at_s > begun_s and each.text]
-    if not is_one and (last := [*_causes(changes, begun_s, policies)[:1], *after][-1:]):
+    if not is_one and (last := [*_causes(changes, begun_s, policies, is_real=is_real)[:1], *after][-1:]):
         return f"Changed at {utc_time(last[0].at_s)}: {last[0].said(policies)}."
     if after:
         return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
     if not changes:
         return UNCHANGED[1]
     unchanged = f"{UNCHANGED[0]}{utc_time(changes[-1].at_s)}."
-    return change_before(changes, begun_s, policies) or unchanged
+    return change_before(changes, begun_s, policies, is_real=is_real) or unchanged
 
 
 def was_changed_back(changes: Sequence[Mark], last_s: float, first_s: float) -> bool:

@@ -172,9 +172,9 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
         Target(OverrideKind.TRUSTED, "app"),
     )
 
-    def cause(policy: str = "client") -> str:
+    def cause(policy: str = "client", *, is_real: bool = True) -> str:
         marks = changes_of(context, "app")
-        return change_before(marks, marks[-1].at_s, {policy})
+        return change_before(marks, marks[-1].at_s, {policy}, is_real=is_real)
 
     store.put(Override(mode, "ann", "canary", NOW_S, mode=Mode.ENFORCE))
     store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.DRY_RUN))
@@ -186,6 +186,7 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
         store.put(Override(target, "fay", "ticket 4711", NOW_S, policies=limits(kind, limit)))
     assert "mode enforce for everybody (ann)" in cause()
     assert "user limit 9/hour for app (fay)" in cause("user")
+    assert "" == cause(is_real=False), "a mode sends no requests"
 
     store.remove(trusted, author="eve", reason="ticket 4711")
     assert "override removed, trusted for app (eve)" in cause()
