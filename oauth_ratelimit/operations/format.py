@@ -343,27 +343,27 @@ def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def own_trials(policies: PolicySet) -> list[str]:
     """Return what has a mode of its own in which nobody is denied, such as ``nightly (dry-run)``."""
-    sections = {"": policies.clients, "plan ": policies.plans, "grant ": policies.grants, "at ": policies.endpoints}
-    found = {f"{kind}{quoted(name)}": each.mode for kind, rules in sections.items() for name, each in rules.items()}
-    found |= {f"limit {policy.name}": policy.mode for policy in chain(*policies.limits)}
-    return [f"{name} ({mode})" for name, mode in found.items() if mode not in (None, Mode.ENFORCE)]
+    return [f"{name} ({mode})" for name, mode in _own_modes(policies) if mode not in (None, Mode.ENFORCE)]
 
 
 def enforces(policies: PolicySet) -> bool:
     if policies.mode is Mode.OFF or policies.ceiling is not None:
         return False
-    sections = (policies.clients, policies.plans, policies.grants, policies.endpoints)
-    rules = list(_nested(chain.from_iterable(section.values() for section in sections)))
-    limits = (policies.limits, *(each.limits for each in rules if each.limits))
-    own = (getattr(each, kind.value) or () for each in limits for kind in LimitKind)
-    modes = {policies.mode, *(each.mode for each in rules), *(policy.mode for policy in chain.from_iterable(own))}
-    return Mode.ENFORCE in modes
+    return Mode.ENFORCE in {policies.mode, *(mode for _, mode in _own_modes(policies))}
 
 
-def _nested(sections: Iterable[Rules]) -> Iterator[Rules]:
-    for rules in sections:
-        yield rules
-        yield from _nested((*rules.grants.values(), *rules.endpoints.values()))
+def _own_modes(rules: PolicySet | Rules, place: str = "") -> Iterator[tuple[str, Mode | None]]:
+    """Yield each section and limit, and the mode that it has of its own."""
+    sections = {"grant ": rules.grants, "endpoint ": rules.endpoints}
+    if isinstance(rules, PolicySet):
+        sections = {"": rules.clients, "plan ": rules.plans, **sections}
+    for kind, found in sections.items():
+        for name, each in found.items():
+            here = f"{kind}{quoted(name)}{place}"
+            yield here, each.mode
+            yield from _own_modes(each, f" of {here}")
+    for policy in chain.from_iterable(filter(None, rules.limits or ())):
+        yield f"limit {policy.name}{place}", policy.mode
 
 
 def summary_data(settings: Settings) -> dict[str, object]:
