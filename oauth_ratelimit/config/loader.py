@@ -41,9 +41,9 @@ INSTANCE_LINE = re.compile(rb"^instance:.*", re.MULTILINE)  # differs from file 
 
 LIMITS_OFF = "limits are off; of this file only the sections store, privacy and guard apply, each as far as it is valid"
 LAST_VALID = "the last valid file still applies"
-SWITCHED_OFF = "limits are off, because this file has mode: off"
+SWITCHED_OFF = "limits are off, because the mode is off"
 WAY_BACK = "repair the file; to switch all limits off meanwhile, append the line mode: off"
-OFF_WAY_BACK = "repair the file; its mode: off keeps all limits off"
+OFF_WAY_BACK = "repair the file; mode: off keeps all limits off"
 MODE_GIVEN = "repair the file; a mode: off in it has no effect, because app.config has OAUTH_RATELIMIT_MODE"
 
 log = get_logger("oauth_ratelimit")
@@ -338,7 +338,7 @@ class ConfigFile:
         A file that could not be read is read again with the next poll: the cause may be gone, such as a lack of
         descriptors.
         """
-        digest, was_valid, stamp = "", self.rejection is None, None
+        digest, former, stamp = "", self.rejection, None
         try:
             content, stamp = read_file(self.path)
             if expected is not None and stamp != expected:
@@ -346,13 +346,14 @@ class ConfigFile:
             digest = hashlib.sha256(INSTANCE_LINE.sub(b"", content)).hexdigest()[:DIGEST_LENGTH]
             settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
-            settings = self._without(exc, is_news=was_valid or digest != self.digest)
+            is_known = former is not None and (former.problems, self.digest) == (exc.problems, digest)
+            settings = self._without(exc, is_news=not is_known)
         else:
             warning = permission_warning(self.path)
             if warning:
                 log.warning("config_not_protected", path=self.path, hint=warning)
             self._valid, self.rejection = settings, None
-        is_new = settings != self._settings or (self.rejection is None and not was_valid)
+        is_new = settings != self._settings or (self.rejection is None and former is not None)
         self._settings, self.digest, self._read_stamp = settings, digest, stamp
         if expected is not None or self.rejection is None:  # else the next poll tries again: it was being written
             self._unread_since_s = math.inf

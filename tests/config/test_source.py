@@ -178,6 +178,24 @@ def test_files_that_differ_only_in_the_name_of_their_instance_have_one_digest(pa
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_other_problem_in_the_name_of_the_instance_is_logged_at_once(path: Path, events: list[Any]) -> None:
+    source = ConfigFile(path)
+    for name in ("[]", "{}"):
+        write(path, f"instance: {name}\n")
+        source.request_reload()
+        if source.rejection is None:
+            source.load()
+        polled(source)
+    found = [each["problems"][0].partition(", ")[0] for each in events if each["event"] == "config_rejected"]
+    assert ["instance: got a list", "instance: got a mapping"] == found
+
+
+def test_mode_off_of_the_application_is_not_called_one_of_the_file(path: Path, events: list[Any]) -> None:
+    write(path, BROKEN)
+    ConfigFile(path, mode="off").load()
+    assert ["limits are off, because the mode is off"] == [each["effect"] for each in events]
+
+
 def test_path_with_a_nul_is_a_named_problem_however_often_it_is_polled(events: list[Any]) -> None:
     source = ConfigFile("/etc/limits\0.yaml")
     assert ([Mode.OFF], None) == (modes(source.load()), polled(source))
