@@ -394,7 +394,7 @@ def _size(connection: FileConnection) -> tuple[int, int]:
     return count * page_size, unused * page_size
 
 
-def _space(path: str) -> tuple[int, int]:
-    """Return the bytes of a file system that are free, and all."""
+def _space(path: str) -> tuple[float, float]:
+    """Return the bytes of a file system that are free, and all; infinite without a limit, as of a tmpfs of size 0."""
     found = os.statvfs(Path(path).parent)
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    return (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize) if found.f_blocks else (inf, inf)

@@ -76,7 +76,7 @@ def _is_usable(directory: Path) -> bool:
     try:
         check_directory(directory.parent)
         found = os.statvfs(directory.parent)
-        if found.f_blocks * found.f_frsize < LEAST_SIZE:
+        if 0 < found.f_blocks * found.f_frsize < LEAST_SIZE:  # 0 if it has no limit
             return False
         return _is_ours(directory) if os.path.lexists(directory) else os.access(directory.parent, os.W_OK | os.X_OK)
     except (OSError, UnusableFile):

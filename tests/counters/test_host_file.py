@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -538,6 +539,16 @@ def test_new_keys_are_limited_although_others_have_nearly_filled_the_file_system
         assert 4 == admitted(limiter, 4)
         assert 1 == limiter.sync().key_count
         assert (6, 10) == (admitted(limiter), admitted(limiter, client_id="new"))
+
+
+def test_file_system_without_a_limit_is_never_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tmpfs of size 0 tells no numbers."""
+    monkeypatch.setattr(host_file, "MAX_LOG_SIZE", 0)
+    monkeypatch.setattr(os, "statvfs", lambda _: Mock(f_frsize=4096, f_blocks=0, f_bavail=0))
+    with closing(a_limiter(path, window="1s")) as limiter:
+        for number in range(200):
+            limiter.check(f"client-{number}")
+        assert [200, 200] == [limiter.sync().key_count for _ in range(2)]
 
 
 def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
