@@ -180,7 +180,7 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     client_id, policies = overrides[0].target.client_id, context.policies
     mode = policies.matching(client_id).mode if client_id else policies.mode
     is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
-    lines = [*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]
+    lines = list(dict.fromkeys([*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]))
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
         moments = (context, context.after(overrides))
         now, then = (user_text(LimitExplanation(each, client_id, username=user)) for each in moments)

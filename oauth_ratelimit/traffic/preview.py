@@ -62,7 +62,7 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
     target, before = overrides[0].target, context.policies
     after = context.after(overrides).policies
     if after == before:
-        is_hidden = before.mode is Mode.OFF and target.kind is OverrideKind.MODE
+        is_hidden = context.settings.policies.mode is Mode.OFF and overrides[0].mode in (Mode.DRY_RUN, Mode.ENFORCE)
         return Impact([STAYS_OFF if is_hidden else UNCHANGED])
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))

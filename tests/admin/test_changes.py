@@ -1,6 +1,7 @@
 """Changes: preview, apply, remove, and what followed."""
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,14 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.admin import changes
-from oauth_ratelimit.core.overrides import Target
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source
+from oauth_ratelimit.operations.changes import STAYS_OFF
 from oauth_ratelimit.operations.format import override_text
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
-from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES
+from oauth_ratelimit.store.mongo.overrides import MAX_OVERRIDES, OverrideStore
+from oauth_ratelimit.traffic.preview import UNCHANGED
 from tests.admin.conftest import DRY_RUN, LIMIT, Page, minute, record
 from tests.support.apps import app_limiter_of
 from tests.support.limiters import send_hits
@@ -109,6 +113,20 @@ def test_preview_of_a_dry_run_in_a_dry_run_says_that_there_is_one(
         answer = page.send("preview", {**DRY_RUN, "client_id": client_id}).json
         assert {"lines": [changes.IN_DRY_RUN], "proposal": {}} == answer
     assert "would be denied" in page.send("preview", {"kind": "trusted", "client_id": "app"}).json["lines"][0]
+
+
+def test_preview_of_a_mode_says_once_that_the_file_switches_it_off(
+    open_page: Callable[..., Page], mongo_uri: str, connection: Connection
+) -> None:
+    page = open_page(store={"uri": mongo_uri}, mode="off")
+    assert [STAYS_OFF] == page.send("preview", DRY_RUN).json["lines"]
+
+    page = open_page(store={"uri": mongo_uri})
+    for client_id, mode in ((None, Mode.OFF), ("app", Mode.DRY_RUN)):
+        target = Target(OverrideKind.MODE, client_id)
+        OverrideStore(connection).put(Override(target, "ann", "incident 17", time.time(), mode=mode))
+    lines = page.send("preview", {**DRY_RUN, "client_id": "app"}).json["lines"]
+    assert (False, True) == (STAYS_OFF in lines, UNCHANGED in lines), "the file has no mode: off"
 
 
 def test_preview_of_reuse_counts_the_denials_that_it_would_have_spared(page: Page, mongo_uri: str) -> None:
