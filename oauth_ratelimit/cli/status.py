@@ -40,7 +40,7 @@ from oauth_ratelimit.operations.format import (
     mode_source_text,
     mode_text,
     next_text,
-    own_trials,
+    not_enforced,
     percent_text,
     quoted,
     spared_text,
@@ -251,8 +251,8 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     for problem in rollout.problems:
         print_text(f"{'Note' if rollout.step is RolloutStep.ENFORCE else 'Wait'}: {visible(problem)}", fg="yellow")
     if rollout.step is RolloutStep.ENFORCE:
-        trials = listed(own_trials(context.policies))
-        limits = f"Limits are enforced, but not for {trials}" if trials else "All limits are enforced"
+        others = listed(not_enforced(context.policies))
+        limits = f"Limits are enforced, but not for {others}" if others else "All limits are enforced"
         text = ENFORCED_BY_OVERRIDE if rollout.next_commands else "{limits}. Keep the alerts."
         print_text(visible(text.format(limits=limits)))
     else:

@@ -1,6 +1,6 @@
 """Overrides from operator input, validated."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,15 @@ from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Targ
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
 from oauth_ratelimit.errors import ConfigError, StoreRejected
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import canary_text, counted, instance_text, listed, origin_text, quoted
+from oauth_ratelimit.operations.format import (
+    canary_text,
+    counted,
+    instance_text,
+    listed,
+    not_enforced,
+    origin_text,
+    quoted,
+)
 from oauth_ratelimit.operations.status import CANARY_PERCENTS, LATE_AFTER_S, is_late
 from oauth_ratelimit.store.mongo.client import OVERRIDES
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
@@ -129,7 +137,7 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
         return [f"{quoted(client_id)} stays in mode {client_mode.value}, because this comes first: {origin}."]
     if change.mode is not Mode.ENFORCE:
         return []
-    own = list(_not_enforced(effective))
+    own = not_enforced(effective)
     sentences = [f"These have a mode of their own, which stays: {listed(own)}."] if own else []
     if effective.canary is not None:
         sentences.append(f"The canary has {canary_text(effective.canary)}; the others stay in a dry run.")
@@ -164,15 +172,6 @@ def _cannot_read(beat: Heartbeat, collection: str) -> bool:
 
 def _instances(names: Sequence[str]) -> str:
     return f"{counted(len(names), 'instance')} ({listed(map(instance_text, names))})"
-
-
-def _not_enforced(policies: PolicySet) -> Iterator[str]:
-    """Yield path and mode of each section that does not enforce, whatever the global mode."""
-    for section in ("clients", "plans", "grants", "endpoints"):
-        for name, rules in getattr(policies, section).items():
-            mode = rules.ceiling or rules.mode
-            if mode in (Mode.DRY_RUN, Mode.OFF):
-                yield f"{section}.{name} ({mode.value})"
 
 
 def limits_of(policies: PolicySet, client_id: str | None) -> Limits:

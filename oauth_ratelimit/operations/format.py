@@ -341,7 +341,7 @@ def warnings_of(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "config_key_ignored", text
 
 
-def own_trials(policies: PolicySet) -> list[str]:
+def not_enforced(policies: PolicySet) -> list[str]:
     """Return what has a mode of its own in which nobody is denied, such as ``nightly (dry-run)``."""
     return [f"{name} ({mode})" for name, mode in _own_modes(policies) if mode not in (None, Mode.ENFORCE)]
 

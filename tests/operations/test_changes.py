@@ -107,7 +107,7 @@ def mode_of(mode: str, client_id: str | None = None) -> Override:
 
 
 STAYS = "app stays in mode {}, because this comes first: override by ann: ticket 4711."
-OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
+OWN = "These have a mode of their own, which stays: app (dry-run)."
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
             mode_of("enforce"),
             None,
             [
-                "These have a mode of their own, which stays: clients.app-0 (dry-run), clients.app-1 (dry-run), "
-                "clients.app-2 (dry-run), clients.app-3 (dry-run), clients.app-4 (dry-run), and 2 more.",
+                "These have a mode of their own, which stays: app-0 (dry-run), app-1 (dry-run), "
+                "app-2 (dry-run), app-3 (dry-run), app-4 (dry-run), and 2 more.",
                 "The canary has 10 % of the clients; the others stay in a dry run.",
             ],
         ),
@@ -154,7 +154,7 @@ def test_mode_that_is_not_effective_says_what_comes_first(
             "mode: off → enforce and 1 other change",
         ),
         (["canary.percent: 5.0 → 20.0"], "canary.percent: 5.0 → 20.0"),
-        (["clients.app.mode: added off"], "clients.app.mode: added off"),
+        (["app.mode: added off"], "app.mode: added off"),
         (["limits.client[mode]: 60/minute → 9/minute"], ""),
     ],
 )
