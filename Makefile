@@ -8,7 +8,7 @@
 # make bench         the benchmarks
 # make instructions  instruction counts against the committed ones; needs valgrind
 # make chaos         the long form of the fault tests, and a million steps of the simulation
-# make breakages     check that the tests notice when the package is broken on purpose: ten minutes
+# make breakages     check that the tests notice when the package is broken on purpose: half an hour
 # make audit         look for withdrawn and vulnerable dependencies
 # make dist          the wheel and the source distribution, checked
 # make clean         remove .venv

@@ -3,7 +3,7 @@
 Each breakage in ``breakages.txt`` is a mistake that a user would notice. It is made in a copy of the repository, and
 the tests that should catch it run there; each processor has a copy::
 
-    python -m tests.breakages                        # all of them: about ten minutes
+    python -m tests.breakages                        # all of them: half an hour on two cores
     python -m tests.breakages "reply was lost" erase # those whose name contains one of the texts
     python -m tests.breakages --table                # count anew in breakages.md: about ten minutes
 
