@@ -154,7 +154,7 @@ def test_mode_that_is_not_effective_says_what_comes_first(
             "mode: off → enforce and 1 other change",
         ),
         (["canary.percent: 5.0 → 20.0"], "canary.percent: 5.0 → 20.0"),
-        (["app.mode: added off"], "app.mode: added off"),
+        (["clients.app.mode: added off"], "clients.app.mode: added off"),
         (["limits.client[mode]: 60/minute → 9/minute"], ""),
     ],
 )
