@@ -39,8 +39,8 @@ NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the modu
 WITHOUT_APP = "Without the application: {program} --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
-    "name one with --mongo-uri before the command. Without it the file alone changes limits and modes: mode: "
-    "dry-run or mode: off in it takes effect within seconds"
+    "name one with --mongo-uri before the command. Without a database only the file changes limits and modes: the line "
+    "mode: dry-run or mode: off in it takes effect within seconds"
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -60,8 +60,8 @@ OTHER_MODES = (
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."
 )
 REJECTED = (
-    "\nRejected by {instances} since {since}: the configuration file{path}. Limits are off where it was the first one; "
-    "else the last valid file applies. Their logs have the problems (config_rejected), check-config lists them."
+    "\nRejected by {instances} since {since}: the configuration file{path}. Limits are off on those that started with "
+    "it; on others the last valid file applies. Logs have the problems (config_rejected), check-config lists them."
 )
 RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({what}), which use the former one and try again."
 REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."

@@ -178,14 +178,14 @@ class Membership:
         check_directory(Path(self._path).parent)
         while True:
             joined = Membership(self._place)
-            if joined._is_locked():
+            if joined._lock():
                 return joined
             joined.forget()
             if time.monotonic() > until_s:
                 raise UnusableFile("another process removes it")
             time.sleep(0.001)
 
-    def _is_locked(self) -> bool:
+    def _lock(self) -> bool:
         """Take the lock, and return False if the file is removed meanwhile."""
         path = self._path + MEMBERS
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

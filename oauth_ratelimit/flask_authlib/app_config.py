@@ -135,7 +135,7 @@ def shared_place(app: Flask, live: LiveSettings, *, is_started: bool) -> HostPla
 
 
 def _parent() -> str | None:
-    """Return the process that all workers of this one's server descend from, None if it has no others."""
+    """Return the identity of the process that all workers of this one's server descend from; None without others."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is not None:
         return identity_of(uwsgi.masterpid() or uwsgi.workers()[0]["pid"])  # without a master, it forks the others

@@ -266,7 +266,7 @@ def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_
         )
     text = terminal.ok("status")
     assert "1 host with 1 instance, 2 alone" in text
-    assert "node-3 since 2027-01-15T08:00:00Z: the configuration file /etc/limits.yaml. Limits are off where" in text
+    assert "node-3 since 2027-01-15T08:00:00Z: the configuration file /etc/limits.yaml. Limits are off on" in text
     assert 1 == text.count("Rejected by")
     assert "Refused by MongoDB to 1 instance, which lack a right: find on ratelimit_overrides." in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
