@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.config import check_config
-from oauth_ratelimit.cli.context import LAST_VALID, STILL_OFF, TO_SWITCH_OFF, CliContext, says_off, script_of
+from oauth_ratelimit.cli.context import CliContext, effect_of, script_of
 from oauth_ratelimit.cli.database import erase, forget_tokens, init_db, reset
 from oauth_ratelimit.cli.explain import denials_command, explain_command
 from oauth_ratelimit.cli.output import print_text, visible
@@ -40,8 +40,8 @@ class Commands(click.Group):
             for problem in exc.problems:
                 print_text(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
             advice = NEEDS_STORE if ctx.obj.allows_invalid_config else NEEDS_CONFIGURATION
-            effect = STILL_OFF if says_off(exc) else LAST_VALID + TO_SWITCH_OFF
-            print_text(advice.format(command=ctx.invoked_subcommand, effect=effect), fg="yellow", err=True)
+            text = advice.format(command=ctx.invoked_subcommand, effect=effect_of(exc))
+            print_text(text, fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)

@@ -31,8 +31,10 @@ INVALID = (
     "here. {effect}"
 )
 STILL_OFF = "It has mode: off, so limits are off on all its instances."
-LAST_VALID = "Running instances keep the last valid one; those that start now have limits off."
-TO_SWITCH_OFF = " To switch limits off everywhere, append the line mode: off to the file."
+LAST_VALID = (
+    "Running instances keep the last valid one; those that start now have limits off. To switch limits off everywhere, "
+    "append the line mode: off to the file: it takes effect unless app.config has a mode."
+)
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
 NOT_ATTACHED = "This application has no OAuthRateLimit: with --app name the module that attaches it."
@@ -54,6 +56,11 @@ def reason_text(error: Exception) -> str:
 def says_off(error: ConfigError) -> bool:
     """Return True if a file that is not valid has ``mode: off``."""
     return error.valid_parts is not None and not error.valid_parts.is_rejected
+
+
+def effect_of(error: ConfigError) -> str:
+    """Return what applies to instances whose file is not valid."""
+    return STILL_OFF if says_off(error) else LAST_VALID
 
 
 class CliContext(OperatorContext):
@@ -118,10 +125,8 @@ class CliContext(OperatorContext):
             self._invalid = exc
         for problem in self._invalid.problems[:MAX_PROBLEMS]:
             print_text(f"Invalid: {visible_name(f'{self._invalid.source}: {problem}')}", fg="yellow", err=True)
-        is_off = says_off(self._invalid)
-        effect = STILL_OFF if is_off else LAST_VALID + TO_SWITCH_OFF
-        print_text(INVALID.format(effect=effect), fg="yellow", err=True)
-        return settings.switched_off() if is_off else settings
+        print_text(INVALID.format(effect=effect_of(self._invalid)), fg="yellow", err=True)
+        return settings.switched_off() if says_off(self._invalid) else settings
 
     def _load_valid(self) -> Settings:
         if self.config_path is not None:
