@@ -56,7 +56,7 @@ def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[
 
 def _causes(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_real: bool) -> list[Mark]:
     """Return the changes so long before the first denial by these limits that they may be the cause, the last first."""
-    names = {policy.rpartition("/")[2] for policy in policies}  # without the endpoint
+    names = {*policies, *(policy.partition("/")[2] for policy in policies)}  # with and without the endpoint
     before = (each for each in reversed(changes) if each.text and 0 <= begun_s - each.at_s <= CAUSE_S)
     able = (each for each in before if is_real or not each.is_mode)
     return [each for each in able if each.limits is None or names & {*each.limits}]

@@ -181,11 +181,13 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
     store.put(Override(mode, "bob", "incident", NOW_S, mode=Mode.OFF))
     store.put(Override(trusted, "cyd", "ticket 4711", NOW_S))
     store.note_reset(Counters("app"), author="dan", reason="ticket 4711")
-    for kind, limit in ((LimitKind.USER, "9/hour"), (LimitKind.CLIENT, "none")):
+    by_app = "{limit: 9, window: 1h, name: by/app}"
+    for kind, limit in ((LimitKind.CLIENT_TOTAL, by_app), (LimitKind.USER, "9/hour"), (LimitKind.CLIENT, "none")):
         target = Target(OverrideKind.LIMIT, "app", kind)
         store.put(Override(target, "fay", "ticket 4711", NOW_S, policies=limits(kind, limit)))
     assert "mode enforce for everybody (ann)" in cause()
-    assert "user limit 9/hour for app (fay)" in cause("user")
+    for policy, said in (("user", "user limit 9/hour"), ("by/app", "limit by/app"), ("revocation/by/app", "by/app")):
+        assert said in cause(policy)
     assert "" == cause(is_real=False), "a mode sends no requests"
 
     store.remove(trusted, author="eve", reason="ticket 4711")
