@@ -54,7 +54,7 @@ from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 MAX_REJECTING = 5
 MAX_RECORDS = 1000  # denials of the last hour that are looked at
 NO_DENIALS = "No denial is recorded in the last hour."
-ENFORCED_BY_OVERRIDE = "{limits}, by an override. To have the configuration say it:"
+ENFORCED_BY_OVERRIDE = "{limits}. An override says so; to have the configuration say it:"
 OTHER_MODES = (
     "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."

@@ -228,6 +228,10 @@ def test_rollout_does_not_call_limits_enforced_that_have_a_dry_run_of_their_own(
 
     trials = "grant password of shop (off), limit trial of shop (dry-run), nightly (dry-run), limit trial (dry-run)"
     assert f"\nLimits are enforced, but not for {trials}. Keep the alerts.\n" in terminal.ok("rollout")
+    terminal.config_path.write_text(yaml.safe_dump({**settings, "mode": "dry-run"}))
+    terminal.ok("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
+    said = f"\nLimits are enforced, but not for {trials}. An override says so; to have the configuration say it:\n"
+    assert said in terminal.ok("rollout")
 
 
 def test_rollout_folds_what_is_not_to_be_copied(
