@@ -30,7 +30,7 @@ class Mark(NamedTuple):
     is_change: bool = True  # False if nothing of the configuration has changed
     apart: int = 0  # hosts that counted apart until then, without MongoDB
     lines: Sequence[str] = ()  # of a configuration that has changed; the text has the first
-    is_mode: bool = False  # True if an operator has changed a mode
+    is_mode: bool = False  # True if nothing but modes or a canary has changed
     limits: Collection[str] | None = None  # the only ones by which it can have denied anybody; None for all
 
     @property
@@ -153,7 +153,8 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
     is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
     seen = f"first seen by {instance_text(change.instance)}"
-    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines)
+    is_mode = bool(lines) and all(map(OF_MODE.match, lines))
+    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines, is_mode=is_mode)
 
 
 def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:

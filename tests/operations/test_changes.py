@@ -192,3 +192,7 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
 
     store.remove(trusted, author="eve", reason="ticket 4711")
     assert "override removed, trusted for app (eve)" in cause()
+    for each in (Mode.DRY_RUN, Mode.ENFORCE):
+        context.stores.heartbeats.note_configuration("node-1:1:a", {"mode": each}, at_s=store.history()[-1].at_s + 1)
+    assert "configuration: mode: dry-run → enforce" in cause()
+    assert "override removed, trusted for app (eve)" in cause(is_real=False)
