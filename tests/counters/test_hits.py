@@ -100,6 +100,13 @@ def test_frames_that_no_window_reaches_are_dropped() -> None:
     assert {FINE: {NOW_S - 65: 1, NOW_S: 1}, COARSE: {NOW_S - 6000: 1}} == found  # the longest horizon without any
 
 
+def test_frames_stay_for_the_widest_window_that_was_ever_named() -> None:
+    found, horizons = {FINE: {NOW_S - 300: 2, NOW_S: 3}}, {FINE: 366}
+    totals = Totals(pack(found, horizons), NOW_S)
+    totals.drop_over({number_of(FINE): 66}, NOW_S)
+    assert (found, horizons) == unpack(totals.packed())
+
+
 def test_hits_are_added_up_to_the_most_that_a_row_holds() -> None:
     found: dict[Series, dict[int, int]] = {}
     add_hits(found, FINE, NOW_S, MAX_HITS - 1)

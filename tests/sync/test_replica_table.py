@@ -6,11 +6,12 @@ import pytest
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.counters.hits import pack_hits
 from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.rules import RuleBook, row_name
 from oauth_ratelimit.counters.table import READ_HITS, HostTable
-from oauth_ratelimit.sync.replica import Replica
+from oauth_ratelimit.sync.replica import SPARE_FRAMES, Replica, _useful
 from oauth_ratelimit.sync.replica_table import ReplicaTable
 from tests.support.limiters import a_policy, some_settings
 
@@ -98,3 +99,10 @@ def test_limits_that_change_between_two_steps_count_in_the_second(rows: ReplicaT
     assert [10] == [tier.limit for tier in next_step(rows).tiers]
     books.append(a_book(20))
     assert [20] == [tier.limit for tier in next_step(rows).tiers]
+
+
+def test_newest_frames_of_a_planted_document_are_merged() -> None:
+    """As many as a limit can have: requests wait meanwhile."""
+    planted = {Series(6): dict.fromkeys(range(0, 600_000, 6), 1)}
+    (found,) = _useful(planted, 599_994.0).values()
+    assert [*range(600_000 - 6 * (MAX_FRAMES + SPARE_FRAMES), 600_000, 6)] == sorted(found)
