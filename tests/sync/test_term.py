@@ -379,12 +379,17 @@ def test_writes_of_two_processes_are_not_taken_for_each_other(start: Start, faul
     assert 5 == stored(faulty)
 
 
-def test_urgent_key_of_another_process_wakes_the_one_that_synchronises(start: Start) -> None:
+def test_urgent_key_of_another_process_wakes_the_one_that_synchronises(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = start(), start()
     here.sync()
     here.sync_urgent()
+    wait, sees_none = here._host.wait, threading.Event()
+    monkeypatch.setattr(here._host, "wait", lambda timeout_s: (sees_none.set(), wait(timeout_s)))
     waiting = threading.Thread(target=here.wait_for_urgent, daemon=True)
     waiting.start()
+    assert sees_none.wait(60.0)
     there.check("app", "ann")
     waiting.join(timeout=60)
     assert not waiting.is_alive()
