@@ -30,7 +30,8 @@ def held() -> tuple[int, int]:
 
 
 def shared(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return config(store={"uri": request.getfixturevalue("mongo_uri"), "collection": "closing"})
+    # More than all of them ask for: a start may know what others have counted.
+    return config(limit=1000, store={"uri": request.getfixturevalue("mongo_uri"), "collection": "closing"})
 
 
 @pytest.fixture(params=["alone", pytest.param("with MongoDB", marks=pytest.mark.mongo)])
