@@ -36,11 +36,12 @@ Params = Mapping[str, str]
 
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits apply as usual."
 MEANWHILE = (
-    "Limits apply as before, from memory: each host counts its own requests, and sends them when MongoDB answers "
-    "again. Until then "
+    "Limits apply as before, from memory: each host counts its own requests, and sends them when MongoDB answers again."
 )
-OFF = "Limits are off in this process: nobody is denied. Until MongoDB answers "
-SHOWN = "this page shows what it read before, as of the time beside it, and cannot change overrides."
+OFF = "Limits are off in this process: nobody is denied."
+SHOWN = (
+    "Until MongoDB answers this page shows what it read before, as of the time beside it, and cannot change overrides."
+)
 
 NO_URI = "Nothing is shared with other hosts: the configuration has no store.uri. Charts and tables need it."
 NOT_YET = "Counters are not shared with other hosts: store.uri was added after this process has started."
@@ -128,7 +129,7 @@ class ReadCache:
         with self._lock:
             since_s = self._last_answer_s or self.app_limiter.now_s() - lag_s
         is_off = self.app_limiter.settings.policies.mode is Mode.OFF  # whatever was read before
-        return {"text": f"{_reason(error)}. {OFF if is_off else MEANWHILE}{SHOWN}", "since_s": since_s}
+        return {"text": f"{_reason(error)}. {OFF if is_off else MEANWHILE} {SHOWN}", "since_s": since_s}
 
     @property
     def failure(self) -> StoreUnavailable | None:

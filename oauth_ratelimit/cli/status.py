@@ -1,7 +1,7 @@
 """Commands that read the state of instances, counters and rollout: status, show, rollout."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -138,14 +138,8 @@ def status_command(context: CliContext, form: str) -> None:
     print_table(INSTANCE_COLUMNS, data["instances"], empty=NO_INSTANCES)
     if not status.is_complete:
         print_text(f"\nAttention: {LEFT_OUT}.", fg="red")
-    rejecting = defaultdict[str, list[Heartbeat]](list)
-    for beat in status.heartbeats:
-        if beat.config_rejected_at_s is not None:
-            rejecting[f" {beat.config_file}" if beat.config_file else ""].append(beat)
-    for path, beats in islice(rejecting.items(), MAX_REJECTING):
-        instances = listed(instance_text(beat.instance) for beat in beats)
-        since = utc_time(min(beat.config_rejected_at_s or 0.0 for beat in beats))
-        print_text(REJECTED.format(instances=visible(instances), since=since, path=visible(path)), fg="red")
+    for text in _rejected_texts(status.heartbeats):
+        print_text(text, fg="red")
     for name, text, colour in (("connection_problem", RECONNECTING, "yellow"), ("refused", REFUSED, "red")):
         for what, count in status.counted_by(name):
             print_text(text.format(instances=counted(count, "instance"), what=visible(what)), fg=colour)
@@ -158,6 +152,18 @@ def status_command(context: CliContext, form: str) -> None:
     others = sum(beat.mode != mode for beat in status.heartbeats)
     if others and mode is not None:
         print_text(OTHER_MODES.format(mode=mode, instances=counted(others, "instance")), fg="yellow")
+
+
+def _rejected_texts(heartbeats: Sequence[Heartbeat]) -> Iterator[str]:
+    """Yield a text for each configuration file that instances have rejected."""
+    rejecting = defaultdict[str, list[Heartbeat]](list)
+    for beat in heartbeats:
+        if beat.config_rejected_at_s is not None:
+            rejecting[f" {beat.config_file}" if beat.config_file else ""].append(beat)
+    for path, beats in islice(rejecting.items(), MAX_REJECTING):
+        instances = listed(instance_text(beat.instance) for beat in beats)
+        since = utc_time(min(beat.config_rejected_at_s or 0.0 for beat in beats))
+        yield REJECTED.format(instances=visible(instances), since=since, path=visible(path))
 
 
 def _trial_texts(context: CliContext) -> list[str]:

@@ -28,7 +28,7 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_texts
 from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
-from oauth_ratelimit.operations.marks import UNCHANGED, Mark, changes_of, changes_text, was_changed_back
+from oauth_ratelimit.operations.marks import CHANGED, Mark, changes_of, changes_text, said_once, was_changed_back
 
 NO_GRANT = "no grant type"
 ACTIVE_S = 60  # after the last denial, as long as "now" is
@@ -107,7 +107,7 @@ class State(NamedTuple):
             return ""
         said, again = self._said(self.change), f" Changed again {self._said(self.later)}" if self.later else ""
         if self.is_now:
-            return f"Changed {said} What it does shows at {utc_time(self.known_s)}.{again}"
+            return f"{CHANGED}{said} What it does shows at {utc_time(self.known_s)}.{again}"
         return f"Not {'denied' if self.run.is_real else 'over a limit'}{who} since the change {said}{again}"
 
 
@@ -185,8 +185,7 @@ def since_texts(
     text = user_text(minutes, username, now_s=context.now_s, is_active=is_active)[1] if username is not None else ""
     if not text and not is_over:
         return []
-    texts = _since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)
-    return [*filter(None, [text]), *texts]
+    return [*filter(None, [text]), *_since_texts(context, minutes, {client_id}, is_beyond=is_beyond, records=records)]
 
 
 def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *, since_s: float) -> list[str]:
@@ -198,19 +197,18 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
     begun = defaultdict[frozenset[object], list[int]](list)
     for own in _by_subject(records, context.now_s):
         run = last_runs(list(map(minute_of, own)))[0]
-        limits: frozenset[object] = frozenset((k, e.limit, e.window_s) for k, e in run.present.denials.items())
+        denials = run.present.denials.items()
+        limits: frozenset[object] = frozenset((key, each.limit, each.window_s) for key, each in denials)
         groups[limits] += own
         begun[limits].append(run.first_s)
     found = []
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
         times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
-        is_one, minutes = len(groups) == 1, list(map(minute_of, group))
-        found.append(_since_texts(context, minutes, clients, records=group, is_one=is_one, **times))
+        times["is_one"] = len(groups) == 1
+        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **times))
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
-    has_changed = any(each.startswith("Changed ") for each in texts)  # for some of them: what has not is not said then
-    texts = [each for each in dict.fromkeys(texts) if not (has_changed and each.startswith(UNCHANGED))]
-    return sorted(texts, key=SWITCHES.__contains__)
+    return sorted(said_once(texts), key=SWITCHES.__contains__)
 
 
 def _by_subject(records: Iterable[DenialRecord], now_s: float) -> list[list[DenialRecord]]:

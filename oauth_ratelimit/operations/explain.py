@@ -143,7 +143,7 @@ class LimitExplanation:
 
     @property
     def _of_instances(self) -> str:
-        """Which instances deny the client, if a canary names some; empty if all do, or none."""
+        """The instances that deny the client, if a canary names some; empty if all do, or none."""
         canary = self.context.policies.canary
         is_by_instance = canary and canary.instances and self.matched.is_canary
         return f"{canary_text(canary)}; the others make a dry run" if is_by_instance else ""

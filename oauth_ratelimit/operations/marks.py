@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import visible_name
@@ -14,7 +14,9 @@ from oauth_ratelimit.operations.format import change_text, counted, duration, in
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
 EFFECT_S = 10  # longer than denials go on after a change that ends them
-UNCHANGED = ("The configuration has not changed since ", "No change of the configuration is recorded.")
+CHANGED = "Changed "  # what the sentences about a change begin with
+UNCHANGED = "The configuration has not changed since "
+NO_CHANGE = "No change of the configuration is recorded."
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
@@ -51,7 +53,7 @@ def change_before(changes: Sequence[Mark], begun_s: float, policies: Collection[
     Without ``is_real`` it is one of a dry run, which no mode causes: a mode sends no requests.
     """
     last = next(iter(_causes(changes, begun_s, policies, is_real=is_real)), None)
-    return f"Changed {duration(begun_s - last.at_s)} before it began: {last.said(policies)}." if last else ""
+    return f"{CHANGED}{duration(begun_s - last.at_s)} before it began: {last.said(policies)}." if last else ""
 
 
 def _causes(changes: Sequence[Mark], begun_s: float, policies: Collection[str], *, is_real: bool) -> list[Mark]:
@@ -75,13 +77,20 @@ def changes_text(
     """Return the last change, and whether it may be the cause or the remedy, if there ``is_one`` denial to explain."""
     after = [each for each in changes if each.at_s > begun_s and each.text]
     if not is_one and (last := [*_causes(changes, begun_s, policies, is_real=is_real)[:1], *after][-1:]):
-        return f"Changed at {utc_time(last[0].at_s)}: {last[0].said(policies)}."
+        return f"{CHANGED}at {utc_time(last[0].at_s)}: {last[0].said(policies)}."
     if after:
-        return f"Changed since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
+        return f"{CHANGED}since it began, at {utc_time(after[-1].at_s)}: {after[-1].said(policies)}."
     if not changes:
-        return UNCHANGED[1]
-    unchanged = f"{UNCHANGED[0]}{utc_time(changes[-1].at_s)}."
+        return NO_CHANGE
+    unchanged = f"{UNCHANGED}{utc_time(changes[-1].at_s)}."
     return change_before(changes, begun_s, policies, is_real=is_real) or unchanged
+
+
+def said_once(texts: Iterable[str]) -> list[str]:
+    """Return sentences about several denials, each once; that nothing has changed only if that is so for all."""
+    different = list(dict.fromkeys(texts))
+    has_changed = any(each.startswith(CHANGED) for each in different)
+    return [each for each in different if not (has_changed and each.startswith((UNCHANGED, NO_CHANGE)))]
 
 
 def was_changed_back(changes: Sequence[Mark], last_s: float, first_s: float) -> bool:
