@@ -116,6 +116,7 @@ class Fleet:
     def kill(self, instance: Instance) -> None:
         self.instances.remove(instance)
         self.lost.update(instance.pending)
+        instance.close_files()
 
     def stop(self, instance: Instance, *, is_interrupted: bool = False) -> None:
         """End an instance in good order. It loses nothing if the server answers, and if no mark may be gone.

@@ -258,6 +258,9 @@ def run(steps: Sequence[Step]) -> Fleet:
     except AssertionError as exc:
         exc.add_note("\n".join(fleet.history))
         raise
+    finally:
+        for instance in fleet.instances:
+            instance.close_files()
     return fleet
 
 
@@ -286,7 +289,8 @@ def _run(fleet: Fleet, steps: Sequence[Step]) -> None:
         happen(fleet, instance, *drawn)
         fleet.check_nothing_doubled()
         fleet.check_removals()
-        instance.check_memory()
+        if instance in fleet.instances:  # one that has ended would open its file again
+            instance.check_memory()
     fleet.history.append("everything arrives, and all synchronise")
     fleet.settle()
     fleet.check_counts()

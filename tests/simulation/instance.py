@@ -128,6 +128,11 @@ class Instance:
         for _ in self.each_worker():
             self.limiter.close()
 
+    def close_files(self) -> None:
+        """Close what the system closes after a process."""
+        for _ in self.each_worker():
+            self.limiter._host.close()
+
     def sync_all(self) -> CycleReport | None:
         """Run a full cycle of each worker, and return the report of the one that synchronises."""
         reports = [self.sync(urgent=False) for _ in self.each_worker()]

@@ -11,6 +11,7 @@ from tests.simulation.history import SEEDS, check
 SEEDS_PER_TEST = 10
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # what Ctrl-C interrupts leaves files to Python
 @pytest.mark.no_cover
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
