@@ -66,7 +66,7 @@ class Limiter:
         if place is None and settings.host_path is not None:
             place = named_place(settings.host_path, settings.service)
         self.place = place
-        self._names = None if settings.privacy.key is None else settings.privacy.names()
+        self._pseudonyms = None if settings.privacy.key is None else settings.privacy.pseudonyms()
         self.denial_events = denial_events or DenialEvents(settings.events.per_minute)
         self._start_empty()
         call_in_child(self.forget_parent)
@@ -122,7 +122,7 @@ class Limiter:
 
         The other methods take the name and hash it themselves.
         """
-        return username if self._names is None else self._names(username)
+        return username if self._pseudonyms is None else self._pseudonyms(username)
 
     def check(
         self,
@@ -177,7 +177,7 @@ class Limiter:
         is_cross_site: bool = False,
         is_counted: bool = True,
     ) -> tuple[Decision, Held | None]:
-        pseudonym = username if self._names is None else self._names(username)
+        pseudonym = username if self._pseudonyms is None else self._pseudonyms(username)
         if is_cross_site and pseudonym is not None:
             pseudonym = cross_site_name(pseudonym)
         rules = self._rules.find(client_id, endpoint, grant_type)

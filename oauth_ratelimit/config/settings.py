@@ -124,7 +124,7 @@ class PrivacySettings:
         """The keys that only ``erase`` uses."""
         return self.keys[1:] if self.user_names == "hashed" else self.keys
 
-    def names(self) -> Pseudonyms:
+    def pseudonyms(self) -> Pseudonyms:
         return Pseudonyms(self.key, self.former_keys)
 
 

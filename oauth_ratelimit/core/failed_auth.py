@@ -27,7 +27,7 @@ from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, OwnLimits, Policy, PolicySet, Rules
 
-MAX_CLAIM_LENGTH = 400  # with an address before it, such a name is still stored as it is
+MAX_STORED_LENGTH = 400  # with an address before it, such a name is still stored as it is
 MAX_FOLDED_LENGTH = 256  # characters of a name beyond ASCII; some expand 18-fold
 LONG_NAME = "~"  # of all longer ones: hardly anybody has one, and no spelling makes another of it
 
@@ -53,7 +53,7 @@ def folded(name: str) -> str:
         name = unicodedata.normalize("NFC", _plain(_plain(name).casefold()))
         if len(name) > MAX_FOLDED_LENGTH and not name.isascii():
             return LONG_NAME
-    return storable_name(name.strip().casefold(), MAX_CLAIM_LENGTH)
+    return storable_name(name.strip().casefold(), MAX_STORED_LENGTH)
 
 
 def _plain(name: str) -> str:

@@ -54,7 +54,7 @@ class OperatorContext:
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
-        return self.settings.privacy.names()
+        return self.settings.privacy.pseudonyms()
 
     @cached_property
     def overrides(self) -> tuple[Override, ...]:

@@ -328,16 +328,16 @@ def users_over(
 def _who(records: Sequence[DenialRecord]) -> str:
     """Return who was denied, most first: clients, users with their client, and guesses."""
     found, users = Counter[str](), defaultdict[str, Counter[str]](Counter)
-    claims = defaultdict[str, Counter[str | None]](Counter)  # of guesses
+    guessers = defaultdict[str, Counter[str | None]](Counter)  # by client
     for each in records:
         denial, name = each.denial, quoted(each.denial.client_id)
         if denial.where is Where.GUARD:
-            claims[name][denial.username] += each.request_count
+            guessers[name][denial.username] += each.request_count
         elif denial.username is not None:
             users[name][denial.username] += each.request_count
         else:
             found[name] += each.request_count
-    for name, guesses in claims.items():
+    for name, guesses in guessers.items():
         whom = listed(guess_texts(guesses))
         found[f"everybody at {whom}" if name == quoted(ANYONE) else f"guesses under {name} ({whom})"] += guesses.total()
     for name, own in users.items():

@@ -37,11 +37,11 @@ def keys_of(client_id: str, username: str | None, scope: str | None) -> dict[Lim
     return keys if username is None else {**keys, LimitKind.USER_TOTAL: user_total_key(username)}
 
 
-def guess_texts(claims: Mapping[str | None, int]) -> list[str]:
-    """Return who guessed, most first, of claims in records of the guard: an address, or a name with its addresses."""
+def guess_texts(guessers: Mapping[str | None, int]) -> list[str]:
+    """Return who guessed, most first, by the names in records of the guard: an address, or a user with addresses."""
     found = defaultdict[str, Counter[str]](Counter)
-    for claim, count in claims.items():
-        address, _, name = (claim or "").partition(" ")
+    for guesser, count in guessers.items():
+        address, _, name = (guesser or "").partition(" ")
         found[f"{short(name)} from " if name else address][address if name else ""] += count
     texts = []
     for who, addresses in sorted(found.items(), key=lambda item: -item[1].total()):

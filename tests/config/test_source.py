@@ -459,6 +459,6 @@ def test_instance_has_its_name_whatever_is_wrong_with_the_file(path: Path, conte
 
 def test_user_names_are_hidden_if_the_section_privacy_is_invalid(path: Path) -> None:
     path.write_text("privacy: {user_names: hashed, keys: [{env: NOT_SET}]}\nguard: {mode: enforce}\n")
-    names = ConfigFile(path).load().privacy.names()
+    names = ConfigFile(path).load().privacy.pseudonyms()
 
     assert "alice" not in str(names("alice"))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.failed_auth import (
     KIND_OF,
-    MAX_CLAIM_LENGTH,
+    MAX_STORED_LENGTH,
     FailureKind,
     FailureLimits,
     failure_policies,
@@ -55,7 +55,7 @@ def test_address_is_within_networks_of_its_version(address: str, expected: bool)
     assert not is_within(address, ())
 
 
-@given(st.text(max_size=40) | st.text(min_size=MAX_CLAIM_LENGTH - 2, max_size=MAX_CLAIM_LENGTH + 2))
+@given(st.text(max_size=40) | st.text(min_size=MAX_STORED_LENGTH - 2, max_size=MAX_STORED_LENGTH + 2))
 def test_claimed_name_is_stored_as_it_is_with_any_address(name: str) -> None:
     """The key of a failure is never cut again, and the name can be read from it."""
     claim = folded(name)
@@ -112,7 +112,7 @@ def test_symbols_and_characters_beyond_the_first_plane_are_left_out() -> None:
 
 def test_cost_of_a_long_name_is_bounded() -> None:
     """Names that nobody has are one, however they are spelt."""
-    assert len(folded("\ufdfa" * 256)) <= MAX_CLAIM_LENGTH
+    assert len(folded("\ufdfa" * 256)) <= MAX_STORED_LENGTH
     assert {"~"} == {
         folded("\ufdfa" * 255),
         folded("\ufdfa" * 5_000_000),

@@ -57,7 +57,7 @@ class Records:
         """Have commands and instances use a section ``privacy`` from now on, and return its pseudonyms."""
         self.terminal.settings |= {"privacy": privacy, "sync": {"interval": "10ms"}}
         self.terminal.config_path.write_text(yaml.safe_dump(self.terminal.settings))
-        return load_config(self.terminal.settings).privacy.names()
+        return load_config(self.terminal.settings).privacy.pseudonyms()
 
     def fill(self, privacy: dict[str, Any]) -> None:
         names = self.configure(privacy)
