@@ -42,7 +42,7 @@ class Limiter:
         follows_store_clock: Go by the store's clock instead, measured before the first flush and from then on.
         monotonic: Returns the time of a clock that is never set, in seconds.
         place: File that it counts in together with other processes; None goes by ``settings.host``, ``auto`` is none.
-        keeps_held: Tell held requests from others without a store, too, as ``hold_guess`` needs it.
+        keeps_held: Count held requests apart without a store, too, as ``hold_guess`` needs it.
     """
 
     def __init__(

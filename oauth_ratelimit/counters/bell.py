@@ -37,7 +37,7 @@ class Bell:
             with suppress(OSError, ValueError):  # nobody listens to one that is closed
                 self._pipe.write(b".")  # does nothing if it is full, so that it has rung already
 
-    def silence(self) -> None:
+    def clear(self) -> None:
         """Forget that it has rung."""
         self._silent.acquire(blocking=False)
         if self._pipe is not None:

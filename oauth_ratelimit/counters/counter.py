@@ -40,7 +40,7 @@ class RequestCounter:
     Args:
         table: The rows.
         is_shared: True if there is a store, to which the hits are sent.
-        keeps_held: True if held requests are told from others; with a store they are in any case.
+        keeps_held: True if held requests are counted apart; with a store they are in any case.
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
         clock: Returns the time that requests come with, read again before they are counted.

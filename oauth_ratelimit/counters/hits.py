@@ -131,7 +131,7 @@ class Totals:
                 at = place + _COUNTS + later
                 self._numbers[at] = max(0, self._numbers[at] - count)
 
-    def drop_over(self, horizons: Mapping[int, int], now_s: float, *, counted: Collection[int] = ()) -> None:
+    def drop_expired(self, horizons: Mapping[int, int], now_s: float, *, counted: Collection[int] = ()) -> None:
         """Drop the frames that no window reaches any more, by the longest horizon of each series that was ever named.
 
         ``horizons`` are those of the present limits, by number of the series, and ``counted`` the series that a hit of
@@ -194,7 +194,7 @@ class Cells:
             del self._numbers[place : place + _CELL]
         return True
 
-    def drop_over(self, horizons: Mapping[int, int], now_s: float) -> None:
+    def drop_expired(self, horizons: Mapping[int, int], now_s: float) -> None:
         """Drop the frames that no window reaches any more."""
         numbers = self._numbers
         for place in range(len(numbers) - _CELL, -1, -_CELL):
@@ -301,7 +301,7 @@ def bring_back(hits: dict[Series, Frames], now_s: float) -> bool:
     return is_changed
 
 
-def drop_over(hits: dict[Series, Frames], horizons: Mapping[Series, int], now_s: float) -> None:
+def drop_expired(hits: dict[Series, Frames], horizons: Mapping[Series, int], now_s: float) -> None:
     """Drop the frames that no window reaches any more."""
     for series, frames in hits.items():
         oldest_s = now_s - horizons.get(series, MAX_HORIZON_S)

@@ -264,7 +264,7 @@ class Host:
         return self.term.is_held
 
     def is_last(self) -> bool:
-        """Return True if no other process counts in these rows that runs. Of those that end, exactly one is told so."""
+        """Return True if no other process counts in these rows that runs. Of those that end, exactly one gets True."""
         if self._membership is not None:
             return self._membership.is_last()
         return self._connected is None or self._file is None or self._file.is_last()
@@ -281,10 +281,10 @@ class Host:
         """
         self._bell.wait(timeout_s, hears_others=self.term.is_held)
 
-    def hear(self) -> None:
-        """Have rows that become urgent from now on end ``wait`` again. The lock is held."""
+    def clear_wake(self) -> None:
+        """Forget that ``wait`` was ended: rows that become urgent from now on end it again. The lock is held."""
         if self.term.is_held:
-            self._bell.silence()
+            self._bell.clear()
 
     def wake(self) -> None:
         """End the waiting of another thread. Takes no lock."""
@@ -357,7 +357,7 @@ class Host:
     def _take(self, connected: FileConnection | None) -> None:
         """Use a connection to the file, None for memory, in place of the present one."""
         is_in_memory = self._is_open and self._connected is None
-        self._bell.ring()  # whoever waits listens to the other one from now on
+        self._bell.ring()  # the thread that waits listens to the other one from now on
         self._close_file()
         if connected is not None:
             if self._term_of != connected.file_id:

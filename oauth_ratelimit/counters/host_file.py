@@ -216,7 +216,7 @@ class HostFile:
         return False
 
     def is_last(self) -> bool:
-        """Return True if no other process uses the file that runs. Of processes that end, exactly one is told so."""
+        """Return True if no other process uses the file that runs. Of processes that end, exactly one gets True."""
         with suppress(UnusableFile, OSError), self._alone(time.monotonic() + OPENING_S):
             return self.membership.is_last()
         return self.membership.is_last()

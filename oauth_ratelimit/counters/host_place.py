@@ -197,7 +197,7 @@ class Membership:
     def is_last(self) -> bool:
         """Return True if no other process uses the file but those that are stopped.
 
-        Of processes that end one after the other, exactly one is told so.
+        Of processes that end one after the other, exactly one gets True.
         """
         if self._descriptor is None:
             return True
@@ -221,7 +221,7 @@ class Membership:
 
 
 def _are_stopped(descriptor: int) -> bool:
-    """Return True if all processes that have a lock on a file were stopped by a signal, as far as the system tells."""
+    """Return True if all processes that have a lock on a file were stopped by a signal, as far as the system shows."""
     found = os.fstat(descriptor)
     name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with suppress(OSError):

@@ -73,7 +73,7 @@ class RowChanges:
 
     table: HostTable
     is_shared: bool  # there is a store, to which the hits are sent
-    keeps_held: bool  # held requests are told from others
+    keeps_held: bool  # held requests are counted apart
     interval_s: float  # between two sync cycles
     max_interval_s: float  # longest time that hits far from a limit wait to be sent
 
@@ -89,12 +89,12 @@ class RowChanges:
                     held.add(number, start_s, cost)
             elif step is Step.CONFIRM:
                 new = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
-            held.drop_over(horizons, now_s)
+            held.drop_expired(horizons, now_s)
             values["held"] = each.held = held.packed()
         if new or totals.is_moved:
             for number, start_s in new.items():
                 totals.add(number, start_s, cost, horizons[number])
-            totals.drop_over(horizons, now_s, counted=new)
+            totals.drop_expired(horizons, now_s, counted=new)
             values["hits"] = totals.packed()
         if not self.is_shared:
             if totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
@@ -140,7 +140,7 @@ class RowChanges:
             taken = Totals(each.taken or b"", now_s)
             for number, start_s in starts:
                 taken.add(number, start_s, 1, horizons[number])
-            taken.drop_over(horizons, now_s)
+            taken.drop_expired(horizons, now_s)
             values["taken"] = taken.packed()
         return each.name, each.change, values
 

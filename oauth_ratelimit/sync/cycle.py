@@ -172,7 +172,7 @@ class SyncCycle:
             if self._failure is not None:
                 return CycleReport(error=self._failure, is_cut_short=True)
             with self.host.locked():
-                self.host.hear()  # not in full cycles: their thread would forget what wakes the one for urgent rows
+                self.host.clear_wake()  # not in full cycles: their thread would forget what wakes the urgent one
                 urgent = self._table.urgent_names(self._monotonic())
             if not urgent:
                 return None

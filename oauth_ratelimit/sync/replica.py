@@ -24,7 +24,7 @@ from oauth_ratelimit.counters.hits import (
     Frames,
     Totals,
     bring_back,
-    drop_over,
+    drop_expired,
     merged,
     pack,
     pack_hits,
@@ -305,7 +305,7 @@ class Replica:
         known = {series: frames for series, frames in stored.items() if series in horizons}
         hits = merged(_useful(known, now_s), self.in_flight, unpack_hits(self.held))
         bring_back(hits, now_s)
-        drop_over(hits, horizons, now_s)
+        drop_expired(hits, horizons, now_s)
         self.hits, self._totals, self._horizons = pack(hits, horizons), None, horizons
         after = [content.current + sum(content.past) for content in self.contents(now_s)]
         return max((new - old for new, old in zip(after, before, strict=True)), default=0)

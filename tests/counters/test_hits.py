@@ -12,7 +12,7 @@ from oauth_ratelimit.counters.hits import (
     Totals,
     add_hits,
     bring_back,
-    drop_over,
+    drop_expired,
     merged,
     pack,
     pack_hits,
@@ -96,14 +96,14 @@ def test_hits_of_frames_far_ahead_count_now() -> None:
 
 def test_frames_that_no_window_reaches_are_dropped() -> None:
     found = {FINE: {NOW_S - 67: 1, NOW_S - 66: 1, NOW_S - 65: 1, NOW_S: 1}, COARSE: {NOW_S - 6000: 1}}
-    drop_over(found, {FINE: 66}, NOW_S)
+    drop_expired(found, {FINE: 66}, NOW_S)
     assert {FINE: {NOW_S - 65: 1, NOW_S: 1}, COARSE: {NOW_S - 6000: 1}} == found  # the longest horizon without any
 
 
 def test_frames_stay_for_the_widest_window_that_was_ever_named() -> None:
     found, horizons = {FINE: {NOW_S - 300: 2, NOW_S: 3}}, {FINE: 366}
     totals = Totals(pack(found, horizons), NOW_S)
-    totals.drop_over({number_of(FINE): 66}, NOW_S)
+    totals.drop_expired({number_of(FINE): 66}, NOW_S)
     assert (found, horizons) == unpack(totals.packed())
 
 
@@ -138,8 +138,8 @@ def test_totals_are_those_of_single_frames(frame_s: int, frame_count: int, steps
             if is_removed:
                 totals.remove(each.series_number, start_s, 1)
                 expected[each.series][start_s] -= 1
-        drop_over(expected, horizons, now_s)
-        totals.drop_over({number_of(each): horizon_s for each, horizon_s in horizons.items()}, now_s)
+        drop_expired(expected, horizons, now_s)
+        totals.drop_expired({number_of(each): horizon_s for each, horizon_s in horizons.items()}, now_s)
         packed = totals.packed()
         tiers = (tier, other, angry)
         assert [each.content(expected.get(each.series, {}), now_s) for each in tiers] == [
