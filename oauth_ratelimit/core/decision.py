@@ -188,7 +188,7 @@ class Decision:
 
         The quota is whether all users of the client share it, the hits left, the seconds until one more is left if
         nothing else happens, and those until all of it is back; after a denial both are ``retry_after_s``. None if no
-        policy is enforced for this request: a dry run tells clients nothing.
+        policy is enforced for this request: a dry run shows clients nothing.
         """
         denial, tiers = self.denial, self.tiers
         if denial is not None and denial.is_enforced:

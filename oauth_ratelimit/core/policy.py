@@ -141,7 +141,7 @@ class PolicySet(NamedTuple):
     clients: Mapping[str, Rules] = MappingProxyType({})
     endpoints: Mapping[str, Rules] = MappingProxyType({})
     canary: Canary | None = None  # share of clients or instances that enforce limits, None if all do
-    instance: str | None = ""  # name of this instance, for a canary by instance; None for an operator, who asks of all
+    instance: str | None = ""  # name of this instance, for a canary by instance; None for an operator: all
     plans: Mapping[str, Rules] = MappingProxyType({})
     grants: Mapping[str, Rules] = MappingProxyType({})  # sections by grant type at the token endpoint
     ceiling: Mode | None = None  # ``DRY_RUN`` if nothing is denied, whatever modes the file names

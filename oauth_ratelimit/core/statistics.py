@@ -113,6 +113,8 @@ def full_minute(now_s: float) -> int:
 
 
 class Source(NamedTuple):
+    """Kind and grant type of requests, which are counted together."""
+
     kind: Kind  # ``user`` if they have a user, else ``client``
     # Grant type. ``other`` if the server has no such grant, ``none`` if it is not known. For another endpoint,
     # ``endpoint:`` and its name; for the guard, ``guard:`` and the kind of failure.

@@ -7,7 +7,7 @@ Time is cut into frames aligned to the epoch. The content of a window is two num
 
 The estimate is ``full + edge * (share of the current frame that is still to come)``. An estimator is the formula of
 ``full`` and ``edge``. Both numbers are whole. A hit of the current frame adds 1 to ``full`` and always the same number,
-``edge_per_hit``, to ``edge``, whatever else is there. A half is rounded up, or a lone hit would weigh nothing.
+``edge_per_hit``, to ``edge``, whatever else is there.
 
 Sources: the articles of Allegro and of Criteo on distributed rate limiting; Cloudflare, "How we built rate limiting".
 """

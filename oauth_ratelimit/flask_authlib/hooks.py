@@ -135,7 +135,7 @@ def _save_token(call: MethodCall) -> Any:
 
 
 def _authenticate_client(call: MethodCall) -> Any:
-    """Ask the guard before a client is authenticated. Decide then, but at the token endpoint."""
+    """Ask the guard before a client is authenticated. Afterwards decide, except at the token endpoint."""
     endpoint = call.argument("endpoint", TOKEN_ENDPOINT)
     state = current_state() if endpoint == TOKEN_ENDPOINT else None  # an endpoint may be another application's
     found = limited_request() if state is None else (state.app_limiter, state.response)

@@ -92,7 +92,7 @@ class RequestState:
     ) -> None:
         """Decide a token request, unless that was done before, and raise if it is denied.
 
-        Unless it is the last call, client and user that have no name may be others in place of them.
+        If client or user have no name, a later hook decides, unless ``is_last``: it may get others in their place.
         """
         if not self.is_decided:
             self.client = client

@@ -237,7 +237,7 @@ class Flusher:
         changes = [each.change for each in begun.values()]
         try:
             result = self.store.compare_and_set(begun[names[0]].writer, changes)
-        except StoreUnreachable:  # after anything else the server may have applied the changes
+        except StoreUnreachable:  # nothing was sent; after any other error the changes may have been applied
             self._note_unreached(begun)
             raise
         except StoreUnavailable:
