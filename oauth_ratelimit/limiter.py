@@ -91,7 +91,7 @@ class Limiter:
             interval_s=settings.sync.interval_s,
             max_interval_s=settings.sync.max_interval_s,
             clock=self.now_s,
-            part_of=lambda name: self._rules.part_of(key_of(name)),
+            limits_of=lambda name: self._rules.limits_of(key_of(name)),
         )
         self._server_clock: ServerClock | None = None
         if self._store is not None:

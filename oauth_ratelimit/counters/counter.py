@@ -18,7 +18,7 @@ from oauth_ratelimit.counters.guesses import Guesses
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.host import CYCLE_WAIT_S, Host, HostLocked
 from oauth_ratelimit.counters.host_place import UnusableFile
-from oauth_ratelimit.counters.rules import Part, Rows
+from oauth_ratelimit.counters.rules import RowLimits, Rows
 from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged, requests_of
 from oauth_ratelimit.counters.table import DAMAGES, READ_ALL, READ_HITS, HostTable, Written
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
@@ -44,7 +44,7 @@ class RequestCounter:
         interval_s: Seconds between two sync cycles.
         max_interval_s: Longest time that hits far from a limit wait to be sent.
         clock: Returns the time that requests come with, read again before they are counted.
-        part_of: Returns the limits of a row, None without any.
+        limits_of: Returns the limits of a row, None without any.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RequestCounter:
         interval_s: float,
         max_interval_s: float,
         clock: Callable[[], float],
-        part_of: Callable[[str], Part | None],
+        limits_of: Callable[[str], RowLimits | None],
     ) -> None:
         self._table = table
         self._host = table.host
@@ -67,7 +67,7 @@ class RequestCounter:
         self._is_shared = is_shared
         self._interval_s = interval_s
         self._clock = clock
-        self._part_of = part_of
+        self._limits_of = limits_of
         self._log = ThrottledLog(log, LOG_INTERVAL_S, table.host.monotonic)
 
     def decide(
@@ -138,7 +138,7 @@ class RequestCounter:
         """Find the frames that a request counts in."""
         selected = iter(counts)
         for each in opened:
-            for tier in compress(each.part.tiers, selected):
+            for tier in compress(each.limits.tiers, selected):
                 each.starts[tier.series_number] = int(now_s // tier.frame_s) * tier.frame_s
 
     def _count(self, opened: Sequence[Row], step: Step, now_s: float, cost: int, *, is_counted: bool) -> bool:
@@ -235,7 +235,7 @@ class RequestCounter:
 
     def _reopen(self, request: Held, now_s: float, *, counts: bool) -> list[Row]:
         """Return the rows of a request as they are now; with ``counts`` those that were forgotten meanwhile, too."""
-        rows = tuple([(each.name, each.part) for each in request.rows])
+        rows = tuple([(each.name, each.limits) for each in request.rows])
         opened = self._open(rows, now_s if counts else math.inf, adds=counts, is_counted=True)
         starts = {each.name: each.starts for each in request.rows}
         for each in opened:
@@ -245,7 +245,7 @@ class RequestCounter:
     def count_again(self, left: Host) -> None:
         """Have what this process has counted alone, in memory, counted with others. With a store it is sent there."""
         if not (left.is_file or self._is_shared):
-            found = list(islice(requests_of(left.connection, self._part_of), MAX_POSTPONED))
+            found = list(islice(requests_of(left.connection, self._limits_of), MAX_POSTPONED))
             with self._host.locked():
                 self._host.postponed.extend(found)
 
@@ -260,10 +260,10 @@ class RequestCounter:
                     rows = []
                     with suppress(*DAMAGES):
                         for name, frames in json.loads(found):
-                            part = self._part_of(name)
-                            if part is not None:  # else the limits have changed, as for other series
-                                starts = {number: at_s for number, at_s in frames if number in part.horizon_by_number}
-                                rows.append(Row(name, part, Totals(b"", now_s), change=0, starts=starts))
+                            limits = self._limits_of(name)
+                            if limits is not None:  # else the limits have changed, as for other series
+                                starts = {number: at_s for number, at_s in frames if number in limits.horizon_by_number}
+                                rows.append(Row(name, limits, Totals(b"", now_s), change=0, starts=starts))
                     if self._guesses.forget(guess_id):
                         self._finish(Held(rows, Step.TAKE_BACK, is_written=True), now_s)
 
@@ -313,24 +313,24 @@ class RequestCounter:
     ) -> list[Row]:
         """Return the rows of a request, with ``adds`` after adding those of new keys if there is room."""
         opened = []
-        for name, part in rows:
+        for name, limits in rows:
             found = self._table.read(READ_ALL if is_counted else self._read, name)
             if found is None and adds:
-                found = self._add_row(name, part, now_s, is_counted=is_counted, is_guess=is_guess)
+                found = self._add_row(name, limits, now_s, is_counted=is_counted, is_guess=is_guess)
             if found is not None:
-                opened.append(Row(name, part, Totals(found[0], now_s), *found[1:]))
+                opened.append(Row(name, limits, Totals(found[0], now_s), *found[1:]))
         return opened
 
-    def _add_row(self, name: str, part: Part, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
+    def _add_row(self, name: str, limits: RowLimits, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
         """Add a row if there is room, and return it.
 
         A request that was counted gets its row in any case: it may have been forgotten meanwhile.
         """
         due_s, writer_count = self._host.monotonic(), self._host.max_writer_count
         if is_guess:
-            due_s += part.horizon_s + self._interval_s
+            due_s += limits.horizon_s + self._interval_s
         is_urgent = (
-            self._is_shared and not is_guess and urgency.is_urgent_when_new(part.tiers, writer_count=writer_count)
+            self._is_shared and not is_guess and urgency.is_urgent_when_new(limits.tiers, writer_count=writer_count)
         )
         urgent_s = due_s if is_urgent else None
         try:
@@ -371,11 +371,11 @@ class RequestCounter:
         tiers: tuple[Tier, ...] = ()
         contents: list[Content] = []
         for each in opened:
-            tiers += each.part.tiers
+            tiers += each.limits.tiers
             totals = each.totals
             if self._host.postponed:
                 totals = self._with_postponed(each, now_s, Step.CONFIRM if ignores_held else Step.HOLD)
-            contents += totals.contents(each.part.tiers, now_s)
+            contents += totals.contents(each.limits.tiers, now_s)
         return tiers, contents
 
     def _with_postponed(self, each: Row, now_s: float, other_step: Step) -> Totals:
@@ -384,7 +384,7 @@ class RequestCounter:
         for postponed in self._host.postponed:
             for row in postponed.rows if postponed.step in (Step.SEND, other_step) else ():
                 for number, start_s in row.starts.items() if row.name == each.name else ():
-                    totals.add(number, start_s, postponed.cost, row.part.horizon_by_number[number])
+                    totals.add(number, start_s, postponed.cost, row.limits.horizon_by_number[number])
         return totals
 
     def _is_deleted(self, row: Written) -> bool:

@@ -21,7 +21,7 @@ WAITS_PER_WINDOW = 10  # of hits far from a limit, so that they are sent while t
 SPARE_CLIENTS = 1000  # whose rules are kept, beyond one for each key allowed; all are found anew after so many
 
 
-class Part(NamedTuple):
+class RowLimits(NamedTuple):
     """Limits that count in one row."""
 
     tiers: tuple[Tier, ...]
@@ -31,8 +31,8 @@ class Part(NamedTuple):
     wait_s: float  # seconds for which hits of a key that is far from these limits may wait
 
     @classmethod
-    def of(cls, tiers: tuple[Tier, ...]) -> "Part | None":
-        """Return a part, None without limits."""
+    def of(cls, tiers: tuple[Tier, ...]) -> "RowLimits | None":
+        """Return the limits of a row, None without tiers."""
         horizons: dict[Series, int] = {}
         for tier in tiers:
             horizons = extend_horizons(horizons, {tier.series: min(tier.horizon_s, MAX_HORIZON_S)})
@@ -43,7 +43,7 @@ class Part(NamedTuple):
         return cls(tiers, horizons, max(horizons.values()), by_number, wait_s)
 
 
-Rows = tuple[tuple[str, Part], ...]
+Rows = tuple[tuple[str, RowLimits], ...]
 """Rows that a request counts in: the name of each, and its limits."""
 
 
@@ -56,10 +56,10 @@ class ClientRules:
     mode: Mode  # of the client
     is_canary: bool  # True if the canary enforces limits for the client
     exempt: Decision | None  # the answer to every request, if nothing is decided
-    user: Part | None  # per user
-    client: Part | None  # for grants without a user
-    total: Part | None  # for all users together
-    user_total: Part | None  # for one user, through all clients together
+    user: RowLimits | None  # per user
+    client: RowLimits | None  # for grants without a user
+    total: RowLimits | None  # for all users together
+    user_total: RowLimits | None  # for one user, through all clients together
     _total_rows: Rows = field(init=False)  # for all users
     _client_rows: Rows = field(init=False)  # for grants without a user
     _name_start: str = field(init=False)  # of a user's row
@@ -93,7 +93,7 @@ class RuleBook:
         self._policies = policies
         # The same series for all clients, whatever their modes.
         self._user_tiers = tiers_of(policies.limits.user_total, policies.mode)
-        self._user_total = None if policies.mode is Mode.OFF else Part.of(self._user_tiers)
+        self._user_total = None if policies.mode is Mode.OFF else RowLimits.of(self._user_tiers)
         self._max_clients = max_keys + SPARE_CLIENTS
         self._grants = frozenset(policies.named_grants)
         self._found: dict[tuple[str, str, str | None], ClientRules] = {}
@@ -119,7 +119,7 @@ class RuleBook:
             self._found[client_id, endpoint, grant_type] = rules
         return rules
 
-    def part_of(self, key: Key) -> Part | None:
+    def limits_of(self, key: Key) -> RowLimits | None:
         """Return the limits that count in the row of a key, None without any."""
         if key.scope == USER_TOTAL:
             return self._user_total
@@ -143,10 +143,10 @@ def _rules_of(client_id: str, policies: ClientPolicies, user_tiers: tuple[Tier, 
         mode,
         policies.is_canary,
         exempt,
-        user=Part.of(tiers_of(limits.user, mode)),
-        client=Part.of(tiers_of(limits.client, mode)),
-        total=Part.of(tiers_of(limits.client_total, mode, is_total=True)),
-        user_total=Part.of(user_tiers_for(policies, user_tiers)),
+        user=RowLimits.of(tiers_of(limits.user, mode)),
+        client=RowLimits.of(tiers_of(limits.client, mode)),
+        total=RowLimits.of(tiers_of(limits.client_total, mode, is_total=True)),
+        user_total=RowLimits.of(user_tiers_for(policies, user_tiers)),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from oauth_ratelimit.core.tier import number_of
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import Cells, Totals, unpack
-from oauth_ratelimit.counters.rules import Part
+from oauth_ratelimit.counters.rules import RowLimits
 from oauth_ratelimit.counters.table import DAMAGES, MAX_WAITING, HostTable, Written
 
 
@@ -29,7 +29,7 @@ class Row:
     """Row of a request, with the limits that count in it."""
 
     name: str
-    part: Part
+    limits: RowLimits
     totals: Totals
     change: int
     # All others are packed or unpacked where they are needed. Without a store they stay as they are in a new row.
@@ -79,7 +79,7 @@ class RowChanges:
 
     def counted(self, each: Row, step: Step, now_s: float, cost: int) -> Written:
         """Return a row after a request was counted in it, or confirmed."""
-        totals, horizons = each.totals, each.part.horizon_by_number
+        totals, horizons = each.totals, each.limits.horizon_by_number
         values: dict[str, Any] = {}
         new = each.starts  # where the totals lack it
         if self.keeps_held and (each.held or step is not Step.SEND):
@@ -98,30 +98,30 @@ class RowChanges:
             values["hits"] = totals.packed()
         if not self.is_shared:
             if totals.has_new_frame:  # the row is over later; of many rows those go first that were quiet longest
-                values["due"] = self.table.host.monotonic() + each.part.horizon_s + self.interval_s
+                values["due"] = self.table.host.monotonic() + each.limits.horizon_s + self.interval_s
         elif each.starts and step is not Step.HOLD:
             values.update(self._sent(each, now_s, cost))
         return each.name, each.change, values
 
     def _sent(self, each: Row, now_s: float, cost: int) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
-        part, monotonic_s = each.part, self.table.host.monotonic()
+        limits, monotonic_s = each.limits, self.table.host.monotonic()
         unsent = Cells(each.unsent)
         for number, start_s in each.starts.items():
             unsent.add(number, start_s, cost)
         values: dict[str, Any] = {"unsent": unsent.packed()}
-        contents = each.totals.contents(part.tiers, now_s)
+        contents = each.totals.contents(limits.tiers, now_s)
         writer_count, is_read = max(each.writer_count, self.table.host.max_writer_count), each.writer_count > 0
         if each.urgent_s is None or each.urgent_s > monotonic_s:
-            for tier, content in zip(part.tiers, contents, strict=True):
+            for tier, content in zip(limits.tiers, contents, strict=True):
                 fresh = unsent.count_of(tier.series_number)
                 known = content.estimate - fresh
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
                     values["urgent"] = monotonic_s
         due_s = monotonic_s
         may_wait = is_read and each.due_s > due_s and self.table.waiting_count < MAX_WAITING
-        if may_wait and urgency.is_far(part.tiers, contents, writer_count=writer_count):
-            due_s += max(0.0, min(part.wait_s, self.max_interval_s) - self.interval_s)
+        if may_wait and urgency.is_far(limits.tiers, contents, writer_count=writer_count):
+            due_s += max(0.0, min(limits.wait_s, self.max_interval_s) - self.interval_s)
             self.table.waiting_count += each.unsent is None
         if due_s < each.due_s:
             values["due"] = due_s
@@ -129,7 +129,7 @@ class RowChanges:
 
     def uncounted(self, each: Row, request: Held, now_s: float) -> Written:
         """Return a row after a request was taken back or released."""
-        totals, held, horizons = each.totals, Cells(each.held), each.part.horizon_by_number
+        totals, held, horizons = each.totals, Cells(each.held), each.limits.horizon_by_number
         starts = list(each.starts.items())
         if request.is_written:  # without those that were forgotten meanwhile, or never counted before a kill
             starts = [start for start in starts if held.remove_hit(*start) or not self.keeps_held]
@@ -145,29 +145,29 @@ class RowChanges:
         return each.name, each.change, values
 
 
-def requests_of(connection: sqlite3.Connection, part_of: Callable[[str], Part | None]) -> Iterator[Held]:
+def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLimits | None]) -> Iterator[Held]:
     """Yield the hits of all rows as requests that are to count elsewhere; without those that wait for their response.
 
-    These count then. ``part_of`` returns the present limits of a row.
+    These count then. ``limits_of`` returns the present limits of a row.
     """
     for name, packed, held in connection.execute("SELECT name, hits, held FROM rows"):
-        part, totals = part_of(name), Totals(packed, math.inf)
-        if part is None:
+        limits, totals = limits_of(name), Totals(packed, math.inf)
+        if limits is None:
             continue
         for number, start_s, count in Cells(held):
             totals.remove(number, start_s, count)
         for series, frames in unpack(totals.packed()).hits.items():
             number = number_of(series)
-            for start_s, count in frames.items() if number in part.horizon_by_number else ():
+            for start_s, count in frames.items() if number in limits.horizon_by_number else ():
                 yield Held(
-                    [Row(name, part, Totals(b"", math.inf), change=0, starts={number: start_s})], Step.SEND, count
+                    [Row(name, limits, Totals(b"", math.inf), change=0, starts={number: start_s})], Step.SEND, count
                 )
 
 
 def has_no_more(each: Row, now_s: float) -> bool:
     """Return True if no further request of a row can be taken back."""
-    contents = Totals(each.taken or b"", now_s).contents(each.part.tiers, now_s)
-    return any(content.estimate > tier.limit - 1 for tier, content in zip(each.part.tiers, contents, strict=True))
+    contents = Totals(each.taken or b"", now_s).contents(each.limits.tiers, now_s)
+    return any(content.estimate > tier.limit - 1 for tier, content in zip(each.limits.tiers, contents, strict=True))
 
 
 def is_damaged(found: Sequence[Any] | None) -> bool:

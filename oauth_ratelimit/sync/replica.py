@@ -30,7 +30,7 @@ from oauth_ratelimit.counters.hits import (
     pack_hits,
     unpack_hits,
 )
-from oauth_ratelimit.counters.rules import Part, is_total_scope
+from oauth_ratelimit.counters.rules import RowLimits, is_total_scope
 from oauth_ratelimit.store.base import VERSION_JUMP, Change, Hits, Snapshot
 from oauth_ratelimit.sync.document import Attempt, Document, WriteOutcome
 from oauth_ratelimit.sync.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, Prunable, count_writers
@@ -59,7 +59,7 @@ class Replica:
     columns: Sequence[Any]  # of the row, as it was loaded or stored
     known_writer_count: int  # the most instances that were seen on any key
     key: Key
-    part: Part | None  # the limits that count in it, None without any
+    limits: RowLimits | None  # the limits that count in it, None without any
     is_forgotten: bool = False  # the row is removed at the end of the step
     _totals: Totals | None = None
     _horizons: Mapping[Series, int] | None = None
@@ -77,7 +77,7 @@ class Replica:
         """Seconds for which a frame of each series can matter."""
         if self._horizons is None:
             horizons = self.totals.horizons()  # of series with hits
-            self._horizons = extend_horizons(horizons, self.part.horizons) if self.part else horizons
+            self._horizons = extend_horizons(horizons, self.limits.horizons) if self.limits else horizons
         return self._horizons
 
     @property
@@ -117,7 +117,7 @@ class Replica:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        return self.part.tiers if self.part else ()
+        return self.limits.tiers if self.limits else ()
 
     @property
     def horizon_s(self) -> int:

@@ -64,7 +64,7 @@ class ReplicaTable:
 
     def is_limited(self, name: str) -> bool:
         """Return True if limits count in a row."""
-        return self._rules().part_of(key_of(name)) is not None
+        return self._rules().limits_of(key_of(name)) is not None
 
     def unsent_names(self) -> list[str]:
         """Return the rows with hits that no document is known to hold."""
@@ -153,5 +153,5 @@ class ReplicaTable:
         *plain, attempt = columns[:10]
         key = key_of(columns[0])
         unpacked = None if attempt is None else Attempt.of(attempt), Document.of(columns[10:])
-        known = change, columns, self.table.host.max_writer_count, key, self._rules().part_of(key)
+        known = change, columns, self.table.host.max_writer_count, key, self._rules().limits_of(key)
         return Replica(*(*plain, *unpacked, *known))

@@ -50,10 +50,10 @@ class Schedule:
         document, now_s = replica.document, self._clock()
         if document.read_s is None:
             return document.version is not None  # what was written here may not be all
-        return replica.part is not None and reading.is_overdue(
+        return replica.limits is not None and reading.is_overdue(
             now_s - document.read_s,
             shortest_window_s=min(tier.window_s for tier in replica.tiers),
-            horizon_s=replica.part.horizon_s,
+            horizon_s=replica.limits.horizon_s,
             is_far=lambda: replica.is_far(now_s),
         )
 
@@ -75,7 +75,7 @@ class Schedule:
             return
         gap_s = self._read_gap_s(replica, now_s, remote)
         if replica.has_unsent:  # of requests that came during the cycle, or that lost each race
-            wait_s = replica.part.wait_s if replica.part and replica.is_far(now_s) else 0.0
+            wait_s = replica.limits.wait_s if replica.limits and replica.is_far(now_s) else 0.0
             replica.due_s = monotonic_s + max(0.0, min(wait_s, self._max_interval_s) - self._interval_s)
             if replica.must_send(now_s):
                 replica.urgent_s = monotonic_s
