@@ -97,7 +97,7 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
 def says_off(chunks: Iterable[bytes]) -> bool:
     """Return whether the last ``mode`` or ``enabled`` at the start of a line switches everything off.
 
-    Takes milliseconds for what YAML reads in seconds, and whatever it does not read, such as half of a UTF-16 file.
+    Takes milliseconds where YAML takes seconds, and reads what YAML rejects, such as half of a UTF-16 file.
     """
     found: dict[bytes, bool] = {}
     rest = b"\n"
@@ -347,7 +347,7 @@ class ConfigFile:
             settings = parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
         except ConfigError as exc:
             is_known = former is not None and (former.problems, self.digest) == (exc.problems, digest)
-            settings = self._without(exc, is_news=not is_known)
+            settings = self._reject(exc, is_news=not is_known)
         else:
             warning = permission_warning(self.path)
             if warning:
@@ -359,8 +359,8 @@ class ConfigFile:
             self._unread_since_s = math.inf
         return settings if is_new else None
 
-    def _without(self, error: ConfigError, *, is_news: bool) -> Settings:
-        """Return what applies while a content is rejected, and report that."""
+    def _reject(self, error: ConfigError, *, is_news: bool) -> Settings:
+        """Note that a content is rejected, and return what applies meanwhile."""
         parts = error.valid_parts
         if parts is None:  # the file is too large, or cannot be read
             sections = {"mode": "off"} if self.look_for_off() else {}

@@ -217,7 +217,7 @@ class ConfigKey(NamedTuple):
     name: str
     kind: Kind
     default: Any = None  # value when the key is left out, as it is written in the file; None for that of ``build``
-    is_required: bool = False  # True if the key is required
+    is_required: bool = False
     attribute: str = ""  # the argument of ``build`` that gets the value; empty for ``name``
 
     def parsed_default(self) -> Any:

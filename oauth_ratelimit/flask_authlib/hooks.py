@@ -39,7 +39,7 @@ from oauth_ratelimit.flask_authlib.token_reuse import ReuseRequest
 from oauth_ratelimit.flask_authlib.unseen import AUTHENTICATE, SECRETS, client_auth_of, hidden_check, methods_of
 
 REVOCATION = "revocation"
-ASKED = ("grant_type", "client", "user")  # arguments of generate_token that decide
+DECIDING = ("grant_type", "client", "user")  # arguments of generate_token that a decision needs
 WITHOUT_SERVER = "it neither generates nor saves its token through the server: call self.save_token(token)"
 
 
@@ -236,7 +236,7 @@ def _token_of(call: MethodCall, state: RequestState) -> tuple[Any, Any, str, Reu
         return None
     request = None
     if grant_type == CLIENT_CREDENTIALS and state.grant is not None and not state.is_authorize:
-        others = {name: value for name, value in call.named_arguments().items() if name not in ASKED}
+        others = {name: value for name, value in call.named_arguments().items() if name not in DECIDING}
         request = ReuseRequest(call.method.__self__, others, state.grant, state.response.is_seen)
     return client, user, grant_type, request
 
