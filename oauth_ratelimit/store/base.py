@@ -93,8 +93,8 @@ class CounterStore(Protocol):
     All methods may block on the network. They raise ``StoreUnavailable`` if the store does not answer, its subclass
     ``StoreUnreachable`` if nothing was sent, ``StoreRejected`` if it refuses, and nothing else. Calls come from several
     threads, one at a time; only ``latest`` and ``close`` may come while another one runs. A store can be created before
-    a fork and used in the child (``process.fork.call_in_child``). Names have at most 512 characters of valid Unicode;
-    None and "" differ.
+    a fork and used in the child (``process.fork.call_in_child``). Names have at most 512 characters of valid Unicode,
+    NUL included; None and "" differ.
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:

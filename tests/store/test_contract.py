@@ -10,8 +10,16 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot
 from tests.support.stores import FAR_S, Shared, a_change
 
-KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
+KEY, OTHER = Key("app", "kim"), Key("app", None)
 ONE_SECOND, SIX_SECONDS, MINUTE = Series(1), Series(6), Series(60)
+ALIKE = [
+    *(Key("app", name) for name in (None, "", "None", "null", "\0", " ")),
+    *(Key("app", name, "") for name in (None, "")),
+    *(Key(name, None) for name in ("App", "app ", "app\0", "\u00e9", "e\u0301", "?", "\U0001f600", "\U0001f601")),
+    *(Key("x" * 511 + end, None) for end in ("", "x", "y")),
+    *(Key("a:b", "c"), Key("a", "b:c")),
+]
+"""Keys that a column, a collation or a separator could take for one another."""
 
 
 def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[int]:
@@ -66,6 +74,13 @@ def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
     assert 500 == shared.store.read([KEY])[KEY].version
 
 
+def test_keys_that_look_alike_have_a_document_each(store: CounterStore) -> None:
+    versions = {key: version for version, key in enumerate(ALIKE, start=1)}
+    assert [] == write(store, *(a_change(key, version=None, next_version=versions[key]) for key in ALIKE))
+    for found in (store.read(ALIKE), store.latest(len(ALIKE) + 1)):
+        assert versions == {key: snapshot.version for key, snapshot in found.items()}
+
+
 def test_existing_document_and_newer_version_both_lose_in_one_batch(store: CounterStore) -> None:
     keys = [Key("app", f"user-{number}") for number in range(6)]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys[:4]))
@@ -116,14 +131,21 @@ def test_mark_is_dated_by_the_store(store: CounterStore) -> None:
 
 
 def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
-    """The version and the marks of the others stay, and no document is made."""
+    """All else stays, and no document is made."""
     write(store, a_change(KEY, version=None, next_version=10), writer="there")
-    write(store, a_change(KEY, version=10, next_version=11))
+    write(store, a_change(KEY, version=10, next_version=11, horizons={SIX_SECONDS: 66}))
     store.remove_marks("here", {KEY: 2, OTHER: 1})  # the mark of KEY is that of another write
     assert {"here": 1, "there": 1} == store.read([KEY])[KEY].writers
     store.remove_marks("here", {KEY: 1, OTHER: 1})
     (snapshot,) = store.read([KEY, OTHER]).values()
-    assert (11, {"there": 1}, {"there"}) == (snapshot.version, snapshot.writers, set(snapshot.seen))
+    expected = Snapshot(11, {SIX_SECONDS: {600: 2}}, {"there": 1}, horizons={SIX_SECONDS: 66})
+    assert (expected, {"there"}) == (snapshot, set(snapshot.seen))
+
+
+def test_store_can_be_closed_twice(store: CounterStore) -> None:
+    store.read([KEY])
+    store.close()
+    store.close()
 
 
 def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
