@@ -59,7 +59,7 @@ class BackgroundTask(Protocol):
 
 
 class RollupTask:
-    """Derives what no other instance has derived. A task of the background thread.
+    """Task that derives the rollups that no other instance has derived.
 
     Each process looks once a minute, at a second of its own, so the others mostly find nothing to do. Two that derive a
     step at once write the same.
@@ -104,7 +104,8 @@ class Worker:
     One thread applies changes of the configuration file and ends of overrides, one ``mode: off`` before the rest of the
     file is read. They wait neither for MongoDB nor for a lock that is held meanwhile, so these take effect at once,
     whatever MongoDB does. All times are the limiter's. Nobody is denied before overrides are known, for 15 seconds at
-    most: one may say so. The guard denies, and a worker of a host that has others goes by what these have read.
+    most: one may switch limits off. Only the guard denies. A worker that starts beside others of its host goes by the
+    overrides that these have read.
 
     ``is_outdated`` is True if another worker has to take over, because this one uses another store than the settings
     name. Until then it admits as before. ``missing`` is what does not run yet, see ``Starter``. ``place`` is the file

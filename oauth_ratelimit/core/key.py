@@ -127,7 +127,7 @@ class Pseudonyms:
 
     def __init__(self, key: PseudonymKey | None, former_keys: Sequence[PseudonymKey] = ()) -> None:
         self._key = key
-        self._hashes = (*former_keys,) if key is None else (key, *former_keys)
+        self._keys = (*former_keys,) if key is None else (key, *former_keys)
         self._make: Callable[[str], str] = storable_name if key is None else key
         self._cached = lru_cache(CACHED_NAMES)(self._make)
 
@@ -143,4 +143,4 @@ class Pseudonyms:
 
     def all_of(self, user: str) -> tuple[str, ...]:
         """Return every pseudonym that records of a user, or of a hash, may carry: under each key, and plain."""
-        return (*(key(user) for key in self._hashes), storable_name(user))
+        return (*(key(user) for key in self._keys), storable_name(user))

@@ -1,1 +1,1 @@
-"""Counters in memory: what a request reads and changes."""
+"""Counters of one process or host: what a request reads and changes."""

@@ -1,7 +1,7 @@
 """The place of a host's file: where a configuration says, or where workers with one parent count for one service.
 
-A worker holds a shared lock on a second file for as long as it uses the first. No process asks whether another one
-runs: process ids of one container mean nothing in the next.
+A worker holds a shared lock on a second file for as long as it uses the first. Locks show whether a file is in use, not
+process ids: those of one container mean nothing in the next.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ class UnusableFile(Exception):
 
 
 class HostPlace(NamedTuple):
-    """Path of a host's file. It repeats ``identity``, so that nobody else counts in it."""
+    """Path of a host's file. The file holds ``identity``, and only processes with the same one count in it."""
 
     path: str
     identity: str

@@ -88,7 +88,7 @@ class Metrics:
             ("policy",),
         )
         self._in_flight_hits = total("in_flight_hits", "Hits counted here that the last sync cycle could not write.")
-        self._tracked_keys = total("tracked_keys", "Keys in memory, summed over processes.")
+        self._tracked_keys = total("tracked_keys", "Keys with counters; those of a host are counted once.")
         self._snapshot_age = gauge(
             "snapshot_age_seconds",
             "Time since the last full sync cycle without an error, of the process that lags most.",

@@ -70,7 +70,7 @@ class MongoStore:
         self._index = IndexKeeper(EXPIRY)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """One ``find`` by ``_id``, answered by the primary with majority read concern.
+        """Read by one ``find`` on ``_id``, answered by the primary with majority read concern.
 
         The driver's first batch would be 101 documents, and each further one another round trip.
         """
@@ -82,7 +82,7 @@ class MongoStore:
             return dict(parse_all(yield_between(found), max_bytes=most))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """One ``update`` command for all changes."""
+        """Send one ``update`` command for all changes."""
         operations = compose(writer, yield_between(changes))
         pause()  # the driver encodes them all at once
         result = WriteResult()
@@ -107,7 +107,7 @@ class MongoStore:
             raise StoreRejected("MongoDB refused a write")
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """Uses the index on ``expire``."""
+        """Read by the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using or opening
             collection = self._connection.collection(self._name)
             found = collection.find({}, PRELOADED, sort=[(EXPIRE, DESCENDING)], limit=count, batch_size=count + 1)
@@ -120,7 +120,7 @@ class MongoStore:
             collection.bulk_write(compose_mark_removal(writer, marks), ordered=False, session=session)
 
     def progress(self) -> int | None:
-        """The operation time of the session; only a replica set has one."""
+        """Return the operation time of the session; only a replica set has one."""
         at = None if self._session is None else self._session.operation_time
         return self._followed if at is None else at.time << 32 | at.inc
 
@@ -130,7 +130,7 @@ class MongoStore:
             self._session.advance_operation_time(_operation_time(progress))
 
     def time_s(self) -> float:
-        """The clock of the primary."""
+        """Return the time of the primary's clock."""
         with translated_errors():
             return server_time(self._connection.database).timestamp()
 
