@@ -63,7 +63,6 @@ class CycleReport:
     conflict_count: int = 0  # writes that lost a race
     round_count: int = 0  # rounds of writing that the most contested key needed
     dropped_hits: int = 0  # too many frames waited for the store, or it can no longer show whether it has them
-    rejected_count: int = 0  # writes that the store refused, not as a lost race
     error: StoreError | None = None  # the last one
     is_elsewhere: bool = False  # another process synchronises the rows, so nothing was done
     synced_ago_s: float | None = 0.0  # since the last full cycle without an error, of any process; None if unknown
@@ -261,7 +260,6 @@ class Flusher:
         for index, reason in result.rejected.items():
             self._log.error("document_rejected", **_names_of(changes[index].key), reason=reason)
         report.flushed_count += len(names) - len(failed)
-        report.rejected_count += len(result.rejected)
         report.conflict_count += len(lost)
         return lost + (self._write(rest, report) if rest else [])
 
