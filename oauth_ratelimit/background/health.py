@@ -41,7 +41,7 @@ class Health(NamedTuple):
 
 
 class HealthMonitor:
-    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
+    """Sync cycles of a limiter for the scheduler, sums of their results, and the heartbeats that report them.
 
     Heartbeats go by the limiter's clock, which is corrected, so that their ages are right whatever this machine's says.
     """

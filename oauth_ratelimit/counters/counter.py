@@ -1,4 +1,4 @@
-"""Counts requests in the host table: reads the rows of a request, decides, and writes them back."""
+"""Counting of requests in the host table: reads the rows of a request, decides, and writes them back."""
 
 import json
 import math
@@ -35,7 +35,7 @@ LOST = "the process ends, and what waits for the lock of the file is not counted
 
 
 class RequestCounter:
-    """Decides about requests, and counts them in the rows of a table.
+    """Decisions about requests, which count in the rows of a table.
 
     Args:
         table: The rows.

@@ -87,7 +87,7 @@ class ClientRules:
 
 
 class RuleBook:
-    """Finds the rules of a client. A change of policies is another book."""
+    """Rules of all clients under some policies. A change of policies is another book."""
 
     def __init__(self, policies: PolicySet, *, max_keys: int) -> None:
         self._policies = policies

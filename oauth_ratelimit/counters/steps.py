@@ -69,7 +69,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Computes what a step changes in a row. Writes nothing."""
+    """Changes of a row by each step of a request. Writes nothing."""
 
     table: HostTable
     is_shared: bool  # there is a store, to which the hits are sent

@@ -33,7 +33,7 @@ class LimitUsage(NamedTuple):
 
 
 class UsageReader:
-    """Computes the usage of limits from counter documents, under policies with overrides."""
+    """Usage of limits by counter documents, under policies with overrides."""
 
     def __init__(self, policies: PolicySet) -> None:
         self._policies = policies

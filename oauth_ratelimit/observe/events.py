@@ -74,7 +74,7 @@ class SuppressionPeriod:
 
 
 class DenialRecorder:
-    """Writes one record per key and minute with denials, and updates it while more of them are suppressed.
+    """Writer of one record per key and minute with denials, updated while more of them are suppressed.
 
     Requests fill its queue without a lock; the rest is a task of the background thread. Memory is bounded;
     ``denials_unrecorded`` says how many records are lost.
@@ -199,7 +199,7 @@ class EventBudget:
 
 
 class DenialEvents:
-    """Logs a denial once per key and minute, within a budget; the next one says how many were left out.
+    """Log events about denials: one per key and minute, within a budget; the next one has the number left out.
 
     It takes no lock: a race may log one more event or miscount by one, which is harmless. Denials by the guard have a
     budget of their own, so that a flood of guesses does not hide denials of tokens. The recorder gets the first denial

@@ -46,7 +46,7 @@ log = get_logger(__name__)
 
 
 class Metrics:
-    """Counts what happens in one process. Thread-safe, as the library is."""
+    """Counters and gauges of one process. Thread-safe, as the library is."""
 
     def __init__(self, registry: "prometheus_client.CollectorRegistry | None" = None) -> None:
         own: dict[str, Any] = {"namespace": NAMESPACE, "registry": registry or prometheus_client.REGISTRY}

@@ -1,4 +1,4 @@
-"""Reports each decision to metrics, statistics, the current trace and callbacks of the application."""
+"""Reports of each decision to metrics, statistics, the current trace and callbacks of the application."""
 
 import math
 import time
@@ -38,7 +38,7 @@ class Callbacks(NamedTuple):
 
 
 class Observer:
-    """Reports the decisions of one application in one process. Takes no lock of its own.
+    """Reporter of the decisions of one application in one process. Takes no lock of its own.
 
     Requests only note what metrics and statistics count when ``count_noted`` is called.
     """

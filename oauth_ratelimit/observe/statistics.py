@@ -1,4 +1,4 @@
-"""Counts requests by client and minute, and writes the counts to the store.
+"""Counts of requests by client and minute, and writing them to the store.
 
 A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
 client, and what waits while the store is unreachable; ``statistics_unrecorded`` says how much is lost.
@@ -158,7 +158,7 @@ class OpenMinute:
 
 
 class StatisticsRecorder:
-    """Counts requests, and writes the counts every ten seconds as a task of the background thread.
+    """Counts of requests, written every ten seconds by a task of the background thread.
 
     A client that is denied for the first time in a minute is written at once, so that operators see it soon.
 

@@ -146,7 +146,7 @@ class ErrorsLogged:
 
 
 class LostRecords:
-    """Counts lost records, and logs an event about them at most once in ten minutes. Thread-safe."""
+    """Number of lost records, logged at most once in ten minutes. Thread-safe."""
 
     def __init__(self, event: str) -> None:
         self._event = event

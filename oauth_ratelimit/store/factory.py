@@ -108,7 +108,7 @@ def _connection(settings: StoreSettings) -> Connection:
 
 
 class Reconnector:
-    """Takes over another address of the same collections in a thread of its own, once a new connection works.
+    """Change to another address of the same collections, in a thread of its own, once a new connection works.
 
     ``problem`` is why the address that is wanted is not used: the code of an error; None while it is used.
     """

@@ -1,4 +1,4 @@
-"""Loads replicas from the host table, and stores them."""
+"""Replicas as the host table holds them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -98,7 +98,7 @@ def create_indexes(collection: Collection[Document], indexes: Iterable[Index]) -
 
 
 class IndexKeeper:
-    """Creates a collection's indexes after a write: seldom, not for long, and without failing what it comes after."""
+    """Keeper of a collection's indexes. Creates them after a write: seldom, not for long, and without failing it."""
 
     def __init__(self, *indexes: Index) -> None:
         self._indexes = indexes
