@@ -26,6 +26,7 @@ MAX_AWAITED_S = 15.0  # for which the first read is waited for
 GRACE_S = 0.25  # from the start on; a MongoDB that has not answered by then is slow
 FRESH_S = 60.0  # since another process of the host has read overrides, by which a new one may deny
 LOG_INTERVAL_S = 60.0
+REPAIRED = "file: invalid -> valid"
 RESTART_NEEDED = "this process goes on with the former values; check-config --running says what a restart loses"
 HIDDEN = "an override comes before these values of the file; overrides lists it, limit unset removes it"
 OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
@@ -107,9 +108,11 @@ class SettingsChange(NamedTuple):
 
     old: Settings
     new: Settings
+    shown_before: Settings  # as the log has them
+    shown: Settings
+    repair: Sequence[str]  # says that the file, which was rejected, is valid
     origin: str
     fixed_changes: Sequence[str]  # those that need a restart
-    restart_needed: bool
     overridden: Mode | None  # new mode of the file that an override hides
     former_base: Settings  # the file's
     base: Settings
@@ -150,13 +153,21 @@ class LiveSettings:
             self._applied_off = False
         # The worker keeps the collections, sync and privacy that the file names now.
         policies = apply_overrides(self.base.policies, self.overrides)
-        self._used = self.current = replace(self.base, policies=policies)
+        self._used = self.current = self._shown = replace(self.base, policies=policies)
+        self._is_off_unread, self._repair = False, list[str]()
         self._may_have_counts = self.base.policies.mode is not Mode.OFF
         return self.current
 
     def poll(self) -> None:
         """Read the file; ``update`` applies what has changed."""
+        was_rejected = self._is_rejected
         self.base = self._poll() or self.base
+        if was_rejected and not self._is_rejected:
+            self._repair = [REPAIRED]
+
+    @property
+    def _is_rejected(self) -> bool:
+        return self.file is not None and self.file.rejection is not None
 
     def look_for_off(self) -> None:
         """Look for ``mode: off`` in a file that is still to be read; ``update`` applies it."""
@@ -179,18 +190,23 @@ class LiveSettings:
         fixed_changes = changes_between(fixed_values(used), fixed_values(new))
         gives_way = bool(fixed_changes) and not self._may_have_counts
         self._may_have_counts |= mode is not Mode.OFF
-        restart_needed = bool(fixed_changes) and not gives_way
-        if restart_needed:
+        if fixed_changes and not gives_way:
             store = new.store if new.store.has_same_collections(old.store) else old.store
             new = replace(new, store=store, sync=used.sync, privacy=used.privacy, host=used.host)
+        # Off ends all limits, so it changes none of them. The next change shows what the file says of them.
+        switches_off = new.policies.mode is Mode.OFF and (old.policies.mode is not Mode.OFF or self._is_off_unread)
+        self._is_off_unread = switches_off and is_off
+        shown = replace(new, policies=self._shown.policies._replace(mode=Mode.OFF)) if switches_off else new
         self.current, self._applied_base, self._applied_off, self.overrides = new, base, is_off, overrides
         is_overridden = mode is not former_mode and mode is not new.policies.mode
         # The one line that switches limits off needs no restart.
-        needs = fixed_changes if restart_needed and mode is not Mode.OFF else []
+        needs = fixed_changes if not gives_way and mode is not Mode.OFF else []
         origin = "overrides" if is_same_base else "file"
         overridden = mode if is_overridden else None
-        change = SettingsChange(old, new, origin, needs, restart_needed, overridden, former_base, applied)
+        repair, self._repair = self._repair, []
+        change = SettingsChange(old, new, self._shown, shown, repair, origin, needs, overridden, former_base, applied)
         self._unlogged.append(change)
+        self._shown = shown
         return gives_way
 
     def log_changes(self) -> None:
@@ -201,10 +217,10 @@ class LiveSettings:
 
     def _log_change(self, change: SettingsChange) -> None:
         old, new, mode = change.old, change.new, change.new.policies.mode.value
-        # Off ends all limits, so it changes none of them.
-        shown = new if mode != Mode.OFF else replace(new, policies=old.policies._replace(mode=Mode.OFF))
-        changes = describe_changes(old, shown)
-        log.info("config_reloaded", origin=change.origin, changes=changes, restart_needed=change.restart_needed)
+        changes = [*change.repair, *describe_changes(change.shown_before, change.shown)]
+        if changes or change.fixed_changes:
+            restart_needed = bool(change.fixed_changes)
+            log.info("config_reloaded", origin=change.origin, changes=changes, restart_needed=restart_needed)
         if change.fixed_changes:
             log.warning("restart_needed", changes=change.fixed_changes, hint=RESTART_NEEDED)
         self._warn(new, old)

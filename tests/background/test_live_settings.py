@@ -1,6 +1,7 @@
 """Overrides as one process knows them."""
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, create_autospec
 
@@ -17,6 +18,7 @@ from oauth_ratelimit.background.live_settings import (
     LiveSettings,
     OverrideCache,
 )
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
@@ -28,6 +30,7 @@ from testbed.clock import Clock
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
 SEVEN = Policy("user", 7, Window.of(60))
 ENFORCED = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
+SEVEN_FOR_CLIENTS = "limits: {client: [7/minute], user: [10/second, 50/10s]}\n"
 OTHER = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0)
 
 
@@ -223,6 +226,47 @@ def test_mode_off_is_the_only_change_of_limits_that_a_line_makes() -> None:
         live.update(())
         live.log_changes()
     assert ["mode: enforce -> off"] == logs[0]["changes"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "logged"),
+    [
+        (["mode: enforce\n", "mode: enforce\nmode: off\n"], [["mode: enforce -> off"]]),
+        (["mode: enforce\n", "mode: [\n", "mode: enforce\n"], [["file: invalid -> valid"]]),
+        (["mode: enforce\n", "mode: enforce # as ever\n"], []),
+        (["mode: off\n", f"mode: off\n{SEVEN_FOR_CLIENTS}"], [["limits.client[client]: 9000/minute -> 7/minute"]]),
+        (
+            ["mode: enforce\n", f"mode: off\n{SEVEN_FOR_CLIENTS}", f"mode: enforce\n{SEVEN_FOR_CLIENTS}"],
+            [["mode: enforce -> off"], ["mode: off -> enforce", "limits.client[client]: 9000/minute -> 7/minute"]],
+        ),
+    ],
+    ids=["off-appended", "repaired", "comment", "limits-while-off", "limits-with-off"],
+)
+def test_reload_is_logged_with_what_it_changes(tmp_path: Path, contents: list[str], logged: list[list[str]]) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(contents[0])
+    file = ConfigFile(path)
+    live = LiveSettings(file.load(), file.poll, file=file)
+    with capture_logs() as logs:
+        for content in contents[1:]:
+            new = path.with_suffix(".new")
+            new.write_text(content)
+            new.replace(path)
+            for _ in range(3):
+                live.poll()
+                live.look_for_off()
+                live.update(())
+                live.log_changes()
+    assert logged == [entry["changes"] for entry in logs if entry["event"] == "config_reloaded"]
+
+
+def test_override_that_changes_nothing_is_not_logged_as_a_reload() -> None:
+    live = LiveSettings(load_config({"mode": "enforce"}), lambda: None)
+    with capture_logs() as logs:
+        for overrides in ((ENFORCED,), ()):
+            live.update(overrides)
+            live.log_changes()
+    assert [] == logs
 
 
 def test_what_needs_a_restart_stays_until_then_and_all_else_applies() -> None:
