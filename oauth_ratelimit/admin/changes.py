@@ -180,7 +180,7 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     client_id, policies = overrides[0].target.client_id, context.policies
     mode = policies.matching(client_id).mode if client_id else policies.mode
     is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
-    lines = list(dict.fromkeys([*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]))
+    lines = [*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
         moments = (context, context.after(overrides))
         now, then = (user_text(LimitExplanation(each, client_id, username=user)) for each in moments)
@@ -261,9 +261,12 @@ def _log_change(target: Target, action: str, *, operator: str) -> None:
 
 
 def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
-    """Yield what an override does not change, and a doubt about the client."""
+    """Yield what an override does not change, and a doubt about the client.
+
+    That ``mode: off`` in the file beats an override is a part of its impact.
+    """
     client_id, kind, policies = override.target.client_id, override.target.limit_kind, context.policies
-    if override.mode is not None:
+    if override.mode is not None and context.settings.policies.mode is not Mode.OFF:
         yield from unaffected_by_mode(context.settings.policies, context.overrides, override)
     if client_id is None:
         yield from ["Clients with limits of their own keep them."] if kind else []

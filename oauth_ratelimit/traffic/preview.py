@@ -61,9 +61,10 @@ def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact
     """Return the impact of overrides of one client, or of all."""
     target, before = overrides[0].target, context.policies
     after = context.after(overrides).policies
+    if context.settings.policies.mode is Mode.OFF and overrides[0].mode in (Mode.DRY_RUN, Mode.ENFORCE):
+        return Impact([STAYS_OFF])
     if after == before:
-        is_hidden = context.settings.policies.mode is Mode.OFF and overrides[0].mode in (Mode.DRY_RUN, Mode.ENFORCE)
-        return Impact([STAYS_OFF if is_hidden else UNCHANGED])
+        return Impact([UNCHANGED])
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))
     if all(_only_reuses(before, override) for override in overrides):
