@@ -103,7 +103,7 @@ def judge(case: Case) -> Verdict:
     if case.is_unknown:
         lead = "Unknown: no counters, statistics or configuration for this id."
         return Verdict("unknown", lead, "Check how it is spelt.")
-    runs = last_runs(case.minutes, case.changes)
+    runs = last_runs(case.minutes, case.changes, delay_s=case.delay_s)
     state = state_of(runs, case.changes, now_s=case.now_s, delay_s=case.delay_s)
     if state and state.is_active:
         return _active(case, state.run, runs)

@@ -164,6 +164,8 @@ def _rejected_texts(heartbeats: Sequence[Heartbeat]) -> Iterator[str]:
         instances = listed(instance_text(beat.instance) for beat in beats)
         since = utc_time(min(beat.config_rejected_at_s or 0.0 for beat in beats))
         yield REJECTED.format(instances=visible(instances), since=since, path=visible(path))
+    if len(rejecting) > MAX_REJECTING:
+        yield f"\nAnd {counted(len(rejecting) - MAX_REJECTING, 'other rejected file')}: status --json lists them."
 
 
 def _trial_texts(context: CliContext) -> list[str]:
@@ -174,7 +176,7 @@ def _trial_texts(context: CliContext) -> list[str]:
     for client_id, _ in (+over).most_common(MAX_NAMED):
         _, minutes, is_beyond = recent_minutes(context, client_id)
         changes, delay_s = changes_of(context, client_id), 2 * context.settings.sync.interval_s
-        runs = last_runs(minutes, changes)
+        runs = last_runs(minutes, changes, delay_s=delay_s)
         denied_s = max((run.last_s for run in runs if run.is_real), default=0)
         trials = [run for run in runs if not run.is_real]
         state = state_of(trials, changes, now_s=context.now_s, delay_s=delay_s)

@@ -138,12 +138,12 @@ def _is_beyond(minutes: Sequence[ClientMinute], since_s: float) -> bool:
     return any(run.first_s < since_s + 2 * MINUTE_S for run in last_runs(minutes))
 
 
-def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = ()) -> list[Run]:
+def last_runs(minutes: Sequence[ClientMinute], changes: Sequence[Mark] = (), *, delay_s: float = 0.0) -> list[Run]:
     """Return the latest denials that belong together, real ones before those of a dry run, as far as there are any."""
-    return [run for is_real in (True, False) if (run := _last_run(minutes, changes, is_real=is_real))]
+    return [run for is_real in (True, False) if (run := _last_run(minutes, changes, delay_s, is_real=is_real))]
 
 
-def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_real: bool) -> Run | None:
+def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], delay_s: float, *, is_real: bool) -> Run | None:
     found: dict[tuple[str, str], Denials] = {}
     latest: dict[tuple[str, str], Denials] = {}  # as the loop goes back in time: in the end the earliest
     others: dict[tuple[str, str], list[Denials]] = {}  # of the other outcome, since the latest one
@@ -158,7 +158,8 @@ def _last_run(minutes: Sequence[ClientMinute], changes: Sequence[Mark], *, is_re
             others.setdefault(limit, []).append(each)
             continue
         is_over = any(each.last_s <= other.first_s and other.last_s <= first_s for other in others.pop(limit, ()))
-        if found and (is_over or first_s - each.last_s > PAUSE_S or was_changed_back(changes, each.last_s, first_s)):
+        is_paused = first_s - each.last_s > PAUSE_S
+        if found and (is_over or is_paused or was_changed_back(changes, each.last_s, first_s, delay_s=delay_s)):
             break  # it ended there, or the mode or limit was another one in between
         known = found.get(limit, each._replace(total=0))  # with the limit that applied last
         first_s, last_s = min(first_s, each.first_s), max(last_s, each.last_s)
@@ -273,7 +274,7 @@ def _since_texts(
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
     changes, delay_s = changes_of(context, *clients), 2 * context.settings.sync.interval_s
-    state = state_of(last_runs(minutes, changes), changes, now_s=context.now_s, delay_s=delay_s)
+    state = state_of(last_runs(minutes, changes, delay_s=delay_s), changes, now_s=context.now_s, delay_s=delay_s)
     if state is None:
         return list(filter(None, [reuse_text(minutes, context.now_s)[1]]))
     run, is_active = state.run, state.is_active

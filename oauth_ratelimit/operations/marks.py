@@ -13,7 +13,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import change_text, counted, duration, instance_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import ConfigurationChange, InstanceEvent
 
-EFFECT_S = 10  # longer than denials go on after a change that ends them
+EFFECT_S = 10  # at least; longer than denials go on after a change that ends them
 CHANGED = "Changed "  # what the sentences about a change begin with
 UNCHANGED = "The configuration has not changed since "
 NO_CHANGE = "No change of the configuration is recorded."
@@ -21,6 +21,8 @@ CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
 CLIENTS = "clients."  # what the path of a client's own value begins with
 OF_MODE = re.compile(r"(.*\.)?mode: |canary")
+# Not of the whole: with mode: off clients that enforce denied nobody either, and in a dry run they do.
+SPARES = re.compile(r"(?!mode: off )(.*\.)?mode: (added |\S+ -> )(dry-run|off)$")
 
 
 class Mark(NamedTuple):
@@ -93,10 +95,14 @@ def said_once(texts: Iterable[str]) -> list[str]:
     return [each for each in different if not (has_changed and each.startswith((UNCHANGED, NO_CHANGE)))]
 
 
-def was_changed_back(changes: Sequence[Mark], last_s: float, first_s: float) -> bool:
-    """Return True if one change may have ended denials, the last of them at a time, and a later one begun new ones."""
-    times = [each.at_s for each in changes if each.text and last_s - EFFECT_S <= each.at_s <= first_s]
-    return first_s - last_s > EFFECT_S and len(times) > 1 and times[-1] > last_s
+def was_changed_back(changes: Sequence[Mark], last_s: float, first_s: float, *, delay_s: float) -> bool:
+    """Return True if one change may have ended denials, the last of them at a time, and a later one begun new ones.
+
+    A change has effect on all instances after a delay.
+    """
+    effect_s = max(EFFECT_S, delay_s)
+    times = [each.at_s for each in changes if each.text and last_s - effect_s <= each.at_s <= first_s]
+    return first_s - last_s > effect_s and len(times) > 1 and times[-1] > last_s
 
 
 def last_change_text(context: OperatorContext, *, of_mode: bool = False) -> str:
@@ -163,7 +169,9 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
     seen = f"first seen by {instance_text(change.instance)}"
     is_mode = bool(lines) and all(map(OF_MODE.match, lines))
-    return Mark(change.at_s, f"{text} ({seen})", names.pop() if is_of_one else None, lines=lines, is_mode=is_mode)
+    limits = () if lines and all(map(SPARES.match, change.changes)) else None
+    client_id = names.pop() if is_of_one else None
+    return Mark(change.at_s, f"{text} ({seen})", client_id, lines=lines, is_mode=is_mode, limits=limits)
 
 
 def _of_instances(events: Sequence[InstanceEvent], hosts: Mapping[str, str | None]) -> Iterator[Mark]:

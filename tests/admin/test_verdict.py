@@ -326,6 +326,8 @@ def test_denials_under_a_limit_that_was_raised_and_lowered_again_begin_with_the_
     assert "now" not in found.lead
 
     assert utc_time(start_s - 96) == judge(storm(minutes, changes=[lowered], kinds={})).since
+    slow = storm(minutes, changes=[raised, lowered], kinds={}, delay_s=40.0)
+    assert utc_time(start_s - 96) == judge(slow).since, "the first change has had no effect yet"
     goes_on = [denied(start_s - 96, start_s - 50, 60), *minutes[1:]]
     assert utc_time(start_s - 96) == judge(storm(goes_on, changes=[raised, lowered], kinds={})).since
 

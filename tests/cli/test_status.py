@@ -271,7 +271,21 @@ def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_
     text = terminal.ok("status")
     assert "1 host with 1 instance, 2 alone" in text
     assert "node-3 since 2027-01-15T08:00:00Z: the configuration file /etc/limits.yaml. Limits are off on" in text
-    assert 1 == text.count("Rejected by")
+    assert (1, False) == (text.count("Rejected by"), "other rejected file" in text)
     assert "Refused by MongoDB to 1 instance, which lack a right: find on ratelimit_overrides." in text
     assert "The new store.uri is not used yet on 1 instance (AuthenticationFailed (18))" in text
     assert "The file asks for changes: restart needed on 1 of 3 instances: sync.preload: 5 -> 1000. A process" in text
+
+
+def test_status_says_how_many_rejected_files_it_does_not_name(
+    terminal: Terminal, mongo_uri: str, connection: Connection
+) -> None:
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    store = HeartbeatStore(connection)
+    (beat,) = store.read(time.time())
+    for number in range(7):
+        name = f"/etc/limits-{number}.yaml"
+        store.put(beat._replace(instance=f"node-{number}", config_rejected_at_s=1.8e9, config_file=name))
+    text = terminal.ok("status")
+    assert 5 == text.count("Rejected by")
+    assert "And 2 other rejected files: status --json lists them." in text

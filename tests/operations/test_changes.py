@@ -196,3 +196,24 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
         context.stores.heartbeats.note_configuration("node-1:1:a", {"mode": each}, at_s=store.history()[-1].at_s + 1)
     assert "configuration: mode: dry-run → enforce" in cause()
     assert "override removed, trusted for app (eve)" in cause(is_real=False)
+
+
+@pytest.mark.parametrize(
+    ("former", "values", "is_cause"),
+    [
+        ({"mode": "enforce"}, {"mode": "dry-run"}, False),
+        ({"mode": "enforce"}, {"mode": "off"}, False),
+        ({"mode": "enforce"}, {"mode": "enforce", "clients.app.mode": "dry-run"}, False),
+        ({"mode": "enforce", "guard.mode": "enforce"}, {"mode": "dry-run", "guard.mode": "dry-run"}, False),
+        ({"mode": "off"}, {"mode": "dry-run"}, True),  # of clients with a mode of their own
+        ({"mode": "enforce", "clients.app.mode": "dry-run"}, {"mode": "enforce"}, True),
+        ({"mode": "enforce"}, {"mode": "dry-run", "limits.client[client]": "9/minute"}, True),
+    ],
+)
+def test_file_that_only_switches_to_a_dry_run_is_no_cause_of_denials(
+    context_of: ContextOf, former: dict[str, str], values: dict[str, str], is_cause: bool
+) -> None:
+    context = context_of(LIMITS)
+    for at_s, found in ((NOW_S - 9000, former), (NOW_S - 9, values)):
+        context.stores.heartbeats.note_configuration("node-1:1:a", found, at_s=at_s)
+    assert is_cause is bool(change_before(changes_of(context, "app"), NOW_S, {"client"}, is_real=True))
