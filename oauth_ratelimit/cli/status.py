@@ -59,6 +59,7 @@ OTHER_MODES = (
     "\nNot yet in mode {mode} when last seen: {instances}. A change takes effect within two sync intervals; if it does "
     "not, check the configuration and OAUTH_RATELIMIT_MODE there."
 )
+GUARD_FACTS = "{mode}: {denied:,} denied, {would_deny:,} would be denied"
 REJECTED = (
     "\nRejected by {instances} since {since}: the configuration file{path}. Limits are off on those that started with "
     "it; on others the last valid file applies. Logs have the problems (config_rejected), check-config lists them."
@@ -249,6 +250,7 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("would be denied", day["would_deny"]),
             ("reuse would spare", spared_text(day["would_reuse"], day["denied"] + day["would_deny"])),
             ("token again", day["reused"]),
+            ("guard (its own mode)", GUARD_FACTS.format(**day["guard"])),
             ("clients over a limit", f"{day['client_count']:,}{f': {named}' if named else ''}"),
             ("instances", data["instance_count"]),
             ("last change", last_change_text(context)),

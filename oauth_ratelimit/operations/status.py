@@ -12,7 +12,7 @@ from oauth_ratelimit.config.diff import changes_between, fixed_values
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.overrides import MAX_PERCENT
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, OTHER_CLIENTS, Tally
+from oauth_ratelimit.core.statistics import DAY_S, GUARD, HOUR_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import (
@@ -154,13 +154,17 @@ class Rollout:
         self.policies, self.status = context.policies, Status(context)
         self.step, self.file_step = step_of(self.policies), step_of(self.status.file_policies)
         self.is_shared = context.is_shared
-        self.total = Tally()  # requests of the last day
+        self.total = Tally()  # requests of the last day at the token endpoint
+        self.by_guard = Tally()  # those at the guard, which has a mode of its own
+        self.guard_mode = context.settings.guard.mode
         self.over: Counter[str] = Counter()  # those over a limit by client, denied or not
         first_s: int | None = None  # first recorded minute
         for minute in context.minutes(context.now_s - DAY_S, parts=("by",)) if self.is_shared else ():
             tally = minute.tally()
             first_s = first_s or minute.minute_s
             self.total += tally
+            guarded = (each for source, each in minute.tallies.items() if source.grant.startswith(GUARD))
+            self.by_guard = sum(guarded, self.by_guard)
             if tally.over and minute.client_id != OTHER_CLIENTS:
                 self.over[minute.client_id] += tally.over
         day = self._problems_of_day(None if first_s is None else context.now_s - first_s)
@@ -233,6 +237,7 @@ class Rollout:
     def data(self) -> Record:
         day = {
             **{name: getattr(self.total, name) for name in ("denied", "would_deny", "reused", "would_reuse")},
+            "guard": {"mode": self.guard_mode, "denied": self.by_guard.denied, "would_deny": self.by_guard.would_deny},
             "requests": self.total.offered,
             "client_count": len(self.over),
             "clients": [{"client_id": name, "over": count} for name, count in self.over.most_common(MAX_NAMED)],

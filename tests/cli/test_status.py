@@ -198,6 +198,7 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "instances             1\n" in text
     assert "Note: No statistics of the last day." in text
     assert "reuse would spare     0 of 0\n" in text
+    assert re.search(r"guard \(its own mode\)  \S+: 0 denied, 0 would be denied\n", text)
     assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
     after = terminal.ok("rollout")

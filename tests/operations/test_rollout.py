@@ -7,7 +7,7 @@ import pytest
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind, Policy
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
+from oauth_ratelimit.core.statistics import GUARD, ClientMinute, Source, Tally
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.status import Rollout
@@ -178,3 +178,14 @@ def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(context_of: Con
 def test_empty_database_has_no_statistics_and_no_instances(context_of: ContextOf) -> None:
     problems = Rollout(context_of(ENFORCED)).problems
     assert ["No instance seen in the last 10 minutes.", "No statistics of the last day."] == problems
+
+
+def test_what_the_guard_denies_is_said_apart_from_the_limits_of_tokens(context_of: ContextOf) -> None:
+    """It has a mode of its own, so no step of the rollout changes it."""
+    context = context_of({"mode": "dry-run", "guard": {"mode": "enforce"}})
+    at_s = int(context.now_s // 60) * 60 - 60
+    guesses = {Source("client", f"{GUARD}address"): Tally(60, denied=50, would_deny=9)}
+    context.stores.statistics.put("one-0", [ClientMinute("calm", at_s, {OWN: Tally(7), **guesses})], keep_s=86_400.0)
+    day: Any = Rollout(context).data()["last_day"]
+    assert (7, 0, 0) == (day["requests"], day["denied"], day["would_deny"])
+    assert {"mode": "enforce", "denied": 50, "would_deny": 9} == day["guard"]
