@@ -31,6 +31,7 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import cross_site_name, storable_name
 from oauth_ratelimit.core.overrides import Counters
+from oauth_ratelimit.counters.rules import EVERY_CLIENT
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.changes import check_obeyed
 from oauth_ratelimit.operations.format import counted, instance_text, utc_time
@@ -46,6 +47,10 @@ DONE_COLUMNS = [
     Column("created collections", lambda done: ", ".join(done["created_collections"]) or "none"),
     Column("applied migrations", lambda done: ", ".join(done["applied_migrations"]) or "none: up to date"),
 ]
+NO_TOTAL = (
+    "CLIENT: got '*', allowed: a client id such as partner-app. '*' is for the limits of the kind user_total, through "
+    "all clients, and none applies."
+)
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
 WAITING = "Waiting {wait_s:g} s for what instances still send."
 MAX_ROUNDS = 3
@@ -112,6 +117,8 @@ def reset(
     """
     if user is None:  # else the configuration says how names are stored
         context.allows_invalid_config = True
+    if client == EVERY_CLIENT and not context.invalid and not context.policies.limits.user_total:
+        raise click.UsageError(NO_TOTAL)
     whose = f"{client!r} and all its users" if user is None else f"{user!r} at {client!r}"
     confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
@@ -122,7 +129,7 @@ def reset(
         print_json({"reset_count": count})
     else:
         print_text(f"{counted(count, 'counter document')} set to zero")
-        print_unknown_client_hint(context, client)
+        print_unknown_client_hint(context, None if client == EVERY_CLIENT else client)
 
 
 @click.command("forget-tokens")

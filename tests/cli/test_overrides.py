@@ -459,6 +459,20 @@ def test_counts_of_a_user_through_all_clients_are_shown_and_reset_under_a_star(t
     assert [0.0] == [each["estimate"] for each in terminal.data("show", "*", "alice")]
 
 
+@pytest.mark.parametrize("user", [(), ("alice",)])
+def test_reset_under_a_star_needs_a_limit_through_all_clients(terminal: Terminal, user: tuple[str, ...]) -> None:
+    result = terminal.run("reset", "*", *user, "--yes")
+    assert (2, True) == (
+        result.exit_code,
+        "CLIENT: got '*', allowed: a client id such as partner-app." in result.stderr,
+    )
+    assert [] == terminal.data("overrides", "--history")
+
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "limits": {"user_total": ["9/day"]}}))
+    assert "" == terminal.run("reset", "*", *user, "--yes").stderr, "it is no pattern"
+    assert "partner-*" in terminal.run("reset", "partner-*", *user, "--yes").stderr
+
+
 @pytest.mark.parametrize(
     ("late_s", "refused", "expected"),
     [
