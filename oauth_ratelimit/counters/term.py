@@ -74,7 +74,8 @@ class Term:
         self.is_held = self.is_held and is_own
         self.writer = writer or secrets.token_hex(6)  # not SQLite's random numbers, which forks of a process share
         if not is_own:
-            self.synced_s = synced_s
+            # Without it if nobody has tried for long, as before a restart.
+            self.synced_s = synced_s if now_s - beat_s <= 2 * patience_s else None
         if only_looks or not (is_own or is_free):
             return is_own or is_free
         self.is_held = True

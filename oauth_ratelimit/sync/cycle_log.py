@@ -27,8 +27,11 @@ class CycleLog:
         self._failing_since_s: float | None = None
         self._outage_count = 0
 
-    def note(self, report: CycleReport) -> None:
-        """Log what went wrong in a cycle, and the first success after it."""
+    def note(self, report: CycleReport, synced_s: float | None = None) -> None:
+        """Log what went wrong in a cycle, and the first success after it.
+
+        An outage lasts from the last full cycle without an error, of any process of the host, if that is known.
+        """
         now_s = self._clock()
         if report.dropped_hits:
             log.warning(
@@ -36,7 +39,7 @@ class CycleLog:
             )
         if report.error is not None:
             if self._failing_since_s is None:
-                self._failing_since_s = now_s
+                self._failing_since_s = now_s if synced_s is None else synced_s
                 self._outage_count += 1
             failing_for_s = round(now_s - self._failing_since_s, 1)
             # With a key of its own, each outage is logged at once.

@@ -320,6 +320,43 @@ def test_outage_that_another_one_ends_is_over_in_the_log_of_the_first(
     assert [("flush_failed", None), ("flush_recovered", 3.0)] == [(e["event"], e.get("failed_for_s")) for e in logs]
 
 
+def test_outage_lasts_from_the_last_success_of_the_host_in_the_log_of_one_that_takes_over(
+    start: Start, faulty: FaultyStore, clock: Clock
+) -> None:
+    here, there = start(), start()
+    request(here, 1)
+    here.sync(is_scheduled=True)
+    faulty.is_down = True
+    with capture_logs() as logs:
+        for number, limiter in enumerate((*[here] * FAILED_CYCLES, there, there)):
+            limiter.check("app", f"user-{number}")
+            clock.advance(1)
+            limiter.sync(is_scheduled=True)
+        faulty.is_down = False
+        clock.advance(1)
+        there.sync(is_scheduled=True)
+    durations = [
+        (e["event"], e.get("failing_for_s", e.get("failed_for_s"))) for e in logs if e["event"] != "clock_skew"
+    ]
+    taken_over_s = FAILED_CYCLES + 1.0
+    assert [("flush_failed", 1.0), ("flush_failed", taken_over_s), ("flush_recovered", taken_over_s + 2)] == durations
+
+
+def test_time_in_which_nobody_has_tried_is_no_part_of_an_outage(
+    start: Start, faulty: FaultyStore, clock: Clock
+) -> None:
+    former = start()
+    for _ in range(2):  # each cycle writes down how the one before has ended
+        former.sync(is_scheduled=True)
+    clock.advance(3 * PATIENCE_S)
+    faulty.is_down = True
+    later = start()
+    request(later, 1)
+    with capture_logs() as logs:
+        later.sync(is_scheduled=True)
+    assert [0.0] == [entry["failing_for_s"] for entry in logs if entry["event"] == "flush_failed"]
+
+
 def test_one_whose_cycles_fail_goes_on_if_it_is_alone(start: Start, faulty: FaultyStore) -> None:
     limiter = start()
     request(limiter, 1)
