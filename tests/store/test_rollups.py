@@ -1,5 +1,7 @@
 """Rollups in a real MongoDB, against the sums of all minutes of clients."""
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
@@ -26,9 +28,12 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo import rollups
 from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.rollups import CHANGED, FIVE_S, ROLLUP, RollupStore
 from oauth_ratelimit.store.mongo.statistics import MINUTES_KEPT_S, StatisticsStore
 from testbed.clock import Clock
+from tests.docs.blocks import ROOT
+from tests.store.test_denials import RECORD
 from tests.store.test_mongo_counters import Commands, commands
 
 __all__ = ["commands"]
@@ -451,3 +456,23 @@ def test_present_is_what_came_since_if_only_then_it_came_to_that(
     present = fleet.rollups.present(now_s)
 
     assert (False, now_s - 30, Tally(**since)) == (present.is_full, present.since_s, present.total)
+
+
+def test_client_is_removed_as_the_page_says_and_what_others_send_late_counts(connection: Connection) -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text().replace("old-app", "client-1")
+    fleet = Fleet(connection)
+    fleet.clock.now_s = now_s = 1_950_000_000 // DAY_S * DAY_S + 6 * HOUR_S
+    for minute_s in range(int(now_s - 4 * HOUR_S), int(now_s), 600):
+        fleet.write(minute_s, client_id="client-1", allowed=50)
+        fleet.write(minute_s, client_id="client-2", allowed=1)
+    DenialStore(connection).put([RECORD._replace(denial=RECORD.denial._replace(client_id="client-1"))], keep_s=KEEP_S)
+    fleet.derive()
+    for name, method, values in re.findall(r"^db\.(\w+)\.(deleteMany|updateMany)\((.+)\)$", page, re.MULTILINE):
+        getattr(connection.collection(name), re.sub("([A-Z])", r"_\1", method).lower())(*json.loads(f"[{values}]"))
+
+    fleet.write(now_s - HOUR_S, writer="back after an outage", client_id="client-2", allowed=7)
+    fleet.derive()
+
+    assert "client-1" not in str(list(fleet.collection.find()))
+    rows = fleet.rollups.rows(now_s - 4 * HOUR_S, fleet.clock())
+    assert {"client-2": Tally(allowed=31)} == {client.client_id: client.tally for client in rows.clients}
