@@ -210,7 +210,9 @@ ENDPOINT_NAME = text(
     longest=64,
 )
 CLIENT_ID = text("text of 1 to 1024 characters", shortest=1, longest=1024)
-PATTERN = text("text of 1 to 1024 characters, with * ? [] as in a shell", shortest=1, longest=1024)
+PATTERN = text("text of 1 to 1024 characters, with * ? [] as in a shell", shortest=1, longest=1024)._replace(
+    words="[pattern](#other-endpoints)"
+)
 
 
 def name_under(section: str) -> Kind:
@@ -225,7 +227,7 @@ def name_under(section: str) -> Kind:
             problems.add(at, f"got {show(name)}, allowed: {allowed}{did_you_mean(name, known)}")
         return name
 
-    return NAME._replace(parse=parse)
+    return NAME._replace(parse=parse, words=f"a name under {section}")
 
 
 def _parse_own_limits(value: object, at: str, problems: Problems) -> OwnLimits | None:

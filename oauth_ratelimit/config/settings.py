@@ -221,7 +221,7 @@ _NETWORK = scalar(
     _network,
     "an address or a network, such as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, with no bits beyond its length",
     schema={"type": "string", "maxLength": MAX_NETWORK_LENGTH},
-    words="text",
+    words="an address or a network, such as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32",
 )
 
 

@@ -70,7 +70,7 @@ def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest
                 return f'; in quotes it is text: "{convert(json.dumps(value))}"'
         return ""
 
-    return scalar(convert, allowed, schema={"type": "string", **restrictions}, words="text", advice=quoted)
+    return scalar(convert, allowed, schema={"type": "string", **restrictions}, words=allowed, advice=quoted)
 
 
 def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) -> Kind:

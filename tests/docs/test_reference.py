@@ -3,6 +3,7 @@
 import re
 
 import oauth_ratelimit
+from oauth_ratelimit.config.settings import FILE
 from tests.docs.blocks import ROOT
 from tests.support.recorded_metrics import RecordedMetrics
 
@@ -23,3 +24,11 @@ def test_every_public_name_has_its_place() -> None:
     page = (DOCS / "reference-python.md").read_text()
     named = set(re.findall(r"^\.\. auto\w+:: (\w+)", page, re.MULTILINE))
     assert set(oauth_ratelimit.__all__) <= named
+
+
+def test_reference_says_which_text_is_allowed() -> None:
+    """Of the keys that are text, only the salt of a canary may be any."""
+    keys = [key for section in FILE.sections for key in section.keys.values()]
+    assert {"salt"} == {key.name for key in keys if key.kind.words.removeprefix("list: ") == "text"}
+    line = "| `namespace` | 1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit |"
+    assert line in (DOCS / "configuration.md").read_text()
