@@ -28,6 +28,7 @@ from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
+from oauth_ratelimit.process.signals import background_thread
 from oauth_ratelimit.store.factory import Reconnector, Stores, open_stores
 from oauth_ratelimit.store.mongo.overrides import pack_overrides, unpack_overrides
 from oauth_ratelimit.store.mongo.rollups import RollupStore
@@ -219,7 +220,7 @@ class Worker:
             self._shared_overrides, self._share_again_s = overrides, now_s + FRESH_S / 4
 
     def _start_watch(self, look: Callable[[], None]) -> None:
-        threading.Thread(target=partial(self._watch, look), name="oauth_ratelimit-settings", daemon=True).start()
+        background_thread(partial(self._watch, look), "settings").start()
         self._is_watched |= look == self.look_at_file
 
     def _add_failure_loop(self) -> None:

@@ -32,6 +32,7 @@ from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import ErrorsLogged, ThrottledLog, get_logger
+from oauth_ratelimit.process.signals import background_thread, signals_held
 
 if TYPE_CHECKING:
     from oauth_ratelimit.operations.context import OperatorContext
@@ -102,10 +103,11 @@ def close_all() -> None:
     """Close the limiters of all applications when the process ends, within the time that one has."""
     running = [each for each in tuple(_started) if each.is_running]
     deadline = Deadline()
-    while running:
-        app_limiter = running.pop()
-        with app_limiter.fail_open("last_flush_failed"):
-            app_limiter.close(deadline.part(1 / (len(running) + 1)))
+    with signals_held():  # a server may repeat what has ended the process
+        while running:
+            app_limiter = running.pop()
+            with app_limiter.fail_open("last_flush_failed"):
+                app_limiter.close(deadline.part(1 / (len(running) + 1)))
 
 
 @dataclass(eq=False)
@@ -332,7 +334,7 @@ class AppLimiter:
         return self._worker is not None and self._worker.pid == os.getpid()
 
     def _stop_apart(self, worker: Worker) -> None:
-        threading.Thread(target=self._stop, args=(worker,), name="oauth_ratelimit-stop").start()  # it may block
+        background_thread(partial(self._stop, worker), "stop", daemon=False).start()  # it may block
 
     def _stop(self, worker: Worker) -> None:
         with self.fail_open("last_flush_failed"):

@@ -5,12 +5,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import final
 
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
+from oauth_ratelimit.process.signals import background_thread
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo.client import FAILURES, Connection
 from oauth_ratelimit.store.mongo.counters import CounterDocuments, MongoStore
@@ -137,7 +139,7 @@ class Reconnector:
         if now_s < self._retry_at_s or not self._trying.acquire(blocking=False):
             return
         self._retry_at_s = now_s + RETRY_S
-        thread = threading.Thread(target=self._connect, args=(wanted,), name="oauth_ratelimit-connect", daemon=True)
+        thread = background_thread(partial(self._connect, wanted), "connect")
         try:
             thread.start()
             self._threads = [*(each for each in self._threads if each.is_alive()), thread]

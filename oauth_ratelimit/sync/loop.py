@@ -17,6 +17,7 @@ from apscheduler.schedulers.base import STATE_STOPPED
 
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.signals import background_thread, leave_signals_to_main_thread
 from oauth_ratelimit.sync.flusher import CycleReport
 
 log = get_logger(__name__)
@@ -57,7 +58,7 @@ class UrgentLoop:
 
     def start(self) -> None:
         """Start the thread. Raises ``RuntimeError`` if the process has none left."""
-        threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
+        background_thread(self._run, "urgent").start()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -186,6 +187,7 @@ class SyncLoop:
 
     def _run(self) -> None:
         """Run a cycle in each interval until ``stop``. After a long one, one that is late follows at once."""
+        leave_signals_to_main_thread()
         # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
         self.run_once(False)
         next_s = time.monotonic() + SystemRandom().random() * self._interval_s

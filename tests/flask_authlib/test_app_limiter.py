@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -118,6 +119,53 @@ def test_applications_of_a_process_share_the_time_to_end(monkeypatch: pytest.Mon
             close_all()
         close_all()
     assert taken == pytest.approx([ENDING_S / 6] * 6)
+
+
+@pytest.mark.usefixtures("schedulers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_repeated_signal_waits_for_the_last_flush(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Servers send it to their workers themselves, also if all processes have got it from somebody else."""
+    done: list[str] = []
+    former = signal.signal(number, lambda *_: done.append("signal"))
+    try:
+        with ExitStack() as stack:
+            apps = [stack.enter_context(protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))) for _ in range(2)]
+            assert [200] * 2 == list(map(token_status, apps))
+
+            def stop(_: Worker, deadline: Deadline) -> None:
+                os.kill(os.getpid(), number)
+                done.append("flush")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Worker, "stop", stop)
+                close_all()
+            assert ["flush", "flush", "signal"] == done
+            close_all()
+    finally:
+        signal.signal(number, former)
+
+
+def test_threads_leave_signals_to_the_main_one(mongo_uri: str) -> None:
+    """A handler below Python, as those of uWSGI, must not end the process in one of them, nor in the driver's."""
+    before = {*threading.enumerate()}
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=3, store={"uri": mongo_uri})) as app:
+        assert 200 == token_status(app)
+        names = {"APScheduler", "oauth_ratelimit-settings", "oauth_ratelimit-urgent", "pymongo_server_monitor_thread"}
+        wait_until(lambda: names <= {each.name for each in {*threading.enumerate()} - before}, "all threads have begun")
+        free = [
+            each.name
+            for each in {*threading.enumerate()} - before
+            if not {signal.SIGINT, signal.SIGTERM} <= blocked_in(each)
+        ]
+    assert [] == free
+    assert {signal.SIGINT, signal.SIGTERM}.isdisjoint(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def blocked_in(thread: threading.Thread) -> set[int]:
+    """Return the signals that a thread blocks, as Linux tells it."""
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    mask = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return {number for number in signal.valid_signals() if mask >> (number - 1) & 1}
 
 
 def names_begun(before: set[threading.Thread]) -> list[str]:
