@@ -1,6 +1,8 @@
 """Signals that ask a process to do something, and the threads that they may interrupt."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +24,9 @@ def leave_signals_to_main_thread() -> None:
     """Let no such signal interrupt this thread, unless it is the main one.
 
     A server's handler below Python runs in any thread. That of uWSGI ends the interpreter, which then waits for the
-    main thread for ever.
+    main thread for ever. Under gevent all threads are the main one; only Linux shows that.
     """
-    if threading.get_native_id() != threading.main_thread().native_id:  # under gevent all threads are the main one
+    if sys.platform == "linux" and threading.get_native_id() != os.getpid():
         signal.pthread_sigmask(signal.SIG_BLOCK, _REQUESTS)
 
 
