@@ -1,4 +1,4 @@
-"""Counts of requests by client and minute, and writing them to the store.
+"""Counts of requests by client and minute, which are written to the store.
 
 A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
 client, and what waits while the store is unreachable; ``statistics_unrecorded`` says how much is lost.
