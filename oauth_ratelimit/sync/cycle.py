@@ -78,7 +78,7 @@ class SyncCycle:
                 store, self._rows, clock=clock, server_clock=server_clock, schedule=self._schedule.put
             )
         self._lock = lock
-        self._log = CycleLog(self._monotonic)
+        self._log = CycleLog(self._monotonic, lambda: self.host.term.synced_s)
         self._last_s: float | None = None  # time of the last full cycle, by the clock that is never set
         self._failure: StoreError | None = None  # of the last cycle
         self._failed_count = 0  # scheduled cycles in a row
@@ -108,7 +108,7 @@ class SyncCycle:
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
                 if report.error is None:
                     self._failure = None
-                    self._log.note_elsewhere(self.host.term.synced_s)
+                    self._log.note_elsewhere()
                 return report
             with self.host.locked():
                 urgent = self._table.urgent_names(now_s)
@@ -124,7 +124,7 @@ class SyncCycle:
             with self.host.locked():
                 report.key_count = self._table.key_count()
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
-            self._log.note(report, self.host.term.synced_s)
+            self._log.note(report)
             if report.error is None:
                 self.host.term.synced_s = self._monotonic()
             self._failed_count = self._failed_count + 1 if is_scheduled and report.error is not None else 0
@@ -143,7 +143,7 @@ class SyncCycle:
         except Exception as exc:  # noqa: BLE001  # neither a bug nor a damaged file ends what runs after a cycle
             report.error = self._failure = _reported(exc)
             report.is_cut_short = True
-            self._log.note(report, self.host.term.synced_s)
+            self._log.note(report)
             if isinstance(exc, sqlite3.Error):
                 self.host.note_error(exc)
         if report.is_elsewhere:
@@ -177,7 +177,7 @@ class SyncCycle:
             if not urgent:
                 return None
             self._synchronise_taken(urgent, [], report)
-            self._log.note(report, self.host.term.synced_s)
+            self._log.note(report)
         return report
 
     def _synchronise_taken(
@@ -379,7 +379,7 @@ class SyncCycle:
                     raise
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
-            self._log.note(report, self.host.term.synced_s)
+            self._log.note(report)
         if is_last and not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
             with flusher.store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks

@@ -18,20 +18,19 @@ MAX_CLIENTS_LOGGED = 50
 class CycleLog:
     """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost.
 
-    The clock is one that is never set.
+    The clock is one that is never set. ``synced_s`` returns when the last full cycle without an error of any process of
+    the host ended by it, None if that is not known.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], synced_s: Callable[[], float | None]) -> None:
         self._clock = clock
+        self._synced_s = synced_s
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
         self._failing_since_s: float | None = None
         self._outage_count = 0
 
-    def note(self, report: CycleReport, synced_s: float | None = None) -> None:
-        """Log what went wrong in a cycle, and the first success after it.
-
-        An outage lasts from the last full cycle without an error, of any process of the host, if that is known.
-        """
+    def note(self, report: CycleReport) -> None:
+        """Log what went wrong in a cycle, and the first success after it. An outage lasts from the last one before."""
         now_s = self._clock()
         if report.dropped_hits:
             log.warning(
@@ -39,6 +38,7 @@ class CycleLog:
             )
         if report.error is not None:
             if self._failing_since_s is None:
+                synced_s = self._synced_s()
                 self._failing_since_s = now_s if synced_s is None else synced_s
                 self._outage_count += 1
             failing_for_s = round(now_s - self._failing_since_s, 1)
@@ -50,8 +50,9 @@ class CycleLog:
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
 
-    def note_elsewhere(self, synced_s: float | None) -> None:
-        """Log the end of an outage that another process has seen, by its last full cycle without an error."""
+    def note_elsewhere(self) -> None:
+        """Log the end of an outage that another process has seen."""
+        synced_s = self._synced_s()
         if self._failing_since_s is not None and synced_s is not None and synced_s > self._failing_since_s:
             log.info("flush_recovered", failed_for_s=round(synced_s - self._failing_since_s, 1))
             self._failing_since_s = None
