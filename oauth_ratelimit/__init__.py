@@ -1,4 +1,4 @@
-"""Limits token creation at an OAuth 2 token endpoint, per client and user, shared through MongoDB.
+"""Limits on token creation at an OAuth 2 token endpoint, per client and user, shared through MongoDB.
 
 A token request goes through::
 

@@ -68,7 +68,7 @@ class Guess:
 
 
 class Guard:
-    """Counts failed authentications and denies attempts that come after too many. Costs nothing while it is off.
+    """Limiter of guesses: denies attempts after too many failed authentications. Costs nothing while it is off.
 
     Its owner calls ``run`` after each sync cycle of the token counters. It counts beside ``place``; without a store and
     a place in this process only.

@@ -123,7 +123,7 @@ def _hash(mac: hmac.HMAC, content: bytes) -> bytes:
 
 
 class Pseudonyms:
-    """Turns usernames into pseudonyms; without a key they stay plain. Former keys are for ``all_of``. Thread-safe."""
+    """Key for pseudonyms of usernames; without it they stay plain. Former keys are for ``all_of``. Thread-safe."""
 
     def __init__(self, key: PseudonymKey | None, former_keys: Sequence[PseudonymKey] = ()) -> None:
         self._key = key

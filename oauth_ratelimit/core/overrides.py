@@ -149,7 +149,7 @@ class Origin(NamedTuple):
 
 
 class Origins(NamedTuple):
-    """Finds the origins of a client's limits, mode and trust, in the file's policies and the active overrides."""
+    """Origins of a client's limits, mode and trust: the file's policies and the active overrides."""
 
     policies: PolicySet
     overrides: Sequence[Override] = ()

@@ -112,7 +112,7 @@ def close_all() -> None:
 
 @dataclass(eq=False)
 class AppLimiter:
-    """Decides the requests of one application. The first request of each process starts its worker.
+    """Limiter of one application. The first request of each process starts its worker.
 
     While it is switched off it starts nothing, and the mode in ``live`` is off. ``log`` is for problems that may come
     with every request. The functions are those that ``OAuthRateLimit`` takes.

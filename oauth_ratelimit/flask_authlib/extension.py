@@ -41,7 +41,7 @@ log = get_logger(__name__)
 
 
 class OAuthRateLimit:
-    """Limits how many tokens a client gets from an Authlib authorization server.
+    """Limiter of how many tokens a client gets from an Authlib authorization server.
 
     Args:
         app: The Flask application; None if ``init_app`` follows.

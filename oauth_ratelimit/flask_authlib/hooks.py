@@ -188,7 +188,7 @@ def _handle_error_response(call: MethodCall) -> Any:
 
 
 class RateLimitMixin:
-    """Adds the limits to an Authlib server: ``class Server(RateLimitMixin, AuthorizationServer)``.
+    """Limits of an Authlib server: ``class Server(RateLimitMixin, AuthorizationServer)``.
 
     ``OAuthRateLimit.init_app`` adds it to a server that does not have it, and without ``init_app`` it does nothing.
     """

@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 @dataclass(eq=False)
 class StartReport:
-    """Logs ``ratelimit_started`` when the worker of a process starts, which is with its first token request.
+    """Event ``ratelimit_started`` of a process, logged when its worker starts: with its first token request.
 
     The servers are those that were passed to the extension. All that have the mixin are limited.
     """

@@ -178,7 +178,7 @@ def _keeps(tiers: tuple[Tier, ...]) -> bool:
 
 
 class Reuser(NamedTuple):
-    """Decides which requests get a token again. An error of the application's functions counts as no."""
+    """Choice of the requests that get a token again. An error of the application's functions counts as no."""
 
     is_active: Callable[[dict[str, Any]], object] | None
     key_of: Callable[[Any], str] | None

@@ -17,7 +17,7 @@ MAY_LACK = (False, False, True, False, False, True)  # for each number of a meas
 
 
 class ServerClock:
-    """Measures the store's clock, and carries its time on with the monotonic clock in between.
+    """The store's clock as measured, carried on with the monotonic clock in between.
 
     It measures once a minute, and at once when the two clocks of this machine disagree. A change that they do not
     explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.

@@ -39,7 +39,7 @@ LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for 
 
 
 class SyncCycle:
-    """Flushes and pulls the rows of one limiter; without a store it only forgets those that are over.
+    """Flush and pull of the rows of one limiter; without a store it only forgets those that are over.
 
     ``rules`` returns the limits that apply now. ``lock`` is held during a cycle, those of other rows that use the same
     store included. Of the processes that count in one file, one at a time works.

@@ -79,7 +79,7 @@ class CycleReport:
 
 
 class Flusher:
-    """Flushes and pulls rows. Used by one thread at a time.
+    """Flush and pull of given rows. Used by one thread at a time.
 
     ``schedule`` is called with each replica whose write was applied or whose document was read, before it is stored: it
     decides when the row is taken next. Its second argument is the hits of other instances that were new.

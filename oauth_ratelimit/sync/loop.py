@@ -47,7 +47,7 @@ class Synchronised(Protocol):
 
 
 class UrgentLoop:
-    """Synchronises the urgent keys of one limiter, in a thread of its own. After a failure it waits an interval."""
+    """Thread that synchronises the urgent keys of one limiter. After a failure it waits an interval."""
 
     def __init__(self, limiter: Synchronised, *, interval_s: float) -> None:
         self._limiter = limiter
@@ -101,7 +101,7 @@ class UrgentLoop:
 
 
 class Starter:
-    """Starts the parts of a worker. What lacks a thread or a descriptor is tried again each second.
+    """Start of the parts of a worker. What lacks a thread or a descriptor is tried again each second.
 
     ``missing`` is what does not run yet: by its name what starts it, or raises.
     """
@@ -139,7 +139,7 @@ class Starter:
 
 
 class SyncLoop:
-    """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
+    """Threads that run the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
 
     Urgent keys are synchronised at once, all others once per interval. The first cycle comes after a random part of it,
     so that instances started together do not write together. ``on_cycle`` is called when the thread has started, with

@@ -9,7 +9,7 @@ from oauth_ratelimit.sync.replica import Replica
 
 
 class Schedule:
-    """Decides when rows are taken next. ``monotonic`` returns the time of a clock that is never set.
+    """Times at which rows are taken next. ``monotonic`` returns the time of a clock that is never set.
 
     Attributes:
         left: Requests that the last full cycle could not write, by row.
