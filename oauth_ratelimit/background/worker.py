@@ -220,7 +220,7 @@ class Worker:
             self._shared_overrides, self._share_again_s = overrides, now_s + FRESH_S / 4
 
     def _start_watch(self, look: Callable[[], None]) -> None:
-        background_thread(partial(self._watch, look), "settings").start()
+        background_thread(partial(self._watch, look), "file" if look == self.look_at_file else "mode").start()
         self._is_watched |= look == self.look_at_file
 
     def _add_failure_loop(self) -> None:

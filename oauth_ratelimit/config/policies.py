@@ -10,7 +10,7 @@ from oauth_ratelimit.config.notation import MAX_RATES_LENGTH, RATES_NOTATION, RA
 from oauth_ratelimit.config.types import (
     FLAG,
     ConfigKey,
-    Kind,
+    ValueType,
     choice,
     list_of,
     map_of,
@@ -159,7 +159,7 @@ def _policies_of(text: str) -> tuple[Policy, ...]:
 
 
 # An item of a list of limits: a mapping is one limit, text in the notation of the limits library one or more.
-_ITEM = Kind(
+_ITEM = ValueType(
     partial(_parse_item, ""),
     {"anyOf": [LIMIT.schema, {"type": "string", "pattern": RATES_PATTERN, "maxLength": MAX_RATES_LENGTH}]},
     f"{LIMIT.words}, or {RATES_NOTATION}",
@@ -215,7 +215,7 @@ PATTERN = text("text of 1 to 1024 characters, with * ? [] as in a shell", shorte
 )
 
 
-def name_under(section: str) -> Kind:
+def name_under(section: str) -> ValueType:
     """Return the type of names that a section of the same file has to contain."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:

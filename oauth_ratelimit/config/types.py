@@ -17,7 +17,7 @@ from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN,
 NULL = {"type": "null"}
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """A type of value."""
 
     # Returns the value as the package uses it. If it is not allowed, adds to the problems and returns None.
@@ -35,7 +35,7 @@ def scalar(
     schema: dict[str, Any],
     words: str,
     advice: Callable[[object], str] = lambda _: "",
-) -> Kind:
+) -> ValueType:
     """Return a type of single values. ``convert`` raises ``ValueError`` for one that is not allowed."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:
@@ -45,10 +45,10 @@ def scalar(
             problems.bad_value(at, value, allowed + advice(value))
             return None
 
-    return Kind(parse, schema, words)
+    return ValueType(parse, schema, words)
 
 
-def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest: int | None = None) -> Kind:
+def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest: int | None = None) -> ValueType:
     """Return the type of text. Restricted text has to be valid Unicode. ``pattern`` is that of a JSON Schema."""
     regex = re.sub(r"\$$", r"\\Z", pattern)  # in a JSON Schema, $ does not match before a final line feed
     found = {"pattern": pattern, "minLength": shortest, "maxLength": longest}
@@ -73,7 +73,7 @@ def text(allowed: str = "text", *, pattern: str = "", shortest: int = 0, longest
     return scalar(convert, allowed, schema={"type": "string", **restrictions}, words=allowed, advice=quoted)
 
 
-def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) -> Kind:
+def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) -> ValueType:
     types: Any = int if is_whole else int | float
 
     def convert(value: Any) -> float:
@@ -89,7 +89,7 @@ def number(low: int, high: int, allowed: str = "", *, is_whole: bool = False) ->
 whole = partial(number, is_whole=True)
 
 
-def seconds(low_s: float, high_s: float, bounds: str, *, is_whole: bool = False) -> Kind:
+def seconds(low_s: float, high_s: float, bounds: str, *, is_whole: bool = False) -> ValueType:
     """Return the type of durations within bounds, which ``bounds`` names in words. Whole seconds are an int."""
 
     def convert(value: object) -> float:
@@ -104,7 +104,7 @@ def seconds(low_s: float, high_s: float, bounds: str, *, is_whole: bool = False)
     return scalar(convert, allowed, schema=schema, words=f"duration from {bounds}")
 
 
-def choice(options: Iterable[str]) -> Kind:
+def choice(options: Iterable[str]) -> ValueType:
     """Return the type of one of several words, or of the members of a string enum."""
     by_name = {str(option): option for option in options}
 
@@ -119,7 +119,7 @@ def choice(options: Iterable[str]) -> Kind:
     return scalar(convert, f"{', '.join(names)} or {last}", schema=schema, words=words)
 
 
-def oauth_text(longest: int) -> Kind:
+def oauth_text(longest: int) -> ValueType:
     """Return the type of what RFC 6749, section 5.2, allows; anything else makes Authlib answer 500."""
     allowed = f"1 to {longest} printable ASCII characters other than quotation mark and backslash"
     return text(allowed, pattern=r"^[ !#-\[\]-~]+$", longest=longest)
@@ -134,14 +134,14 @@ def _flag(value: object) -> bool:
 FLAG = scalar(_flag, "true or false", schema={"type": "boolean"}, words="`true`, `false`")
 
 
-def or_null(kind: Kind) -> Kind:
+def or_null(kind: ValueType) -> ValueType:
     """Return a type whose value may also be null, which is the same as leaving the key out."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:
         return None if value is None else kind.parse(value, at, problems)
 
     schema = {"anyOf": [*kind.schema.get("anyOf", [kind.schema]), NULL]}
-    return Kind(parse, schema, kind.words, kind.sections, kind.example)
+    return ValueType(parse, schema, kind.words, kind.sections, kind.example)
 
 
 def unique(items: list[Any]) -> tuple[Any, ...]:
@@ -149,8 +149,8 @@ def unique(items: list[Any]) -> tuple[Any, ...]:
 
 
 def list_of(
-    item: Kind, *, build: Callable[[list[Any]], Any] = tuple, most: int | None = None, too_many: str = "items"
-) -> Kind:
+    item: ValueType, *, build: Callable[[list[Any]], Any] = tuple, most: int | None = None, too_many: str = "items"
+) -> ValueType:
     """Return the type of lists of up to ``most`` items. A longer one is refused before its items are parsed.
 
     ``build`` returns the value made of the parsed items; it raises ValueError if they do not fit together.
@@ -177,10 +177,10 @@ def list_of(
 
     example = f"[{item.example}]" if item.example else ""
     schema = {"type": "array", "items": item.schema, **({"maxItems": most} if most is not None else {})}
-    return Kind(parse, schema, f"list: {item.words}", item.sections, example)
+    return ValueType(parse, schema, f"list: {item.words}", item.sections, example)
 
 
-def map_of(names: Kind, item: Kind, *, build: Callable[[dict[str, Any]], Any] = dict) -> Kind:
+def map_of(names: ValueType, item: ValueType, *, build: Callable[[dict[str, Any]], Any] = dict) -> ValueType:
     """Return the type of mappings with names that the file chooses. ``build`` is as that of ``list_of``."""
 
     def parse(value: object, at: str, problems: Problems) -> Any:
@@ -197,7 +197,7 @@ def map_of(names: Kind, item: Kind, *, build: Callable[[dict[str, Any]], Any] = 
 
     restrictions = {name: value for name, value in names.schema.items() if name != "type"}
     schema = {"type": "object", "propertyNames": restrictions, "additionalProperties": item.schema}
-    return Kind(parse, schema, f"mapping: {item.words} by name", item.sections)
+    return ValueType(parse, schema, f"mapping: {item.words} by name", item.sections)
 
 
 def _built(build: Callable[[Any], Any], parsed: Any, at: str, problems: Problems, *, known: int) -> Any:
@@ -215,7 +215,7 @@ class ConfigKey(NamedTuple):
     """A key of a section."""
 
     name: str
-    kind: Kind
+    kind: ValueType
     default: Any = None  # value when the key is left out, as it is written in the file; None for that of ``build``
     is_required: bool = False
     attribute: str = ""  # the argument of ``build`` that gets the value; empty for ``name``
@@ -245,7 +245,7 @@ def section(
     *,
     build: Callable[..., Any],
     check: Callable[[dict[str, Any], str, Problems], None] | None = None,
-) -> Kind:
+) -> ValueType:
     """Return the type of mappings with known keys. The reference page and the schema have the title.
 
     ``check`` reports values that do not fit together, even if others are missing or bad; a bad value is None.
@@ -281,10 +281,10 @@ def section(
     first, *_ = own.keys.values()
     below = [each for key in own.keys.values() for each in key.kind.sections]
     example = f"{{{first.name}: {first.example()}}}"
-    return Kind(parse, {"$ref": f"#/$defs/{own.anchor}"}, f"[{title}](#{own.anchor})", [own, *below], example)
+    return ValueType(parse, {"$ref": f"#/$defs/{own.anchor}"}, f"[{title}](#{own.anchor})", [own, *below], example)
 
 
-def setting(kind: Kind, *, default: Any = None, is_secret: bool = False) -> Any:
+def setting(kind: ValueType, *, default: Any = None, is_secret: bool = False) -> Any:
     """Return a dataclass field that is a key of the file, with its default as it is written there.
 
     The key has the name of the field, without its unit. A secret is left out of ``repr``.
