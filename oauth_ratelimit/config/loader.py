@@ -91,6 +91,8 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
         problems = exc.problems
     if values is None:
         values = {**readable_sections(content), **({"mode": "off"} if says_off([content]) else {})}
+    elif _is_off_appended(content):  # as to the last item of a list, which has swallowed it
+        values = {**values, "mode": "off"}
     raise ConfigError(problems, source=source, valid_parts=valid_parts(values, mode=mode, uri=uri))
 
 
@@ -106,7 +108,11 @@ def says_off(chunks: Iterable[bytes]) -> bool:
         for name, value in _SWITCH.findall(text):
             found[name] = value.partition(b" #")[0].strip(b" \t\"'").lower() in (b"off", b"false")
         rest = text[-MAX_LINE_BYTES:]
-    return any(found.values()) or _APPENDED.search(rest) is not None
+    return any(found.values()) or _is_off_appended(rest)
+
+
+def _is_off_appended(content: bytes) -> bool:
+    return _APPENDED.search(content[-MAX_LINE_BYTES:].replace(b"\0", b"")) is not None
 
 
 def file_says_off(path: str | os.PathLike[str]) -> bool:

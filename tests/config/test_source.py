@@ -336,6 +336,8 @@ OFF = {
     "after too much": LARGE + b"mode: off\n",
     "appended to a line of too much": LARGE.rstrip() + b"mode: off\n",
     "appended to a line": b"mode: enforce\nmax_keys: 7mode: off\n",
+    "appended to an item of a list": b"mode: enforce\ntrusted_clients:\n  - nightly\n  - our-own-appmode: off\n",
+    "appended to an item of a limit": b"mode: enforce\nlimits:\n  client:\n  - 100/minutemode: off\n",
     "appended to UTF-16": f"{ENFORCE}max_keys: 7\n".encode("utf-16") + b"mode: off\n",
     "appended to a line of UTF-16": f"{ENFORCE}max_keys: 7".encode("utf-16") + b"mode: off\r\n",
     "half a character of UTF-16 is missing": "mode: off\nmax_keys: 7\n".encode("utf-16")[:-1],
