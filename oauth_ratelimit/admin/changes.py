@@ -26,7 +26,7 @@ from oauth_ratelimit.operations.changes import (
     check_obeyed,
     end_after,
     limits_of,
-    unaffected_by_mode,
+    notes_on_mode,
 )
 from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
 from oauth_ratelimit.operations.denied import last_runs, source_text
@@ -261,13 +261,13 @@ def _log_change(target: Target, action: str, *, operator: str) -> None:
 
 
 def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
-    """Yield what an override does not change, and a doubt about the client.
+    """Yield what an override does not change, what else it does, and a doubt about the client.
 
     That ``mode: off`` in the file beats an override is a part of its impact.
     """
     client_id, kind, policies = override.target.client_id, override.target.limit_kind, context.policies
     if override.mode is not None and context.settings.policies.mode is not Mode.OFF:
-        yield from unaffected_by_mode(context.settings.policies, context.overrides, override)
+        yield from notes_on_mode(context.settings, context.overrides, override)
     if client_id is None:
         yield from ["Clients with limits of their own keep them."] if kind else []
         return

@@ -40,7 +40,7 @@ from oauth_ratelimit.operations.changes import (
     end_after,
     enforce_refusal,
     limit_override,
-    unaffected_by_mode,
+    notes_on_mode,
 )
 from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.format import Record, counted, entry_data, mode_source_text, mode_text, override_data
@@ -285,7 +285,7 @@ def set_mode(
         question = f"Enforce limits for {(client and repr(client)) or share or 'everybody'}?"
         show_impact_and_ask(context, change, question, options)
     apply(context, change, as_json=options["as_json"])
-    for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
+    for sentence in notes_on_mode(context.settings, context.overrides, change):
         print_hint(visible(sentence))
     if context.invalid and Mode.OFF not in (mode, context.settings.policies.mode):
         print_hint(MAY_STAY_OFF)

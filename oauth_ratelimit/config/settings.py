@@ -31,7 +31,7 @@ from oauth_ratelimit.config.types import (
 from oauth_ratelimit.core.failed_auth import FailureLimits
 from oauth_ratelimit.core.key import MIN_SECRET_BYTES, PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.policy import PolicySet, under
 
 DEFAULT_DATABASE = "oauth_ratelimit"
 HEADER_FAMILIES = ("ietf", "x-ratelimit")
@@ -342,7 +342,13 @@ class Settings:
 
     @cached_property
     def is_guarded(self) -> bool:
-        return self.guard.mode is not Mode.OFF and (self.policies.mode is not Mode.OFF or self.is_rejected)
+        return self.guard_mode is not Mode.OFF
+
+    @property
+    def guard_mode(self) -> Mode:
+        """Mode that the guard has: an operator's dry run for everybody is one of the guard, too."""
+        is_off = self.policies.mode is Mode.OFF and not self.is_rejected
+        return Mode.OFF if is_off else under(self.policies.ceiling, self.guard.mode)
 
     def switched_off(self) -> "Settings":
         """Return these settings with ``mode: off``, which beats all else."""

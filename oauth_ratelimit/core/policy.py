@@ -168,7 +168,7 @@ class PolicySet(NamedTuple):
         scope, limits = self.limits_at(client_id, endpoint=endpoint, grant_type=grant_type)
         return ClientPolicies(
             limits=_with_modes(limits, mode, ceiling),
-            mode=_under(ceiling, mode),
+            mode=under(ceiling, mode),
             trusted=self.trusts(client_id),
             scope=scope,
             is_canary=in_canary is True,
@@ -249,7 +249,8 @@ def _complete(base: Limits, *sections: OwnLimits | None) -> Limits:
     return base
 
 
-def _under(ceiling: Mode | None, mode: Mode) -> Mode:
+def under(ceiling: Mode | None, mode: Mode) -> Mode:
+    """Return the mode that applies: under an operator's dry run nothing is enforced."""
     return Mode.DRY_RUN if mode is Mode.ENFORCE and ceiling is Mode.DRY_RUN else mode
 
 
@@ -257,10 +258,10 @@ def _with_modes(limits: Limits, client_mode: Mode, ceiling: Mode | None) -> Limi
     """Return limits without the policies that are off. A policy keeps a mode only if it differs from the client's."""
     if client_mode is Mode.OFF:
         return _NO_LIMITS
-    inherited = _under(ceiling, client_mode)
+    inherited = under(ceiling, client_mode)
 
     def effective(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-        modes = [inherited if policy.mode is None else _under(ceiling, policy.mode) for policy in policies]
+        modes = [inherited if policy.mode is None else under(ceiling, policy.mode) for policy in policies]
         return tuple(
             policy._replace(mode=None if mode is inherited else mode)
             for policy, mode in zip(policies, modes, strict=True)

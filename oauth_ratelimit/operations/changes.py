@@ -9,6 +9,7 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, DEFAULT_LIMITS, find_clashes
+from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Origins, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Limits, OnLimit, PolicySet
@@ -34,6 +35,7 @@ UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 ADD_CANARY = "Add --canary {percent:g} to enforce for that percentage of the clients, or --canary 100 for all of them."
 DOUBT = "Whether all instances obey is not known: "
 NO_INSTANCE = f"{DOUBT}none has reported in the last 10 minutes."
+GUESSES = "The guard denies nobody either, so passwords and secrets can be guessed."
 STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 
 
@@ -123,9 +125,9 @@ def enforce_refusal(context: OperatorContext, *, is_invalid: bool) -> str | None
     return f"{reason} {ADD_CANARY.format(percent=percent)}"
 
 
-def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], change: Override) -> list[str]:
-    """Return sentences about those whose mode stays in spite of an override of the mode."""
-    applied = (*(each for each in overrides if each.target != change.target), change)
+def notes_on_mode(settings: Settings, overrides: Sequence[Override], change: Override) -> list[str]:
+    """Return sentences about an override of the mode: whose mode stays, and that of the guard."""
+    policies, applied = settings.policies, (*(each for each in overrides if each.target != change.target), change)
     effective, client_id = apply_overrides(policies, applied), change.target.client_id
     if policies.mode is Mode.OFF and change.mode is not Mode.OFF:
         return [STAYS_OFF]
@@ -136,7 +138,7 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
         origin = origin_text(Origins(policies, applied).of_mode(client_id))
         return [f"{quoted(client_id)} stays in mode {client_mode.value}, because this comes first: {origin}."]
     if change.mode is not Mode.ENFORCE:
-        return []
+        return [GUESSES] if settings.guard_mode is Mode.ENFORCE else []
     own = not_enforced(effective)
     sentences = [f"These have a mode of their own, which stays: {listed(own)}."] if own else []
     if effective.canary is not None:

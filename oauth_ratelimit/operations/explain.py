@@ -23,8 +23,8 @@ REUSED = "gets the token that the client has, is denied only if there is none th
 WOULD_REUSE = "admitted, would get the token that the client has (on_limit: reuse)"
 GUARD_SWITCH = (
     "To let an address in: guard.trusted_addresses in the configuration file. To let in what a client passes on: trust "
-    "add CLIENT. To deny no guess: guard.mode: dry-run in that file, or mode set off, which ends all limits. reset and "
-    "mode set dry-run change nothing of it."
+    "add CLIENT --reason TEXT. To deny no guess: guard.mode: dry-run in that file, or mode set dry-run --reason TEXT, "
+    "after which no limit denies. reset changes nothing of it."
 )
 MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters

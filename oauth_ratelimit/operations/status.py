@@ -4,6 +4,7 @@ import enum
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
@@ -156,7 +157,7 @@ class Rollout:
         self.is_shared = context.is_shared
         self.total = Tally()  # requests of the last day at the token endpoint
         self.by_guard = Tally()  # those at the guard, which has a mode of its own
-        self.guard_mode = context.settings.guard.mode
+        self.guard_mode = replace(context.settings, policies=self.policies).guard_mode
         self.over: Counter[str] = Counter()  # those over a limit by client, denied or not
         first_s: int | None = None  # first recorded minute
         for minute in context.minutes(context.now_s - DAY_S, parts=("by",)) if self.is_shared else ():

@@ -10,12 +10,13 @@ from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Tar
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.changes import (
+    GUESSES,
     STAYS_OFF,
     checked_client_id,
     end_after,
     limit_override,
+    notes_on_mode,
     storable_text,
-    unaffected_by_mode,
 )
 from oauth_ratelimit.operations.marks import Mark, change_before, changes_of
 from tests.operations.conftest import LIMITS, ContextOf
@@ -118,6 +119,10 @@ OWN = "These have a mode of their own, which stays: app (dry-run)."
         ({}, mode_of("dry-run", "app"), mode_of("enforce"), "dry-run", [OWN]),
         ({}, mode_of("enforce", "app"), mode_of("dry-run"), "dry-run", []),
         ({}, mode_of("dry-run"), mode_of("off", "app"), "off", []),
+        ({"guard": {"mode": "enforce"}}, mode_of("enforce"), mode_of("dry-run"), "dry-run", [GUESSES]),
+        ({"guard": {"mode": "enforce"}}, mode_of("enforce"), mode_of("off"), "off", [GUESSES]),
+        ({"guard": {"mode": "enforce"}}, mode_of("enforce"), mode_of("off", "app"), "off", []),
+        ({"guard": {"mode": "dry-run"}}, mode_of("enforce"), mode_of("dry-run"), "dry-run", []),
         ({"mode": "off"}, mode_of("dry-run"), mode_of("enforce", "app"), "off", [STAYS_OFF]),
         (
             {
@@ -139,10 +144,10 @@ OWN = "These have a mode of their own, which stays: app (dry-run)."
 def test_mode_that_is_not_effective_says_what_comes_first(
     config: dict[str, Any], before: Override, change: Override, effective: str | None, sentences: list[str]
 ) -> None:
-    policies = load_config({**CONFIG, **config}).policies
-    applied = apply_overrides(policies, [*([before] if before.target != change.target else []), change])
+    settings = load_config({**CONFIG, **config})
+    applied = apply_overrides(settings.policies, [*([before] if before.target != change.target else []), change])
 
-    assert sentences == unaffected_by_mode(policies, [before], change)
+    assert sentences == notes_on_mode(settings, [before], change)
     assert effective in (None, applied.matching("app").mode)
 
 

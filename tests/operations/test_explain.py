@@ -107,7 +107,7 @@ def test_guesses_at_one_name_from_many_addresses_are_named_once() -> None:
         claims
     )
     assert ["alice from 192.0.2.8 and 1 other address"] == guess_texts(both)
-    assert "mode set off" in GUARD_SWITCH, "the guard obeys it"
+    assert "mode set dry-run" in GUARD_SWITCH, "the guard obeys it"
 
 
 def test_origin_of_an_overridden_value_is_author_and_reason(context_of: ContextOf, clock: Clock) -> None:

@@ -181,7 +181,7 @@ def test_empty_database_has_no_statistics_and_no_instances(context_of: ContextOf
 
 
 def test_what_the_guard_denies_is_said_apart_from_the_limits_of_tokens(context_of: ContextOf) -> None:
-    """It has a mode of its own, so no step of the rollout changes it."""
+    """It has a mode of its own, so no step of the rollout changes it, but a dry run for everybody does."""
     context = context_of({"mode": "dry-run", "guard": {"mode": "enforce"}})
     at_s = int(context.now_s // 60) * 60 - 60
     guesses = {Source("client", f"{GUARD}address"): Tally(60, denied=50, would_deny=9)}
@@ -189,3 +189,6 @@ def test_what_the_guard_denies_is_said_apart_from_the_limits_of_tokens(context_o
     day: Any = Rollout(context).data()["last_day"]
     assert (7, 0, 0) == (day["requests"], day["denied"], day["would_deny"])
     assert {"mode": "enforce", "denied": 50, "would_deny": 9} == day["guard"]
+    override(context, "dry-run")
+    after = Rollout(context_of({"mode": "enforce", "guard": {"mode": "enforce"}})).data()["last_day"]
+    assert "dry-run" == after["guard"]["mode"]
