@@ -34,9 +34,11 @@ from oauth_ratelimit.operations.denied import (
     reuse_text,
     state_of,
     users_over,
+    whose_start,
 )
 from oauth_ratelimit.operations.format import counted, listed, number, percent_text, short, utc_time
 from oauth_ratelimit.operations.marks import Mark, change_before, changes_text, outage_before
+from oauth_ratelimit.traffic.minutes import OF_USERS
 
 QUIET_S = 20  # after the last denial: longer than instances wait until they write
 NEAR = 0.8  # share of a limit
@@ -44,7 +46,6 @@ UNUSUAL = 2.0  # times the usual requests
 MIN_OTHERS = 3  # active clients; of fewer most being affected says nothing
 MOST = 0.5  # of the requests
 MAX_NAMED = 3  # users or addresses in a sentence
-OF_USERS = (LimitKind.USER, LimitKind.USER_TOTAL)
 
 NOTHING = "Nothing to do."
 KEEP = "Ask its owner to keep the token."
@@ -132,7 +133,8 @@ def _active(case: Case, run: Run, runs: Sequence[Run]) -> Verdict:
     details += [text for text in more if text[1:] not in f"{why} {action}"]
     action = action if run.is_real else before_enforcing(action)
     kind: Kind = "denied" if run.is_real else "dry-run"
-    lead = f"{found.subject} {_run_text(case, run, is_now=True)}".strip()
+    first = whose_start(case.records, run, run.recent_s) if found.subject else ""
+    lead = f"{found.subject} {_run_text(case, run, is_now=True, whose=first)}".strip()
     return Verdict(kind, lead, action, why, details, run.begun(is_beyond=case.is_beyond), found.subject)
 
 
@@ -292,8 +294,8 @@ def named(names: Iterable[str]) -> str:
     return listed(map(short, names), at_most=MAX_NAMED)
 
 
-def _run_text(case: Case, run: Run, *, is_now: bool = False) -> str:
-    text = run.text(is_now=is_now, is_beyond=case.is_beyond)
+def _run_text(case: Case, run: Run, *, is_now: bool = False, whose: str = "") -> str:
+    text = run.text(is_now=is_now, is_beyond=case.is_beyond, whose=whose)
     return text if run.is_real else f"Requests {text[0].lower()}{text[1:]}"
 
 

@@ -36,7 +36,8 @@ NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 PAUSE_S = 600  # between denials that belong together
 PARTS = ("by", "peaks", "denials")
 OF_USERS = ("users", "registers")
-DENY_NOBODY = "To deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT."
+DENY_NOBODY = "To deny nobody: mode set dry-run --reason TEXT. To spare one client: the same with its CLIENT."
+THE_FIRST, OTHER_USERS = "the first", "other users"
 SWITCHES = (DENY_NOBODY, GUARD_SWITCH)  # at the end of texts
 
 
@@ -68,15 +69,15 @@ class Run(NamedTuple):
     def begun(self, *, is_beyond: bool) -> str:
         return f"{'before ' if is_beyond else ''}{utc_time(self.first_s)}"
 
-    def text(self, *, is_now: bool, is_beyond: bool, is_apart: bool = False) -> str:
+    def text(self, *, is_now: bool, is_beyond: bool, whose: str = "") -> str:
         """Return since when somebody is denied, or from when to when, and by which limits.
 
-        ``is_apart`` if several are, since different times: it is that of the first.
+        ``whose`` is that time, if it is not that of all who are denied now.
         """
         word = "Denied" if self.is_real else f"Would {'be' if is_now else 'have been'} denied (dry run)"
         begun, found = self.begun(is_beyond=is_beyond), self.present if is_now else self
         ended = f"from {begun} to {utc_time(self.last_s)}"
-        span = f"{'now, the first ' if is_apart else ''}since {begun}" if is_now else ended
+        span = f"{f'now, {whose} ' if whose else ''}since {begun}" if is_now else ended
         return f"{word} {span} by {_limits_text(found, is_now=is_now)}."
 
     @property
@@ -205,9 +206,9 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
     found = []
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
-        times = {"is_beyond": min(starts) < since_s + MINUTE_S, "is_apart": max(starts) - min(starts) > ACTIVE_S}
-        times["is_one"] = len(groups) == 1
-        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **times))
+        is_beyond, is_apart = min(starts) < since_s + MINUTE_S, max(starts) - min(starts) > ACTIVE_S
+        said = {"is_beyond": is_beyond, "whose": THE_FIRST if is_apart else "", "is_one": len(groups) == 1}
+        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **said))
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
     return sorted(said_once(texts), key=SWITCHES.__contains__)
 
@@ -269,7 +270,7 @@ def _since_texts(
     clients: Collection[str],
     *,
     is_beyond: bool,
-    is_apart: bool = False,
+    whose: str = "",
     is_one: bool = True,  # False if others are denied: what has changed is said once, with its time
     records: Sequence[DenialRecord] = (),
 ) -> list[str]:
@@ -280,7 +281,8 @@ def _since_texts(
     run, is_active = state.run, state.is_active
     first_s = max(run.first_s, run.last_s - ACTIVE_S) if is_active else run.first_s
     who = _who([each for each in records if run.is_real and each.last_at_s >= first_s])
-    text = run.text(is_now=is_active, is_beyond=is_beyond, is_apart=is_apart)
+    whose = whose or whose_start(records, run, first_s)
+    text = run.text(is_now=is_active, is_beyond=is_beyond, whose=whose)
     if not who and len(clients) == 1:  # a dry run has no records, and instances have not sent their records yet
         who = who_in(next(iter(clients)), minutes, run)
     if is_active and context.now_s - run.last_s > WRITTEN_S:
@@ -295,6 +297,13 @@ def _since_texts(
     if run.is_real and is_active:
         texts.append(GUARD_SWITCH if run.is_guard else DENY_NOBODY)
     return list(filter(None, texts))
+
+
+def whose_start(records: Sequence[DenialRecord], run: Run, since_s: float) -> str:
+    """Return whose the start of a run is, if few users have been denied since a time, and others before."""
+    own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
+    denied, now = ({each.denial.username for each in own if each.last_at_s >= at_s} for at_s in (run.first_s, since_s))
+    return OTHER_USERS if run.is_real and 0 < len(now) <= MAX_NAMED and denied - now else ""
 
 
 def reuse_text(minutes: Sequence[ClientMinute], now_s: float) -> tuple[bool, str]:

@@ -19,6 +19,7 @@ from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.observe.events import DenialRecorder
+from oauth_ratelimit.operations.denied import DENY_NOBODY
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection
@@ -112,7 +113,7 @@ def test_commands_say_since_when_somebody_is_denied_and_what_was_changed_before(
     text = terminal.ok(*words)
     assert f"\n{who} since {utc_time(int(now_s))} by the limit user (5/hour), password.\n" in text
     assert "Changed 5 s before it began: user limit 5/hour for app (ann).\n" in text
-    assert "\nTo deny nobody: mode set dry-run. To spare one client: mode set dry-run CLIENT.\n" in text
+    assert f"\n{DENY_NOBODY}\n" in text
     assert "enied since" not in terminal.ok("explain", "app", "bob")
     hint = "over a limit, as far as is recorded: alice (4 requests). To explain one: explain app alice\n"
     assert hint in terminal.run("explain", "app").stderr, "before the minute is over"
@@ -178,7 +179,7 @@ def test_status_names_whom_denials_hit_most_first(
 
     text = terminal.ok("status")
     assert f"\n{who} since " in text
-    assert "To deny nobody: mode set dry-run." in text
+    assert DENY_NOBODY in text
 
 
 def record(
@@ -256,6 +257,26 @@ def test_those_denied_since_different_times_have_the_first_of_them(
     )
 
     assert expected in terminal.ok("status")
+
+
+def test_user_denied_now_is_not_said_to_be_denied_since_another_was(
+    terminal: Terminal, connection: Connection, now_s: float
+) -> None:
+    early, late = (
+        record("app", name, now_s, begun=begun, last=last)
+        for name, begun, last in (("bob", 550, 500), ("alice", 60, 20))
+    )
+    DenialStore(connection).put([early, late], keep_s=1e6)
+    spans = [Denials(4, int(now_s) - begun, int(now_s) - last, 10, 60) for begun, last in ((550, 500), (60, 20))]
+    minutes = [
+        ClientMinute("app", each.first_s // 60 * 60, denials={("user", "password", "denied"): each}) for each in spans
+    ]
+    StatisticsStore(connection).put("one", minutes, keep_s=1e6)
+
+    of_client, of_user = terminal.ok("explain", "app"), terminal.ok("explain", "app", "alice")
+
+    assert f"\nalice of app: denied now, other users since {utc_time(int(now_s - 550))} by the limit" in of_client
+    assert f"\nalice of app: denied since {utc_time(int(now_s - 60))} by the limit" in of_user
 
 
 def test_subject_is_named_before_instances_send_their_records(
