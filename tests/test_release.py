@@ -33,6 +33,12 @@ def test_ready_tree_gets_links_into_the_repository(tree: Path) -> None:
     assert ", ".join([*links, "[site](https://example.org)", "[up](#top)"]) == (tree / "README.md").read_text()
 
 
+def test_pages_that_say_how_to_install_know_whether_anything_is_released() -> None:
+    """In the words that the check looks for: else the first release would go out with them."""
+    is_awaited = "## [0.1.0] - unreleased" in (ROOT / "CHANGELOG.md").read_text()
+    assert {is_awaited} == {release.NOT_RELEASED in (ROOT / name).read_text() for name in release.INSTALL_PAGES}
+
+
 def test_everything_that_is_missing_is_named_at_once(tree: Path) -> None:
     (tree / "setup.cfg").write_text("[metadata]\n")
     (tree / "README.md").write_text("`pip install .` in a clone; there is no release on a package index yet.")
