@@ -243,7 +243,8 @@ class Guard:
             guess.keys = keys if guess.held else ()
             return None
         crowded = self._look(keys)
-        return self._denial(keys) or self._busy(crowded.key if crowded else keys[0])
+        first = [crowded.key] if crowded else []
+        return self._denial(keys) or next(filter(None, map(self._busy, (*first, *keys))), None)
 
     def _denial(self, keys: Sequence[Key]) -> Lockout | None:
         """Return a lockout that wrong guesses alone enforce."""

@@ -1,9 +1,11 @@
 """The limiter: decides about requests and shares its counters."""
 
 import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from oauth_ratelimit.config import Settings
@@ -324,7 +326,8 @@ class Limiter:
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
         self._table.max_keys = settings.max_keys
         now_s = self._monotonic()
-        self._table.end_waiting(now_s, now_s + settings.sync.max_interval_s)
+        with suppress(sqlite3.Error):  # the file is locked: keys wait as long as before
+            self._table.end_waiting(now_s, now_s + settings.sync.max_interval_s)
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""

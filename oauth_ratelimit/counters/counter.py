@@ -255,7 +255,7 @@ class RequestCounter:
         At most ``limit`` in a window, further ones count as wrong: nobody is to guess without a limit by causing kills.
         """
         with suppress(sqlite3.Error):  # the next cycle tries again
-            for guess_id, found in self._guesses.lost():
+            for guess_id, owner, found in self._guesses.lost():
                 with self._host.transaction():
                     rows = []
                     with suppress(*DAMAGES):
@@ -264,7 +264,7 @@ class RequestCounter:
                             if limits is not None:  # else the limits have changed, as for other series
                                 starts = {number: at_s for number, at_s in frames if number in limits.horizon_by_number}
                                 rows.append(Row(name, limits, Totals(b"", now_s), change=0, starts=starts))
-                    if self._guesses.forget(guess_id):
+                    if self._guesses.forget(guess_id, owner):
                         self._finish(Held(rows, Step.TAKE_BACK, is_written=True), now_s)
 
     def write_postponed(self, *, now_s: float, is_last: bool = False) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from oauth_ratelimit.counters.host import Host, HostLocked
+from oauth_ratelimit.counters.table import DAMAGES
 from oauth_ratelimit.process.identity import has_ended
 
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is released after it
@@ -30,16 +31,23 @@ class Guesses:
                 return self._host.run(noted, (self._host.identity, self._host.monotonic(), places)).lastrowid
         return None
 
-    def forget(self, number: int) -> bool:
-        """Forget a guess that was noted, and return whether it was there."""
+    def forget(self, number: int, owner: str | None = None) -> bool:
+        """Forget a guess that a process has noted, by default this one, and return whether it was there."""
+        noted = "DELETE FROM guesses WHERE id = ? AND owner = ?"  # in a new file the number may be another guess's
         with suppress(HostLocked):
-            return self._host.run("DELETE FROM guesses WHERE id = ?", (number,)).rowcount == 1
+            return self._host.run(noted, (number, owner or self._host.identity)).rowcount == 1
         return False
 
-    def lost(self) -> list[tuple[int, str]]:
+    def lost(self) -> list[tuple[int, str, str]]:
         """Return the guesses of processes that have ended, or that have not settled them in time. Takes the lock."""
         with self._host.locked():
-            found = self._host.run("SELECT id, rows, owner, since FROM guesses", ()).fetchall()
+            found = self._host.run("SELECT id, owner, rows, since FROM guesses", ()).fetchall()
         now_s = self._host.monotonic()
-        lost = [each for each in found if not 0 <= now_s - each[3] <= 2 * CHECK_S or has_ended(each[2])]
-        return [(number, rows) for number, rows, *_ in lost]
+        return [each[:3] for each in found if _is_lost(each[1], each[3], now_s)]
+
+
+def _is_lost(owner: str, since_s: float, now_s: float) -> bool:
+    try:
+        return not 0 <= now_s - since_s <= 2 * CHECK_S or has_ended(owner)
+    except (AttributeError, *DAMAGES):
+        return True

@@ -342,7 +342,7 @@ class Host:
             if not file.stay(connected):
                 return False
             self.is_nearly_full = file.is_nearly_full(connected)
-        except (UnusableFile, sqlite3.Error) as exc:
+        except (UnusableFile, OSError, sqlite3.Error) as exc:
             now_s = time.monotonic()
             self._stuck_since_s = self._stuck_since_s or now_s
             is_locked = isinstance(exc, UnusableFile) or is_busy(exc)
@@ -374,8 +374,9 @@ class Host:
 
         Then the child keeps the connection and never uses it.
         """
-        if self._file is not None and self._connected is not None and self._file.is_file_of(self._connected):
-            self._close_file()
+        with suppress(OSError):
+            if self._file is not None and self._connected is not None and self._file.is_file_of(self._connected):
+                self._close_file()
 
     def _close_file(self) -> None:
         """Close the file. The next request opens it again."""

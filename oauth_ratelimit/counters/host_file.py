@@ -342,6 +342,20 @@ class HostFile:
         connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_SIZE}")
         if is_alone and not patiently(connection, "SELECT count(*) FROM sqlite_master", until_s):
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+        if all(self._checked(connection)):  # one statement: a process that is stopped between two would hold up others
+            with suppress(UnusableFile):
+                patiently(connection, "UPDATE host SET user_id = user_id", -inf)
+            return
+        patiently(connection, "BEGIN IMMEDIATE", until_s)
+        _, is_of_boot = self._checked(connection)  # again: without ``is_alone`` another process may have been faster
+        for statement in () if is_of_boot else AFTER_BOOT:
+            connection.execute(statement)
+        owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
+        connection.execute(owned, (os.geteuid(), boot_id(), self._identity))
+        connection.execute("COMMIT")
+
+    def _checked(self, connection: FileConnection) -> tuple[bool, bool]:
+        """Return whether the file was used, and since the machine started. Raises ``UnusableFile`` if by others."""
         try:
             owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()
         except sqlite3.OperationalError as exc:
@@ -355,17 +369,7 @@ class HostFile:
             raise UnusableFile(f"it was made by user {user_id}")
         if user_id is not None and identity != self._identity:
             raise UnusableFile("it is another service's")
-        is_new = (user_id, former_boot_id, identity) != (os.geteuid(), boot_id(), self._identity)
-        if not is_new:  # one statement: a process that is stopped between two would hold up the requests of others
-            with suppress(UnusableFile):
-                patiently(connection, "UPDATE host SET user_id = user_id", -inf)
-            return
-        patiently(connection, "BEGIN IMMEDIATE", until_s)  # without ``is_alone`` another process may be making it
-        for statement in AFTER_BOOT if former_boot_id != boot_id() else ():
-            connection.execute(statement)
-        owned = "UPDATE host SET user_id = ?, boot_id = ?, identity = ?"
-        connection.execute(owned, (os.geteuid(), boot_id(), self._identity))
-        connection.execute("COMMIT")
+        return user_id is not None, former_boot_id == boot_id()
 
     def _put_aside(self, reason: str) -> None:
         """Rename a damaged file. Processes that have it open find out with their next cycle."""

@@ -55,9 +55,9 @@ CREATE TRIGGER one_more AFTER INSERT ON rows BEGIN UPDATE host SET key_count = k
 CREATE TRIGGER one_less AFTER DELETE ON rows BEGIN UPDATE host SET key_count = key_count - 1; END;
 """
 # Times of rows go by a clock that starts with the machine. The image of a machine may have been started twice: each is
-# a writer of its own. What was being sent when the machine went down may be lost.
+# a writer of its own. What was to be sent when the machine went down is lost: the disk may not know that it was sent.
 AFTER_BOOT = (
-    "UPDATE rows SET due = 0, urgent = NULL, attempt = NULL, version = NULL, mark = NULL",
+    "UPDATE rows SET due = 0, urgent = NULL, unsent = NULL, attempt = NULL, version = NULL, mark = NULL",
     "UPDATE host SET writer = NULL, holder = NULL, beat = 0, synced = NULL, clock = NULL, overrides_read = NULL",
 )
 

@@ -54,7 +54,10 @@ class Attempt:
     @classmethod
     def of(cls, dumped: str) -> "Attempt":
         write_number, version, hits, *others = json.loads(dumped)
-        return cls(write_number, version, unpack_hits(bytes.fromhex(hits)), *others)
+        found = cls(write_number, version, unpack_hits(bytes.fromhex(hits)), *others)
+        if not all(isinstance(each, int | float) for each in (write_number, found.begun_s, found.horizon_s)):
+            raise TypeError("no number in an attempt")
+        return found
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:
         """Return the outcome that a document shows; None is one that does not exist."""

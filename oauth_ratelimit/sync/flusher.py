@@ -92,7 +92,7 @@ class Flusher:
         *,
         clock: Callable[[], float],
         server_clock: ServerClock,
-        schedule: Callable[[Replica, Remote | None], None],
+        schedule: Callable[..., None],
     ) -> None:
         self.store = store
         self._rows = rows
@@ -253,6 +253,8 @@ class Flusher:
                 for replica in replicas:
                     if replica.name in failed:
                         replica.fail_write(was_repeated=replica.name in repeated)
+                        if replica.name not in lost:  # rejected, and again if it were tried at once
+                            self._schedule(replica, None, is_rejected=True)
                     else:
                         self._commit(replica, begun[replica.name].change, report)
                         if replica.has_unsent and replica.name in repeated:

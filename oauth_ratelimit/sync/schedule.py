@@ -57,7 +57,9 @@ class Schedule:
             is_far=lambda: replica.is_far(now_s),
         )
 
-    def put(self, replica: Replica, remote: Remote | None = None, *, is_failed: bool = False) -> None:
+    def put(
+        self, replica: Replica, remote: Remote | None = None, *, is_failed: bool = False, is_rejected: bool = False
+    ) -> None:
         """Decide when a row is taken next, or forget it."""
         now_s, monotonic_s = self._clock(), self._monotonic()
         replica.requested_s = min(replica.requested_s, now_s)  # a clock that was set back must not keep it for so long
@@ -68,7 +70,8 @@ class Schedule:
             self.quarantined.add(replica.name)
         if is_failed:
             replica.document.read_s = replica.document.known_s = None  # others may have written meanwhile
-        if is_failed or replica.attempt is not None or (replica.has_unsent and replica.document.is_quarantined):
+        is_held_up = is_failed or is_rejected or replica.attempt is not None
+        if is_held_up or (replica.has_unsent and replica.document.is_quarantined):
             if not replica.is_total:  # a request is in the hits of its key and in those of the total
                 self.left[replica.name] = replica.request_count(replica.in_flight)
             replica.due_s = monotonic_s

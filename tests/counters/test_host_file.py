@@ -21,11 +21,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters import host, host_file, schema
 from oauth_ratelimit.counters.host_file import LAYOUT, FileConnection, HostFile
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 from testbed.memory_store import MemoryStore
+from tests.support.limiters import locked, stored_hits
 
 CONTEXT: Any = multiprocessing.get_context("forkserver")  # whose processes import nothing by themselves
 CONTEXT.set_forkserver_preload([__name__])
@@ -45,6 +47,12 @@ def admitted(limiter: Limiter, count: int = 30, client_id: str = "app") -> int:
 def count_once(path: Path) -> None:
     with closing(a_limiter(path)) as limiter:
         limiter.check("app")
+
+
+def another_boot(path: Path) -> None:
+    """Let the file be of an earlier start of the machine."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE host SET boot_id = 'another'")
 
 
 def is_intact(path: Path) -> bool:
@@ -196,10 +204,72 @@ def test_rows_of_an_earlier_start_of_the_machine_are_dropped_when_they_are_over(
         limiter.check("app")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE rows SET due = 1e12, requested = 0, is_asked = 0")
-        connection.execute("UPDATE host SET boot_id = 'another'")
+    another_boot(path)
     with closing(a_limiter(path, window="1s")) as limiter:
         limiter.check("another")
         assert 1 == limiter.sync().key_count
+
+
+def test_hits_that_were_sent_before_a_power_cut_are_not_sent_again(path: Path) -> None:
+    """The disk may have the file as it was before: it is written when the system finds time."""
+    settings, store = (
+        load_config({"mode": "enforce", "host": str(path), "limits": {"client": ["10/366d"]}}),
+        MemoryStore(),
+    )
+    with closing(Limiter(settings, store)) as limiter:
+        assert 3 == admitted(limiter, 3)
+        before = {suffix: path.with_name(f"{path.name}{suffix}").read_bytes() for suffix in ("", "-wal")}
+        limiter.sync()
+        assert 3 == stored_hits(store, Key("app", None))
+    for suffix, content in before.items():
+        path.with_name(f"{path.name}{suffix}").write_bytes(content)
+    another_boot(path)
+    with closing(Limiter(settings, store)) as limiter:
+        assert 7 == limiter.peek("app").remaining
+        limiter.sync()
+        assert 3 == stored_hits(store, Key("app", None))
+
+
+def test_rows_are_made_ready_once_after_a_start_of_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may do it between two statements of one that opens the file, and go on."""
+    count_once(path)
+    another_boot(path)
+    patiently = host_file.patiently
+
+    def late(connection: sqlite3.Connection, statement: str, until_s: float) -> object:
+        if statement == "BEGIN IMMEDIATE":
+            connection.execute("UPDATE host SET boot_id = ?", (host_file.boot_id(),))
+            connection.execute("UPDATE rows SET version = 7")
+        return patiently(connection, statement, until_s)
+
+    monkeypatch.setattr(host_file, "patiently", late)
+    count_once(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert (7,) == connection.execute("SELECT version FROM rows").fetchone()
+
+
+def test_limits_change_although_the_file_is_locked(path: Path) -> None:
+    """A process that is stopped in a write must not keep others from switching off."""
+    with closing(a_limiter(path, 3)) as limiter:
+        assert 3 == admitted(limiter)
+        with locked(path):
+            limiter.reconfigure(limiter.settings.switched_off())
+            assert 30 == admitted(limiter)
+
+
+def test_process_counts_alone_in_a_directory_that_it_may_not_enter_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(a_limiter(path)) as limiter:
+        assert 4 == admitted(limiter, 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "oauth_ratelimit.counters.host_place.os.lstat", Mock(side_effect=PermissionError(13, "denied"))
+            )
+            assert limiter.sync().error is None
+            assert "denied" in str(limiter.host_problem)
+        limiter.sync()
+        assert limiter.host_problem is None
 
 
 def test_two_configurations_count_in_the_same_rows_and_keep_the_longest_horizon(path: Path) -> None:

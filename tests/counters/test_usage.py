@@ -66,6 +66,18 @@ def test_usage_is_what_the_limiter_decides_by(estimator: Estimator, later_s: flo
     assert decision.reset_after_s == pytest.approx(usage.reset_after_s)
 
 
+def test_frames_that_a_wrong_clock_has_counted_far_ahead_are_no_usage() -> None:
+    """No limiter uses them, so nobody is denied for them."""
+    now_s, key, store = 1_700_000_000.0, Key("app", "alice"), MemoryStore()
+    clock = Clock(now_s + 3600)
+    ahead = Limiter(load_config(CONFIG), store, clock=clock, monotonic=clock)
+    for _ in range(5):
+        ahead.check("app", "alice")
+    ahead.sync()
+    assert [0.0] == [usage.estimate for usage in usage_of(store, key, now_s)]
+    assert [5.0] == [usage.estimate for usage in usage_of(store, key, now_s + 3600)]
+
+
 def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
     clock, store = Clock(), MemoryStore()
     limiter = Limiter(load_config(CONFIG), store, clock=clock, monotonic=clock)

@@ -214,6 +214,20 @@ def test_reload_switches_the_guard_and_keeps_counts(clock: Clock) -> None:
 # Guesses at the same time.
 
 
+def test_guess_that_comes_as_another_one_is_released_waits_although_its_first_key_has_no_limit(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not held, so it must not be checked: a wrong one would count nowhere."""
+    with a_guard(clock, **guard(limits={"user": [], "address": [{"limit": 1, "window": WINDOW_S}]})) as own:
+        assert own.limiter is not None
+        other = own.limiter.hold_guess(password())[1]
+        denied = own.limiter.hold_guess(password())
+        own.limiter.release(other)
+        monkeypatch.setattr(own.limiter, "hold_guess", lambda _: denied)
+        lockout = own._hold(Guess(password()), is_exempt=False)
+        assert lockout is not None and lockout.is_busy
+
+
 @pytest.mark.parametrize(
     ("keys", "limit"), [(password(), USER_LIMIT), (secret(), CLIENT_LIMIT)], ids=["password", "secret"]
 )

@@ -1,5 +1,6 @@
 """Requests that are held until their response is known: confirmed or taken back."""
 
+import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -266,6 +267,39 @@ def test_guess_that_was_taken_back_takes_no_later_one_back(tmp_path: Path, clock
         limiter.hold_guess([KEY])
         limiter.sync()
         assert 1 == used_hits(limiter)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("since", "text"), ("owner", b"\1"), ("owner", "text"), ("rows", b"\1"), ("rows", "[[1]]")]
+)
+def test_note_of_a_guess_that_is_damaged_stops_no_cycle_and_goes(
+    tmp_path: Path, clock: Clock, column: str, value: object
+) -> None:
+    path, store = tmp_path / "ratelimit.db", MemoryStore(clock)
+    settings = load_config({"mode": "enforce", "limits": {"client": ["3 per 10 minute"]}, "host": str(path)})
+    with closing(Limiter(settings, store, clock=clock, monotonic=clock, keeps_held=True)) as limiter:
+        limiter.confirm(limiter.hold_guess([KEY])[1])
+        limiter.hold_guess([KEY])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            assert 1 == connection.execute(f"UPDATE guesses SET {column} = ?", (value,)).rowcount
+        clock.advance(2 * CHECK_S + 1)
+        assert limiter.sync().error is None
+        with closing(sqlite3.connect(path)) as connection:
+            assert (0,) == connection.execute("SELECT count(*) FROM guesses").fetchone()
+        assert 1 == stored_hits(store)
+
+
+def test_guess_that_is_settled_late_forgets_no_note_of_another_process(tmp_path: Path, clock: Clock) -> None:
+    """Numbers are used again, so that one may be that of a guess that another process checks."""
+    path = tmp_path / "ratelimit.db"
+    settings = load_config({"mode": "enforce", "limits": {"client": ["3 per 10 minute"]}, "host": str(path)})
+    with closing(Limiter(settings, clock=clock, monotonic=clock, keeps_held=True)) as limiter:
+        _, held = limiter.hold_guess([KEY])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE guesses SET owner = 'another'")
+        limiter.release(held)
+        with closing(sqlite3.connect(path)) as connection:
+            assert (1,) == connection.execute("SELECT count(*) FROM guesses").fetchone()
 
 
 ACTIONS = st.tuples(

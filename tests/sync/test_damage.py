@@ -60,6 +60,8 @@ DAMAGES = [
     ("held", b"\1" * 13),
     ("attempt", "{"),
     ("attempt", "[1, 2]"),
+    ("attempt", '[1, 1, "", null, 60, true, null, 0]'),
+    ("attempt", '["x", 1, "", 1.0, 60, true, null, 0]'),
     ("horizons", b"\1" * 13),
     ("prunable", "[1]"),
     ("requested", b"\1"),

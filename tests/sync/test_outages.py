@@ -182,6 +182,25 @@ def test_refused_document_is_logged_and_holds_up_no_other(faulty: FaultyStore, c
     assert (CLIENT, "no such field") == (event["client_id"], event["reason"])
 
 
+def test_refused_document_of_a_limit_that_is_kept_closely_waits_for_the_next_cycle(
+    faulty: FaultyStore, clock: Clock
+) -> None:
+    """Its hits are urgent, and would be read and sent again every few milliseconds."""
+    limiter = a_limiter(faulty, clock, a_policy(10))
+    limiter.check(CLIENT)
+    limiter.sync()
+    faulty.refused = frozenset([KEY])
+    limiter.check(CLIENT)
+    assert limiter.sync_urgent() is not None
+    faulty.calls.clear()
+    limiter.sync_urgent()
+    assert [] == faulty.calls
+    assert 1 == limiter.sync().in_flight_hits
+    faulty.refused = frozenset()
+    limiter.sync()
+    assert 2 == stored_hits(faulty)
+
+
 @pytest.mark.parametrize("step", ["extend_horizons", "merged", "count_writers"])
 def test_write_after_an_interrupted_read_keeps_the_document_for_the_wider_window_of_others(
     faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
