@@ -255,7 +255,7 @@ class Host:
                     self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except BaseException as exc:
             self.term.is_held = False  # the claim may be rolled back, and another process may make it
-            if isinstance(exc, sqlite3.OperationalError) and is_busy(exc):
+            if is_busy(exc):
                 return False
             raise
         self.max_writer_count = self.term.writer_count

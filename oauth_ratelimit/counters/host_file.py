@@ -167,12 +167,9 @@ class HostFile:
         """Log why the file is not used, once for each reason."""
         if connection is not None:
             self._given_up = connection.file_id
-            if isinstance(exc, sqlite3.Error) and code_of(exc) == sqlite3.SQLITE_CORRUPT:
+            if code_of(exc) == sqlite3.SQLITE_CORRUPT:
                 self._damaged = connection.file_id, "it is damaged"
-            self._was_full = isinstance(exc, sqlite3.Error) and code_of(exc) in (
-                sqlite3.SQLITE_FULL,
-                sqlite3.SQLITE_IOERR,
-            )
+            self._was_full = code_of(exc) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
             now_s = time.monotonic()
             is_again = now_s - self._used_s < SPELL_S
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, SPELL_S) if is_again else 0.0
@@ -354,7 +351,7 @@ class HostFile:
         connection.execute(owned, (os.geteuid(), boot_id(), self._identity))
         connection.execute("COMMIT")
 
-    def _checked(self, connection: FileConnection) -> tuple[bool, bool]:
+    def _checked(self, connection: sqlite3.Connection) -> tuple[bool, bool]:
         """Return whether the file was used, and since the machine started. Raises ``UnusableFile`` if by others."""
         try:
             owner = connection.execute("SELECT layout, user_id, boot_id, identity FROM host").fetchone()

@@ -206,9 +206,11 @@ def since_texts_of(context: OperatorContext, records: Sequence[DenialRecord], *,
     found = []
     for limits, group in groups.items():
         starts, clients = begun[limits], {each.denial.client_id for each in group}
-        is_beyond, is_apart = min(starts) < since_s + MINUTE_S, max(starts) - min(starts) > ACTIVE_S
-        said = {"is_beyond": is_beyond, "whose": THE_FIRST if is_apart else "", "is_one": len(groups) == 1}
-        found.append(_since_texts(context, list(map(minute_of, group)), clients, records=group, **said))
+        times = {"whose": THE_FIRST} if max(starts) - min(starts) > ACTIVE_S else {}
+        is_beyond, is_one, minutes = min(starts) < since_s + MINUTE_S, len(groups) == 1, list(map(minute_of, group))
+        found.append(
+            _since_texts(context, minutes, clients, is_beyond=is_beyond, is_one=is_one, records=group, **times)
+        )
     texts = [*(each[0] for each in found), *chain.from_iterable(each[1:] for each in found)]
     return sorted(said_once(texts), key=SWITCHES.__contains__)
 
