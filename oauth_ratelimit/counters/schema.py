@@ -76,7 +76,7 @@ def open_in_memory() -> sqlite3.Connection:
     return connection
 
 
-def is_busy(exc: Exception) -> bool:
+def is_busy(exc: BaseException) -> bool:
     """Return True if another connection holds the lock."""
     return code_of(exc) == sqlite3.SQLITE_BUSY
 
@@ -101,6 +101,6 @@ def patiently(connection: sqlite3.Connection, statement: str, until_s: float) ->
             return found and found[0]
 
 
-def code_of(exc: Exception) -> int:
+def code_of(exc: BaseException) -> int:
     """Return SQLite's primary result code; 0 for an error of another kind."""
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF
