@@ -236,7 +236,7 @@ def _read_cache() -> ReadCache:
     return cache
 
 
-_TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")  # as ``utc_time`` writes it
+_TIME = re.compile(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")  # as ``utc_time`` writes it
 
 
 class Texts:
@@ -264,9 +264,13 @@ class Texts:
 
     def sentence(self, text: str) -> Markup:
         """Return a text whose times, as ``utc_time`` writes them, are in the zone."""
-        return Markup(
-            _TIME.sub(lambda found: self.time(datetime.fromisoformat(found[0]).timestamp()), str(escape(text)))
-        )
+        return Markup(_TIME.sub(self._time_or_text, str(escape(text))))
+
+    def _time_or_text(self, found: re.Match[str]) -> str:
+        try:
+            return self.time(datetime.fromisoformat(found[0]).timestamp())
+        except ValueError:  # part of a name, which may be anything
+            return found[0]
 
 
 def zone_of(params: Params) -> tzinfo:

@@ -205,6 +205,18 @@ def test_user_is_named_by_its_record_in_the_first_minute(still: None, page: Page
     assert "of user mallory: its heaviest use" in page.part("limits", id="app")
 
 
+@pytest.mark.parametrize("name", ["2026-99-99T99:99:99Z", "0000-01-01T00:00:00Z", "\u0662" * 4 + "-12-01T00:00:00Z"])
+def test_user_whose_name_looks_like_a_time_that_there_is_not_is_shown_as_it_is(
+    still: None, page: Page, mongo_uri: str, name: str
+) -> None:
+    """It failed all parts that were asked for together, those of other clients included."""
+    users = (UserLoad(name, 10, 9), UserLoad("bob", 3))
+    record(mongo_uri, [replace(minute(1, allowed=4, denied=9), users=users)])
+
+    words = f"1 user of app is denied ({name}); 1 other is not"
+    assert words in page.part("verdict") and words in page.part("client", id="app", utc_offset="330")
+
+
 def test_user_with_the_name_of_any_client_is_a_user(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [replace(minute(1, allowed=1, denied=9), users=(UserLoad("*", 10, 9),))])
     assert "Users most over a limit, in the full minutes of the last hour: * 9 of 10 requests." in page.part(
