@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from urllib.parse import unquote
@@ -256,10 +257,12 @@ class Texts:
         """Return a time such as ``15:01:20 UTC``, with the date unless it is today."""
         if at_s is None:
             return Markup("–")
-        at = datetime.fromtimestamp(at_s, self._zone)
+        at = datetime.fromtimestamp(at_s, UTC)
+        with suppress(OverflowError):  # on the last day that there is, which MongoDB may hold
+            at = at.astimezone(self._zone)
         day = "" if at.date() == self._today else f"{at:%a} {at.day} {at:%b} "
         return Markup('<time datetime="{}">{}{:%H:%M:%S} {}</time>').format(
-            datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds"), day, at, at.tzname() or ""
+            at.astimezone(UTC).isoformat(timespec="seconds"), day, at, at.tzname() or ""
         )
 
     def sentence(self, text: str) -> Markup:

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.admin.blueprint import PARTS
+from oauth_ratelimit.admin.blueprint import PARTS, Texts
 from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.core.failed_auth import ANYONE
@@ -25,6 +25,7 @@ from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoa
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.fields import LATEST_S
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore, InstanceEvent
 from oauth_ratelimit.store.mongo.rollups import RollupStore
 from testbed.clock import wait_until
@@ -433,6 +434,15 @@ def test_letter_and_times_are_in_the_chosen_zone(page: Page, mongo_uri: str, off
     until = datetime.fromisoformat(period[1]).replace(tzinfo=timezone(timedelta(minutes=int(offset))))
     assert abs(until.timestamp() - time.time()) < 60
     assert f"{name}." in page.part("client", id="app", utc_offset=offset)
+
+
+def test_date_that_no_zone_ahead_of_utc_has_fails_no_page(page: Page, connection: Connection) -> None:
+    """Whoever may write to the database can plant the last one."""
+    now_s = time.time()
+    beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_rejected_at_s=LATEST_S)
+    HeartbeatStore(connection).put(beat)
+    assert "rejected by 1 instance since Fri 31 Dec" in page.part("state", utc_offset="840")
+    assert "Fri 31 Dec" in Texts(timezone(timedelta(hours=14)), now_s).sentence("9999-12-31T23:59:59Z")
 
 
 @pytest.mark.parametrize(
