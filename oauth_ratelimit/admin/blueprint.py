@@ -254,13 +254,14 @@ class Texts:
         self._today = datetime.fromtimestamp(now_s, zone).date()
 
     def time(self, at_s: float | None) -> Markup:
-        """Return a time such as ``15:01:20 UTC``, with the date unless it is today."""
+        """Return a time such as ``15:01:20 UTC``, with the date unless it is today, with the year unless it is this."""
         if at_s is None:
             return Markup("–")
         at = datetime.fromtimestamp(at_s, UTC)
         with suppress(OverflowError):  # on the last day that there is, which MongoDB may hold
             at = at.astimezone(self._zone)
-        day = "" if at.date() == self._today else f"{at:%a} {at.day} {at:%b} "
+        year = "" if at.year == self._today.year else f"{at.year} "
+        day = "" if at.date() == self._today else f"{at:%a} {at.day} {at:%b} {year}"
         return Markup('<time datetime="{}">{}{:%H:%M:%S} {}</time>').format(
             at.astimezone(UTC).isoformat(timespec="seconds"), day, at, at.tzname() or ""
         )

@@ -441,8 +441,24 @@ def test_date_that_no_zone_ahead_of_utc_has_fails_no_page(page: Page, connection
     now_s = time.time()
     beat = Heartbeat("node-1:7:aa", now_s, now_s, "1", "enforce", 1.0, config_rejected_at_s=LATEST_S)
     HeartbeatStore(connection).put(beat)
-    assert "rejected by 1 instance since Fri 31 Dec" in page.part("state", utc_offset="840")
-    assert "Fri 31 Dec" in Texts(timezone(timedelta(hours=14)), now_s).sentence("9999-12-31T23:59:59Z")
+    assert "rejected by 1 instance since Fri 31 Dec 9999 23:59:59 UTC" in page.part("state", utc_offset="840")
+    assert "Fri 31 Dec 9999" in Texts(timezone(timedelta(hours=14)), now_s).sentence("9999-12-31T23:59:59Z")
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("2026-12-31T22:59:59Z", "23:59:59 UTC+01:00"),
+        ("2026-12-31T23:00:00Z", "Fri 1 Jan 2027 00:00:00 UTC+01:00"),
+        ("2026-01-01T08:00:00Z", "Thu 1 Jan 09:00:00 UTC+01:00"),
+        ("2028-12-01T08:00:00Z", "Fri 1 Dec 2028 09:00:00 UTC+01:00"),
+        ("2025-12-31T08:00:00Z", "Wed 31 Dec 2025 09:00:00 UTC+01:00"),
+    ],
+)
+def test_time_has_its_date_unless_it_is_today_and_its_year_unless_it_is_this_one(at: str, expected: str) -> None:
+    """Overrides last up to ten years, and a history is as old as it is."""
+    now_s = datetime.fromisoformat("2026-12-31T22:00:00Z").timestamp()
+    assert expected == Texts(timezone(timedelta(hours=1)), now_s).sentence(at).striptags()
 
 
 @pytest.mark.parametrize(
