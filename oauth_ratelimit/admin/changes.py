@@ -33,7 +33,7 @@ from oauth_ratelimit.operations.denied import last_runs, source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import Record, duration, enforces, number, short
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.traffic.preview import impact_of
+from oauth_ratelimit.traffic.preview import impact_of, new_ends
 
 log = get_logger(__name__)
 
@@ -180,7 +180,8 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     client_id, policies = overrides[0].target.client_id, context.policies
     mode = policies.matching(client_id).mode if client_id else policies.mode
     is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
-    lines = [*([IN_DRY_RUN] if is_in_one else impact.lines), *_notes(context, overrides[0])]
+    shown = [IN_DRY_RUN, *new_ends(context, overrides)] if is_in_one else impact.lines
+    lines = [*shown, *_notes(context, overrides[0])]
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
         moments = (context, context.after(overrides))
         now, then = (user_text(LimitExplanation(each, client_id, username=user)) for each in moments)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
@@ -33,6 +33,7 @@ from oauth_ratelimit.traffic.outlook import LONGEST, RECENT, ClientLoad, Outlook
 
 CLEARLY = 0.1  # of the denials; less is no difference
 UNCHANGED = "This applies already, so nothing changes."
+ENDS = "This replaces the override by {author}, which {was}, with one that {now}."
 NO_RECORD = "No requests are recorded in the last hour, so nobody knows whom this hits."
 NO_LOAD = "No requests of the last ten full minutes are recorded, so nobody knows what this does."
 ONLY_BEGUN = (
@@ -59,6 +60,28 @@ class Impact:
 
 def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
     """Return the impact of overrides of one client, or of all."""
+    impact, ends = _impact_of(context, overrides), new_ends(context, overrides)
+    lines = [line for line in impact.lines if not (ends and line == UNCHANGED)]
+    return replace(impact, lines=[*lines, *ends])
+
+
+def new_ends(context: OperatorContext, overrides: Sequence[Override]) -> list[str]:
+    """Return a sentence for each end that overrides change: those that they replace are gone then."""
+    former = {each.target: each for each in context.overrides}
+    pairs = ((former[each.target], each) for each in overrides if each.target in former)
+    changed = (
+        ENDS.format(author=old.author, was=_end_text(old), now=_end_text(new))
+        for old, new in pairs
+        if old.until_s != new.until_s
+    )
+    return list(dict.fromkeys(changed))
+
+
+def _end_text(override: Override) -> str:
+    return "has no end" if override.until_s is None else f"ends at {utc_time(override.until_s)}"
+
+
+def _impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
     target, before = overrides[0].target, context.policies
     after = context.after(overrides).policies
     if context.settings.policies.mode is Mode.OFF and overrides[0].mode in (Mode.DRY_RUN, Mode.ENFORCE):

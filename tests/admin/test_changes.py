@@ -115,6 +115,24 @@ def test_preview_of_a_dry_run_in_a_dry_run_says_that_there_is_one(
     assert "would be denied" in page.send("preview", {"kind": "trusted", "client_id": "app"}).json["lines"][0]
 
 
+@pytest.mark.parametrize(("kind", "mode"), [("mode", Mode.DRY_RUN), ("trusted", None)])
+def test_preview_of_what_applies_already_says_that_it_gets_an_end(
+    page: Page, connection: Connection, kind: str, mode: Mode | None
+) -> None:
+    """It would be gone then, and everybody denied again."""
+    target = Target(OverrideKind(kind), "app" if mode is None else None)
+    OverrideStore(connection).put(Override(target, "bob", "incident 17", time.time(), mode=mode))
+    form = {"kind": kind, "client_id": target.client_id, "mode": mode and mode.value}
+    applies = [UNCHANGED] if mode is None else [changes.IN_DRY_RUN]
+    assert applies == page.send("preview", form).json["lines"]
+
+    *others, end = page.send("preview", {**form, "for": "2h"}).json["lines"]
+    assert [each for each in applies if each != UNCHANGED] == others
+    assert re.fullmatch(
+        "This replaces the override by bob, which has no end, with one that ends at 20.*T.*Z[.]", end
+    ), end
+
+
 def test_preview_of_a_mode_says_once_that_the_file_switches_it_off(
     open_page: Callable[..., Page], mongo_uri: str, connection: Connection
 ) -> None:

@@ -173,6 +173,16 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
         assert "dry-run" == terminal.data(command)["file_mode"]
 
 
+@pytest.mark.parametrize("amount", ["10/minute", "20/minute"], ids=["the same", "another"])
+def test_limit_in_place_of_one_with_another_end_says_so_before_it_asks(terminal: Terminal, amount: str) -> None:
+    command = ("limit", "set", "app", "--kind", "user", *WHY, "--limit")
+    terminal.ok(*command, "10/minute", "--for", "2h", "--yes")
+    *others, end, _ = terminal.run(*command, amount).stderr.splitlines()
+
+    assert re.fullmatch("This replaces the override by ann, which ends at 20.*Z, with one that has no end[.]", end)
+    assert (amount == "10/minute") == (others == [])
+
+
 def test_enforcing_what_is_enforced_asks_and_writes_nothing(terminal: Terminal, overrides: OverrideStore) -> None:
     """Unless the override of that would end at another time."""
     command = ("mode", "set", "enforce", "--canary", "100", *WHY)
