@@ -45,7 +45,7 @@ from oauth_ratelimit.operations.changes import (
 from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.format import Record, counted, entry_data, mode_source_text, mode_text, override_data
 from oauth_ratelimit.operations.marks import last_change_text
-from oauth_ratelimit.traffic.preview import UNCHANGED, impact_of
+from oauth_ratelimit.traffic.preview import UNCHANGED, impact_of, new_ends
 
 NO_OVERRIDES = "No overrides: the configuration applies."
 NO_HISTORY = "No overrides and no resets so far."
@@ -130,7 +130,7 @@ def set_limit(
         raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
     question = f"Set the {kind} limits of {'everybody' if client is None else repr(client)}?"
     show_impact_and_ask(context, override, question, options)
-    apply(context, override, as_json=options["as_json"])
+    apply(context, override, as_json=options["as_json"], is_previewed=True)
 
 
 @limit.command("unset")
@@ -284,7 +284,7 @@ def set_mode(
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
         question = f"Enforce limits for {(client and repr(client)) or share or 'everybody'}?"
         show_impact_and_ask(context, change, question, options)
-    apply(context, change, as_json=options["as_json"])
+    apply(context, change, as_json=options["as_json"], is_previewed=change.mode is Mode.ENFORCE)
     for sentence in notes_on_mode(context.settings, context.overrides, change):
         print_hint(visible(sentence))
     if context.invalid and Mode.OFF not in (mode, context.settings.policies.mode):
@@ -334,9 +334,8 @@ def override_of(context: CliContext, target: Target, options: dict[str, Any], **
 
 def is_enforced(context: CliContext, change: Override) -> bool:
     """Return whether what a change for everybody says applies, until the same time if by an override."""
-    ends = {each.until_s for each in context.overrides if each.target == change.target}
     applies = context.policies.mode is Mode.ENFORCE and context.after([change]).policies == context.policies
-    return applies and ends <= {change.until_s}
+    return applies and not new_ends(context, [change])
 
 
 def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> None:
@@ -350,8 +349,11 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
     confirm(question, is_confirmed=options["is_confirmed"])
 
 
-def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
-    client = override.target.client_id
+def apply(context: CliContext, override: Override, *, as_json: bool, is_previewed: bool = False) -> None:
+    client, ends = override.target.client_id, list[str]()
+    if not (as_json or is_previewed):
+        with suppress(StoreError):  # the way back works without it
+            ends = new_ends(context, [override])
     # Looked up first, because the override itself makes the client known.
     hint = None if client is None else unknown_client_hint(context, client)
     if client is not None and override.target.kind is not OverrideKind.TRUSTED:
@@ -361,7 +363,7 @@ def apply(context: CliContext, override: Override, *, as_json: bool) -> None:
     print_overrides("json" if as_json else "table", [applied])
     _print_effect(context, as_json=as_json)
     if not as_json:
-        print_hint(hint)
+        print_hint("\n".join(filter(None, (*map(visible, ends), hint))))
 
 
 def remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> None:

@@ -183,6 +183,15 @@ def test_limit_in_place_of_one_with_another_end_says_so_before_it_asks(terminal:
     assert (amount == "10/minute") == (others == [])
 
 
+def test_change_that_does_not_ask_says_what_end_it_replaces(terminal: Terminal) -> None:
+    for command in (("mode", "set", "dry-run"), ("mode", "set", "off", "app"), ("trust", "add", "app")):
+        assert "This replaces" not in terminal.run(*command, *WHY).stderr
+        assert "This replaces" not in terminal.run(*command, *WHY).stderr, "it still has no end"
+        limited, endless = (terminal.run(*command, *more, *WHY).stderr for more in (("--for", "2h"), ()))
+        assert re.search("override by ann, which has no end, with one that ends at 20.*Z[.]\n", limited)
+        assert re.search("override by ann, which ends at 20.*Z, with one that has no end[.]\n", endless)
+
+
 def test_enforcing_what_is_enforced_asks_and_writes_nothing(terminal: Terminal, overrides: OverrideStore) -> None:
     """Unless the override of that would end at another time."""
     command = ("mode", "set", "enforce", "--canary", "100", *WHY)
