@@ -108,7 +108,7 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
         for kind, by_name in limits.items():
             for name in by_name.keys() - {policy.name for policy in getattr(present, kind)}:
                 form.problems.add(f"limits.{kind}", f"got {show(name)}, allowed: the name of a limit that applies now")
-        raised = amount_overrides(context.policies, form.client_id, limits, template)
+        raised = amount_overrides(context.policies, form.client_id, limits, template, former=context.overrides)
         found = _reuse_overrides(present, template) if is_reuse else raised
     elif form.kind is OverrideKind.MODE and body.get("mode") != Mode.DRY_RUN:
         form.problems.add("mode", f"got {show(body.get('mode'))}, allowed: dry-run; others by mode set in the terminal")
@@ -123,11 +123,13 @@ def read_overrides(context: OperatorContext, body: Body, *, operator: str) -> li
         and (each.author, each.reason) == (operator, form.reason)
         and context.now_s - each.made_at_s < REPEATED_S
     ]
-    made_set, wanted = ({(each.target, each.mode, each.policies) for each in some} for some in (known, found))
-    if known and (not found or made_set == wanted):
+    made_set, wanted = (
+        {(each.target, each.mode, each.policies, each.lasts_ms) for each in some} for some in (known, found)
+    )
+    if known and wanted <= made_set:
         return known
     if not found:
-        other = "enter another amount: these apply already"
+        other = "enter another amount, or another end of an override: these apply already"
         form.problems.add("limits", "none of them can give out a token again" if body.get("on_limit") else other)
         form.raise_errors()
     return found

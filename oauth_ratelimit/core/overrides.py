@@ -65,6 +65,11 @@ class Override:
         if self.policies and self.target.kind is not OverrideKind.LIMIT:
             raise ValueError("only a limit override has limits")
 
+    @property
+    def lasts_ms(self) -> int | None:
+        """Length, whichever clock it begins by; None without an end."""
+        return None if self.until_s is None else round((self.until_s - self.made_at_s) * 1000)
+
 
 class Counters(NamedTuple):
     """Counters that were set to zero: those of a user, or all of a client."""

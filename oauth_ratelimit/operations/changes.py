@@ -182,13 +182,22 @@ def limits_of(policies: PolicySet, client_id: str | None) -> Limits:
 
 
 def amount_overrides(
-    policies: PolicySet, client_id: str | None, amounts: Mapping[LimitKind, Mapping[str, int]], template: Override
+    policies: PolicySet,
+    client_id: str | None,
+    amounts: Mapping[LimitKind, Mapping[str, int]],
+    template: Override,
+    *,
+    former: Sequence[Override] = (),
 ) -> list[Override]:
-    """Return the overrides that give existing limits other amounts. Only changed kinds are overridden."""
-    found = []
+    """Return the overrides that give existing limits other amounts, or a former override of them another end.
+
+    Only kinds with such a change are overridden.
+    """
+    others = (each.target for each in former if each.until_s != template.until_s)
+    found, ended = list[Override](), {each.limit_kind for each in others if each.client_id == client_id}
     for kind, by_name in amounts.items():
         present = getattr(limits_of(policies, client_id), kind)
         changed = tuple(policy._replace(limit=by_name.get(policy.name, policy.limit)) for policy in present)
-        if changed != present:
+        if changed != present or kind in ended:
             found.append(replace(template, target=Target(OverrideKind.LIMIT, client_id, kind), policies=changed))
     return found

@@ -198,6 +198,32 @@ def test_a_form_that_is_sent_three_times_makes_one_override(page: Page, form: di
     assert len(page.history()) == len({entry.target for entry in page.history()})
 
 
+@pytest.mark.parametrize("form", [LIMIT, {"kind": "trusted", "client_id": "app", "reason": "x"}, DRY_RUN, REUSE])
+def test_a_form_with_another_end_replaces_the_first_and_is_no_second_click(page: Page, form: dict[str, Any]) -> None:
+    """Amounts that apply already get another end, too."""
+    page.send("apply", {**form, "for": "30m"})
+    ends = page.send("preview", {**form, "for": "1d"}).json["lines"]
+    for length in ("1d", "1d"):
+        assert 200 == page.send("apply", {**form, "for": length}).status_code
+
+    words = "This replaces the override by ann, which ends at .*Z, with one that ends at .*Z[.]"
+    assert ends and all(re.fullmatch(words, end) for end in ends)
+    lengths = [entry.override.lasts_ms for entry in page.history() if entry.override]
+    assert {1_800_000, 86_400_000} == set(lengths)
+    assert len(lengths) == 2 * len({entry.target for entry in page.history()})
+
+
+def test_another_end_is_for_the_kinds_that_are_named_with_the_amounts_that_apply(page: Page) -> None:
+    page.send("apply", {**LIMIT, "limits": {"client": {"client": 2}, "user": {"user": 3}}})
+    page.send("apply", {**LIMIT, "limits": {"client_total": {"client_total": 9}}, "for": "2h"})
+    page.send("apply", {**LIMIT, "limits": {"user": {}, "client_total": {}}, "for": "1h"})
+    assert {"client": (2, 168), "user": (3, 1), "client_total": (9, 1)} == {
+        entry.override.target.limit_kind: (entry.override.policies[0].limit, (entry.override.lasts_ms or 0) / 3_600_000)
+        for entry in page.history()
+        if entry.override
+    }
+
+
 def test_numbers_after_a_change_say_whether_it_worked(
     still: None, page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +322,7 @@ def test_form_has_the_present_amounts_and_changes_nothing_else_of_a_limit(
         ({"kind": "limit", "client_id": "app", "reason": "x"}, "limits"),
         ({**LIMIT, "limits": {}}, "these apply already"),
         ({**LIMIT, "limits": {"user": {"user": 5}}}, "these apply already"),
+        ({**LIMIT, "limits": {"user": {}}}, "these apply already"),
         ({**LIMIT, "limits": {"user": ["1/minute"]}}, "limits.user"),
         ({**LIMIT, "limits": {"user": {"other": 3}}}, "the name of a limit that applies now"),
         ({**LIMIT, "limits": {"users": {"user": 3}}}, "limits"),

@@ -9,15 +9,18 @@ const BODIES = { limit: () => ({ limits: changedAmounts() }), reuse: () => ({ ki
 const TYPING_MS = 500;
 const form = find("panel-form");
 let typing = null;
+let isEndChosen = false; // then overrides whose amounts stay get another end
 let asked = 0; // number of the last preview: an answer to an earlier one is dropped
 
 const kind = () => form.querySelector("#act input:checked")?.value || "limit";
 const amounts = () => [...form.querySelectorAll("input[type=number]")];
+const overridden = () => [...document.querySelectorAll("[data-undo]")].map((each) => JSON.parse(each.dataset.undo).limit_kind).filter(Boolean);
 const body = () => ({ kind: kind(), client_id: clientId, for: find("panel-length").value, ...BODIES[kind()]() });
 
 function changedAmounts() {
   const limits = {};
   for (const { value, defaultValue, dataset } of amounts()) if (value && value !== defaultValue) (limits[dataset.kind] ||= {})[dataset.name] = Number(value);
+  if (isEndChosen && !Object.keys(limits).length) for (const limitKind of overridden()) limits[limitKind] = {};
   return limits;
 }
 
@@ -77,8 +80,11 @@ async function change(button, name, content) {
     showMessage("panel-problem", "");
     announce(name === "apply" ? "Applied." : "Undone: the configuration applies again.");
     await setQuery({ since: answer.since_s || null });
-    if (name === "apply") find("panel-outcome").focus();
-    preview();
+    isEndChosen = false;
+    if (name === "apply") {
+      find("panel-outcome").focus();
+      find("panel-preview").hidden = true; // it would say that the end changes by some seconds
+    } else preview();
   } catch (error) {
     showMessage("panel-problem", error.message);
   }
@@ -90,8 +96,9 @@ form.addEventListener("submit", (event) => {
   change(find("panel-apply"), "apply", { ...body(), reason: find("panel-reason").value });
 });
 form.addEventListener("change", ({ target }) => {
-  if (target.name !== "act") return;
-  setQuery({ panel: target.value });
+  if (target.name === "act") setQuery({ panel: target.value });
+  else if (target.id === "panel-length") isEndChosen = true;
+  else return;
   preview();
 });
 form.addEventListener("input", ({ target }) => {

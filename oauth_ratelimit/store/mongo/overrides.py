@@ -85,8 +85,7 @@ class OverrideStore:
         Raises ``StoreRejected`` if instances do not read it.
         """
         content = _compose_override(override)
-        lasts_ms = None if override.until_s is None else round((override.until_s - override.made_at_s) * 1000)
-        until = {"until": None if lasts_ms is None else {"$add": ["$$NOW", lasts_ms]}}
+        until = {"until": None if override.lasts_ms is None else {"$add": ["$$NOW", override.lasts_ms]}}
         update = _whole({"action": "set", **content}, until, active=True, **content)
         self._change({"_id": _compose_target(override.target)}, update, upsert=True)
         is_way_back = override.target.client_id is None and override.mode in (Mode.OFF, Mode.DRY_RUN)

@@ -21,9 +21,16 @@ def test_limit_is_lowered_on_all_servers_once_and_undone(browser: Browser, url: 
     browser.wait_for("client-burst: 1/5s", "#panel-undo")
     wait_until(lambda: browser.run("return document.activeElement.id") == "panel-outcome", "the result has the focus")
 
+    browser.type("#panel-length", "7 days")
+    browser.wait_for("This replaces the override by", "#panel-preview")
+    browser.type("#panel-reason", "until next week")
+    browser.run("document.querySelector('#panel-form').requestSubmit()")
+    browser.wait_for("until next week", "#panel-undo")
+    wait_until(lambda: not browser.text("#panel-preview").strip(), "nothing is to be applied")
+
     browser.click("#panel-undo button[aria-label^='Undo: client limit']")
     wait_until(lambda: browser.value(AMOUNT) == "40", "the limit of before applies again")
     browser.open(f"{url}overrides")
     browser.click("#history-details summary")
     browser.wait_for("ticket 4711", "#history")
-    assert 1 == browser.text("#history").count("client-burst: 1/5s")
+    assert 2 == browser.text("#history").count("client-burst: 1/5s")
