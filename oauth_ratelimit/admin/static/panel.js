@@ -7,6 +7,7 @@ const clientId = query().get("id");
 const FIELDS = { limits: "Limits", for: "Ends after", reason: "Reason" };
 const BODIES = { limit: () => ({ limits: changedAmounts() }), reuse: () => ({ kind: "limit", on_limit: "reuse" }), mode: () => ({ mode: "dry-run" }), trusted: () => ({}) };
 const TYPING_MS = 500;
+const GONE = "Nothing to undo: the override was removed or has ended before.";
 const form = find("panel-form");
 let typing = null;
 let isEndChosen = false; // then overrides whose amounts stay get another end
@@ -78,7 +79,7 @@ async function change(button, name, content) {
     const answer = await send(name, content);
     find("panel-reason").value = "";
     showMessage("panel-problem", "");
-    announce(name === "apply" ? "Applied." : "Undone: the configuration applies again.");
+    announce(name === "apply" ? "Applied." : answer.is_removed ? "Undone." : GONE);
     await setQuery({ since: answer.since_s || null });
     isEndChosen = false;
     if (name === "apply") {
