@@ -7,11 +7,13 @@ of ``utc_time``; the page shows them in the operator's zone.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from shlex import quote
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.failed_auth import ANYONE
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
     ENDPOINT,
@@ -153,10 +155,9 @@ def _guesses(case: Case, run: Run) -> Verdict:
     if case.client_id == ANYONE:
         subject = f"Everybody at {found or 'an address'} {verb.replace('are', 'is')} denied by the guard."
         why = f"Too many wrong passwords or secrets come from there. Honest users or clients there {verb} denied, too."
-        client = f"'{ANYONE}'"
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    action = NO_GUESSES.format(client=client) if run.is_real else TRIED_GUARD
+    action = NO_GUESSES.format(client=quote(visible_name(case.client_id))) if run.is_real else TRIED_GUARD
     return Verdict("denied", "", action, why, subject=subject)
 
 

