@@ -7,8 +7,10 @@ them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it 
 import os
 import tempfile
 import threading
+import traceback
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
-from oauth_ratelimit.process.log import get_logger
+from oauth_ratelimit.process.log import ThrottledLog, get_logger
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:
@@ -33,6 +35,7 @@ OTHER = "other"
 
 ROOM_BYTES = 2**21  # some times what the files of a process take
 NO_ROOM = "make room in PROMETHEUS_MULTIPROC_DIR and restart; docs/operations.md has more"
+NOT_MADE = "empty PROMETHEUS_MULTIPROC_DIR before a start, and give no other metric a name of these; then restart"
 
 MAX_CLIENTS = 50  # clients with series of their own, each with up to ten
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
@@ -40,9 +43,19 @@ FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that
 DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
 FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
 FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
-
+LOG_INTERVAL_S = 60.0  # between two log entries about metrics that cannot be written
 
 log = get_logger(__name__)
+_failures = ThrottledLog(log, LOG_INTERVAL_S)
+
+
+@contextmanager
+def _errors_logged() -> Iterator[None]:
+    """Log what the library raises. No limit, count or heartbeat depends on metrics."""
+    try:
+        yield
+    except Exception as exc:  # noqa: BLE001  # foreign code, which opens files anew after a fork
+        _failures.error("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 
 
 class Metrics:
@@ -132,6 +145,7 @@ class Metrics:
         for request in decided:
             self._decision_seconds.observe(request.duration_s)
 
+    @_errors_logged()
     def record_taken_back(self) -> None:
         self._taken_back.inc()
 
@@ -144,6 +158,7 @@ class Metrics:
             label = self._labels.setdefault(client_id, visible_name(client_id))
         return label
 
+    @_errors_logged()
     def record_cycle(self, report: CycleReport, *, duration_s: float) -> None:
         if report.error is not None:
             self._flush_failures.inc()
@@ -156,6 +171,7 @@ class Metrics:
         for policy, hits in report.over_admitted.items():
             self._over_admitted.labels(policy).inc(hits)
 
+    @_errors_logged()
     def record_state(
         self, report: CycleReport, *, lag_s: float, is_config_valid: bool, is_refused: bool, mode: Mode | None
     ) -> None:
@@ -168,20 +184,22 @@ class Metrics:
         for each in Mode:
             self._mode.labels(each.value).set(each is mode)
 
+    @_errors_logged()
     def record_failure(self, kind: str) -> None:
         self._failures.labels(kind).inc()
 
+    @_errors_logged()
     def record_alarm(self, decision: Decision) -> None:
         """Count a request that came after too many failed authentications."""
         self._alarms.labels(outcome_of(decision), decision.policy or NONE).inc()
 
 
 _opening = threading.Lock()  # guards _opened
-_opened: list[Metrics] = []
+_opened: list[Metrics | None] = []  # None if they cannot be made
 
 
 def open_metrics() -> Metrics | None:
-    """Return the metrics of this process, which all its applications share; None without the library or room on disk.
+    """Return the metrics of this process, which all its applications share; None if they cannot be made.
 
     Called as late as the first request: in multiprocess mode metrics leave files behind, and commands should not.
     """
@@ -189,7 +207,11 @@ def open_metrics() -> Metrics | None:
         return None
     with _opening:
         if not _opened and _has_room():
-            _opened.append(Metrics())
+            try:
+                _opened.append(Metrics())
+            except Exception as exc:  # noqa: BLE001  # foreign code, whose files and names others may have taken
+                _opened.append(None)  # some are registered by now, so another try would fail, too
+                log.error("metrics_off", reason=repr(exc), hint=NOT_MADE)
         return _opened[0] if _opened else None
 
 

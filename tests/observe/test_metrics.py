@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import prometheus_client
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,10 +17,14 @@ from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS, open_metrics
+from oauth_ratelimit.guard import Guard
+from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS, log, open_metrics
+from oauth_ratelimit.process.log import ThrottledLog
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.decisions import ALLOWED, DENIED, TRUSTED, WOULD_DENY, a_denial
+from tests.support.guarded import guard
+from tests.support.guards import fail, lockout_of, password
 from tests.support.recorded_metrics import RecordedMetrics
 
 
@@ -162,3 +167,45 @@ def test_full_disk_costs_the_metrics_and_not_the_process(tmp_path: Path, monkeyp
         assert open_metrics() is None
     assert [("metrics_off", "No space left on device")] == [(entry["event"], entry["reason"]) for entry in logs]
     assert [] == list(tmp_path.iterdir())
+
+
+def test_metrics_that_cannot_be_made_cost_no_limit(tmp_path: Path) -> None:
+    """Such as those of an earlier container, whose process had the same number and was cut off while it wrote."""
+    script = """
+        import os
+        from pathlib import Path
+        from tests.support.apps import protected_app, token_status
+
+        os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
+        cut_off = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"], f"counter_{os.getpid()}.db")
+        cut_off.write_bytes((100).to_bytes(4, "little") + b"?" * 96)
+        with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["1/minute"]}}) as app:
+            print([token_status(app) for _ in range(3)])
+    """
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert ("[200, 429, 429]\n", 1) == (done.stdout, done.stderr.count("metrics_off")), done.stderr
+
+
+def test_metrics_that_cannot_be_written_cost_neither_a_lockout_nor_a_count(
+    metrics: RecordedMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forked process opens the library's files anew, and may not be able to."""
+    broken = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    for kind, method in (("Counter", "inc"), ("Gauge", "set"), ("Histogram", "observe")):
+        monkeypatch.setattr(getattr(prometheus_client, kind), method, broken)
+    monkeypatch.setattr("oauth_ratelimit.observe.metrics._failures", ThrottledLog(log, 60))
+    own = Guard(load_config(guard()), clock=Clock(), metrics=metrics)
+    limiter = Limiter(load_config({"mode": "enforce"}), MemoryStore(), clock=Clock())
+    monitor = HealthMonitor(limiter, None, metrics=metrics)
+    with capture_logs() as logs:
+        fail(own, password())
+        assert lockout_of(own, password()) is not None
+        limiter.check("some-client")
+        assert 1 == monitor.sync().flushed_count
+        metrics.record_taken_back()
+        monitor.stop()
+
+    assert ["observer_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
