@@ -376,17 +376,17 @@ class AppLimiter:
                 is_needed=lambda: owner() is not None,
                 place=place,
             )
+            _started.add(self)  # before gevent may end the request
+            atexit.unregister(close_all)  # a fork inherits the registration
+            atexit.register(close_all)
             try:
                 worker.start()
             finally:
                 self._worker = worker  # also if gevent ends the request: else each one would start another worker
-            _started.add(self)
-            atexit.unregister(close_all)  # a fork inherits the registration
-            atexit.register(close_all)
-            self.report_start()
-            if former is not None:
-                worker.missing["end of the former worker"] = partial(self._stop_apart, former)
-                worker.start_missing()
+                if former is not None:
+                    worker.missing["end of the former worker"] = partial(self._stop_apart, former)
+                self.report_start()
+            worker.start_missing()
             return worker
 
     def report_start(self) -> None:

@@ -229,8 +229,8 @@ def test_process_without_a_free_descriptor_limits_and_starts_no_thread_twice(
 def test_request_that_is_ended_while_the_worker_starts_leaves_one_worker(
     monkeypatch: pytest.MonkeyPatch, starts: Clock
 ) -> None:
-    """As a timeout of gevent ends it."""
-    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+    """As a timeout of gevent ends it. The worker is reported, and closed with the process."""
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         with monkeypatch.context() as ended:
             ended.setattr(loop, "BackgroundScheduler", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
@@ -239,6 +239,27 @@ def test_request_that_is_ended_while_the_worker_starts_leaves_one_worker(
         assert limiter is not None
         assert [200, 429] == [token_status(app), token_status(app)]
         assert limiter is app_limiter_of(app).limiter
+        close_all()
+        assert not app_limiter_of(app).is_running
+    assert 1 == [entry["event"] for entry in logs].count("ratelimit_started")
+
+
+def test_replaced_worker_ends_although_the_request_that_replaces_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(json.dumps(config(mode="off")))
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        assert 200 == token_status(app)
+        former = app_limiter_of(app)._running_worker()
+        with monkeypatch.context() as ended:
+            ended.setattr(loop, "BackgroundScheduler", Mock(side_effect=KeyboardInterrupt))
+            path.write_text(json.dumps(config(sync={"interval": "2s"})))
+            wait_until(lambda: former.is_outdated, "another worker has to take over")
+            with pytest.raises(KeyboardInterrupt):
+                token_status(app)
+        assert 200 == token_status(app)
+        wait_until(lambda: former._is_closed, "the former worker ends")
 
 
 def test_replaced_worker_ends_as_soon_as_there_is_a_thread_for_it(
