@@ -67,8 +67,11 @@ def _as_text(facts: Mapping[str, Any]) -> str:
 
 def _quoted(value: object) -> str:
     text = "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
-    is_plain = text.isprintable() and not set(text) & set(' ="\\')
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
+    if text.isprintable() and not set(text) & set(' ="\\'):
+        return text
+    # Some characters beyond ASCII also begin a line or control a terminal, and some have no encoding.
+    has_others = not text.replace("\n", "").replace("\t", "").isprintable()
+    return json.dumps(text, ensure_ascii=has_others).replace("\x7f", r"\u007f")
 
 
 @dataclass(slots=True, eq=False)

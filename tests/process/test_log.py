@@ -1,5 +1,6 @@
 """The log of an application that knows only the standard library."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -77,6 +78,18 @@ def test_event_is_a_record_with_its_values_as_text_and_mapping(caplog: pytest.Lo
     assert "flush_failed %s" == record.msg, "what Sentry groups by"
     assert r'flush_failed module=7 name="100 % mine\nsecond line"' == record.getMessage()
     assert {"event": "flush_failed", "name": "100 % mine\nsecond line", "module": 7} == record.oauth_ratelimit
+
+
+@pytest.mark.usefixtures("unconfigured")
+@pytest.mark.parametrize("character", ["\n", "\x85", "\u2028", "\x9b", "\x7f", "\u202e", "\udcff"], ids=ascii)
+def test_event_is_one_line_whatever_an_exception_says(caplog: pytest.LogCaptureFixture, character: str) -> None:
+    """Its text may be a stranger's, and hold lines of its own, controls of a terminal, or no character at all."""
+    text = f"Traceback:\n\tno user {character}31m Zoë"
+    get_logger("oauth_ratelimit").error("check_failed", traceback=text)
+
+    message = caplog.records[0].getMessage()
+    assert (True, text) == (message.isprintable(), json.loads(message.partition("=")[2]))
+    assert ("Zoë" in message) == (character == "\n"), "what is only text is as it was"
 
 
 @pytest.mark.usefixtures("unconfigured")
