@@ -326,7 +326,7 @@ def parse_time_us(value: object) -> int:
         raise ValueError(f"not a time: expected {TIMES}")
     try:
         seconds = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return _moment_us(str(value))
     if not 0 <= seconds < 1e23:  # false for NaN, too
         raise ValueError("not a time: before 1970 or out of range")
@@ -341,10 +341,10 @@ def _moment_us(text: str) -> int:
         moment = datetime.strptime(text, LOG_TIME) if "/" in text else datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if moment < _EPOCH:
+    at_us = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+    if not 0 <= at_us < MAX_TIME_S * SECOND_US:
         raise ValueError("not a time: before 1970 or out of range")
-    return (moment - _EPOCH) // _MICROSECOND
+    return at_us
 
 
 Numbered = tuple[int, int, Row]

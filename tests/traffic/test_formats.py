@@ -124,7 +124,9 @@ def test_file_that_cannot_be_used_is_refused_with_what_was_found(content: str | 
         ('{"time": 5, "client": []}', "invalid name"),
         ('"x"', "not a JSON object"),
         ("[" * 50_000, "not JSON"),
+        (f'{{"time": {10**400}, "client": "a"}}', "not a time: '1000000000"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_malformed_json_is_a_malformed_line(line: str, reason: str) -> None:
     source, rows = read(f'{{"time": 1, "client": "a"}}\n{line}\n')
@@ -307,7 +309,12 @@ def test_numbers_and_iso_8601_are_times(written: object, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ("", "-1", "nan", "inf", "1e30", -0.1, True, None, [], "1960-01-01", "32/Aug/1995:00:00:00 +0000")
+    "written",
+    (
+        *("", "-1", "nan", "inf", "1e30", -0.1, 10**400, True, None, []),
+        *("1960-01-01", "9999-12-31T23:59:59-23:59", "32/Aug/1995:00:00:00 +0000"),
+    ),
+    ids=lambda written: repr(written)[:30],
 )
 def test_other_values_are_refused_with_a_reason(written: object) -> None:
     with pytest.raises(ValueError, match="time"):
