@@ -104,7 +104,12 @@ def with_headers(headers: Headers, ours: QuotaHeaders) -> Headers:
             break
     else:
         return [*headers, *ours]
-    others = [header for header in headers if header not in ours]
+    others = list(headers)
+    for start in _OURS:
+        own = [header for header in ours if header[0].lower().startswith(start)]
+        if all(header in others for header in own):  # of a denial, which has them
+            for header in own:
+                others.remove(header)  # once: another limiter may have sent an equal one
     names = {name.lower() for name, _ in others}
     theirs = tuple(each for each in FAMILIES if any(name.startswith(each) for name in names))
     if not theirs and "retry-after" not in names and len(headers) == len(others) + len(ours):

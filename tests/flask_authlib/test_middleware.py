@@ -275,6 +275,18 @@ def test_headers_of_another_limiter_are_not_doubled(retry_after: str, other_s: i
     assert (other_s > ours) is (int(denied.headers["Retry-After"]) > ours)
 
 
+def test_headers_of_another_limiter_stay_if_its_limit_is_the_same_number() -> None:
+    app = protected(answer, limit=1)
+    limiter = Limiter(get_remote_address, app=app, headers_enabled=True, storage_uri="memory://")
+    never_full = limiter.limit("1 per hour", deduct_when=lambda _: False)
+    app.view_functions["token"] = never_full(app.view_functions["token"])
+
+    for response, status in ((ask(app), 200), (ask(app), 429)):
+        assert status == response.status_code
+        assert sorted(QUOTA_HEADERS) == sorted(quota_of(response))
+        assert ("1", "1") == tuple(response.headers[f"X-RateLimit-{name}"] for name in ("Limit", "Remaining"))
+
+
 def test_script_of_another_site_may_read_the_headers_if_that_is_configured() -> None:
     app = protected(answer, limit=1, denial={"expose_headers": True})
     for response in (ask(app), ask(app)):
