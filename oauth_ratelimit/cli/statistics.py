@@ -34,6 +34,7 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.cli.recording import opened, recording_of, recording_options, source_of, source_options
 from oauth_ratelimit.config import load_config
+from oauth_ratelimit.config.document import plain_value
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import Window
@@ -201,7 +202,23 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     if traffic.left_out_count:
         print_text(EXCLUDED.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
     print_text(TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=basis))
-    click.echo(yaml.safe_dump(data["configuration"], sort_keys=False, default_flow_style=None), nl=False)
+    click.echo(configuration_text(data["configuration"]), nl=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writer of YAML that quotes what a configuration file would not have as text, such as ``2e10``."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if isinstance(plain_value(text), str) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def configuration_text(sections: Mapping[str, object]) -> str:
+    """Return sections of a configuration as a file has them."""
+    return str(yaml.dump(sections, Dumper=_Dumper, sort_keys=False, default_flow_style=None))
 
 
 @click.command("what-if")

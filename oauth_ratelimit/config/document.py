@@ -132,7 +132,7 @@ class _Reader:
         if depth == MAX_DEPTH:
             raise _problem(f"nested deeper than {MAX_DEPTH} levels", event)
         if is_scalar:
-            return _plain(event.value) if event.implicit[0] else event.value
+            return plain_value(event.value) if event.implicit[0] else event.value
         return (self._mapping if isinstance(event, yaml.MappingStartEvent) else self._list)(at, depth + 1)
 
     def _mapping(self, at: str, depth: int) -> dict[object, object]:
@@ -166,7 +166,7 @@ def _problem(problem: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
-def _plain(text: str) -> object:
+def plain_value(text: str) -> object:
     """Return the value of a text without quotes."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]

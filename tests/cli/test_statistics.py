@@ -15,6 +15,8 @@ import yaml
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.cli.recording import opened
+from oauth_ratelimit.cli.statistics import configuration_text
+from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad, register_of
 from oauth_ratelimit.observe.statistics import WRITE_EVERY_S
 from oauth_ratelimit.store.mongo.client import Connection
@@ -272,6 +274,15 @@ def test_options_choose_what_is_read_of_an_access_log(tmp_path: Path) -> None:
     facts = ["requests  8", "path      /token", "left out  8 at another path, 1 answered with 401"]
     assert [*facts, "denied    2 of 2 requests over a limit, of 2 clients"] == [*shown[1:4], shown[7].partition(";")[0]]
     assert (1, True) == (unknown.exit_code, "the path of the token endpoint: 9 /token, 8 /own. Name" in unknown.stderr)
+
+
+def test_proposal_is_a_configuration_whatever_clients_are_called() -> None:
+    """YAML has several versions of what a number is."""
+    names = ["2e10", "1.5e3", "12e5", ".5e1", "+7E-3", "010", "1_000", "1:30", "0x1f", ".inf", "-1", "2024-01-01"]
+    names += ["null", "off", "~", "=", "<<", "a: b", "# c", "- d", "é", "\x85", "\u2028", "x " * 300 + "x"]
+    text = configuration_text({"clients": {name: {"limits": {"client": ["5/hour"]}} for name in names}})
+
+    assert set(names) == load_config(parse_yaml(text.encode(), source="")).policies.clients.keys()
 
 
 @pytest.mark.parametrize("config", ["trusted_clients: [busy]\nmode: enforce\n", None])
