@@ -1,7 +1,6 @@
 """Options that several commands share, and the values that they accept."""
 
 import getpass
-import re
 import sys
 from collections.abc import Callable
 from inspect import cleandoc
@@ -11,7 +10,7 @@ import click
 
 from oauth_ratelimit.cli.context import Function
 from oauth_ratelimit.cli.output import visible
-from oauth_ratelimit.config.notation import RATES_NOTATION, parse_duration, parse_rates
+from oauth_ratelimit.config.notation import RATES_NOTATION, parse_rates, parse_typed_duration
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import MAX_WINDOW_S
@@ -71,8 +70,7 @@ def rate(value: str) -> tuple[int, int]:
 def span_s(value: str) -> float:
     """Return the seconds of ``day``, ``36h``, or a number of seconds."""
     try:
-        is_number = re.fullmatch(r"[0-9]+(\.[0-9]+)?", value)
-        seconds = SPANS_S.get(value) or parse_duration(float(value) if is_number else value)
+        seconds = SPANS_S.get(value) or parse_typed_duration(value)
     except ValueError:
         raise invalid(value, f"is neither {', '.join(SPANS_S)} nor a duration such as 90s, 90m, 36h") from None
     if not 1 <= seconds <= YEAR_S:

@@ -50,6 +50,11 @@ def parse_duration(value: object) -> float:
     return float(value)
 
 
+def parse_typed_duration(text: str) -> float:
+    """Return the seconds of a duration from a terminal or a form, where a number is a text, too."""
+    return parse_duration(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text)
+
+
 def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
     """Return each limit and its window in seconds from text in the notation of the ``limits`` library.
 

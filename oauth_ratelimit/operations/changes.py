@@ -7,7 +7,7 @@ from typing import Any
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_rates, parse_typed_duration
 from oauth_ratelimit.config.policies import CLIENT_ID, DEFAULT_LIMITS, find_clashes
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.mode import Mode
@@ -56,9 +56,9 @@ def storable_text(text: str) -> str:
 
 
 def end_after(duration: str, *, now_s: float) -> float:
-    """Return the end of a duration such as ``12h`` that begins now."""
+    """Return the end of a duration such as ``12h``, or of seconds, that begins now."""
     try:
-        duration_s = parse_duration(duration)
+        duration_s = parse_typed_duration(duration)
     except ValueError:
         raise ValueError(f"allowed: {DURATION_NOTATION}") from None
     if not 0 < duration_s <= MAX_DURATION_S:

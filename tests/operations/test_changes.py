@@ -89,7 +89,9 @@ def test_reuse_is_set_for_each_limit_of_a_client_and_refused_for_those_of_users(
         (lambda: storable_text("x" * 1001), "up to 1000 characters"),
         (lambda: end_after("soon", now_s=NOW_S), "allowed: seconds"),
         (lambda: end_after("1e9d", now_s=NOW_S), "allowed: seconds"),
+        (lambda: end_after("9" * 400, now_s=NOW_S), "allowed: seconds"),
         (lambda: end_after("0s", now_s=NOW_S), "more than 0 s"),
+        (lambda: end_after("0", now_s=NOW_S), "more than 0 s"),
         (lambda: end_after("4000d", now_s=NOW_S), "up to 10 years"),
     ],
 )
@@ -100,7 +102,8 @@ def test_what_cannot_be_stored_is_refused(call: Any, message: str) -> None:
 
 def test_typed_text_and_times_are_stored() -> None:
     assert "f?r alle" == storable_text(" f\udcfcr alle ")
-    assert 7 * 86_400 == end_after("7d", now_s=NOW_S) - NOW_S
+    for text, length_s in (("7d", 7 * 86_400), ("3600", 3600), ("1.5", 1.5)):
+        assert length_s == end_after(text, now_s=NOW_S) - NOW_S
 
 
 def mode_of(mode: str, client_id: str | None = None) -> Override:
