@@ -1,6 +1,8 @@
 """Command line: ``flask oauth-ratelimit``."""
 
 import os
+import sys
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -106,4 +108,6 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     """
     if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
         ctx.color = False
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that its encoding lacks ends no command
+        sys.stdout.reconfigure(errors="backslashreplace")
     ctx.obj = CliContext(config_path, mongo_uri, script_of(ctx))

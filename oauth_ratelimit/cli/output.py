@@ -23,7 +23,7 @@ from oauth_ratelimit.operations.context import OperatorContext, unknown_client_h
 from oauth_ratelimit.operations.format import Record, json_safe, number, short, width_of
 
 GAP = "  "
-NO_VALUE = "–"
+NO_VALUE, CUT = ("–", "-"), ("…", "~")  # what each is on an output that cannot encode it
 MIN_WIDTH = 8  # of a column with folded text
 # Spreadsheets take cells that start with these for formulas, also their full-width forms in East Asian languages.
 FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -143,7 +143,7 @@ def print_table(
     widths = _widths(columns, cells)
     for row in ([column.title for column in columns], *cells):
         folded = [
-            [short(text, width)] if isinstance(column, Name) else _folded(text, width)
+            [short(text, width).replace(CUT[0], _sign(CUT))] if isinstance(column, Name) else _folded(text, width)
             for text, width, column in zip(row, widths, columns, strict=True)
         ]
         for line in zip_longest(*folded, fillvalue=""):
@@ -213,7 +213,11 @@ def _text(value: Value) -> str:
         return visible(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return NO_VALUE if value is None else number(value)
+    return _sign(NO_VALUE) if value is None else number(value)
+
+
+def _sign(forms: tuple[str, str]) -> str:
+    return forms[visible(forms[0]) != forms[0]]
 
 
 def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -> None:

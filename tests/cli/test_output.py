@@ -109,6 +109,31 @@ def test_columns_are_aligned_by_the_cells_that_letters_take(
     assert [f"{name}{' ' * (20 - count)}     7" for name, count in cells.items()] == rows
 
 
+LATIN_1 = CliRunner(charset="iso-8859-1")
+
+
+def test_table_has_plainer_signs_on_an_output_that_lacks_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.cli.output._terminal_width", lambda _: 20)
+
+    @click.command()
+    def shown() -> None:
+        columns = [Name("client", "client"), Column("user", "user"), Number("hits", "hits")]
+        print_table(columns, [{"client": "some-client", "user": None, "hits": None}])
+        print_facts([("limit", None)])
+
+    result = LATIN_1.invoke(shown, catch_exceptions=False)
+    assert ["client    user  hits", "some-cl~  -        -", "limit  -"] == result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "text", "jsonl"])
+def test_client_whose_name_the_output_lacks_ends_no_command(form: str) -> None:
+    requests = "".join(f"{at_s},\u65e5\u672c\n" for at_s in range(3600))
+    options = ("report", "--file", "-", "--format", form)
+    result = LATIN_1.invoke(command, options, input=requests.encode(), catch_exceptions=False)
+
+    assert (0, True) == (result.exit_code, r"\u65e5\u672c" in result.stdout), result.output
+
+
 @pytest.mark.parametrize(
     "names", [("a\\nb", "a\nb"), ("x\x1b[1m", "x\\x1b[1m"), ("=1", "'=1", "''=1"), ("\\\x07", "\\\\x07", "\\x07")]
 )
