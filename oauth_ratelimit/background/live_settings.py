@@ -123,7 +123,7 @@ class LiveSettings:
 
     ``current`` is the configuration with ``overrides`` applied, ``base`` the one without. ``poll`` returns a changed
     configuration, or None. ``warn`` logs what an operator should know about new settings and not about the former ones.
-    One thread calls ``poll``, any ``look_for_off``, and one at a time ``update``.
+    One thread calls ``poll``, and one at a time ``look_for_off``, and ``update``.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class LiveSettings:
         self._warn = warn
         self._poll = poll
         self._applied_base = settings
+        self._is_reading = False  # while ``poll`` runs
         self._says_off = self._applied_off = False  # whether the file says so, before it is read
         self._unlogged: deque[SettingsChange] = deque()
         self.use()
@@ -161,7 +162,11 @@ class LiveSettings:
     def poll(self) -> None:
         """Read the file; ``update`` applies what has changed."""
         was_rejected = self._is_rejected
-        self.base = self._poll() or self.base
+        self._is_reading = True
+        try:
+            self.base = self._poll() or self.base
+        finally:
+            self._is_reading = False
         if was_rejected and not self._is_rejected:
             self._repair = [REPAIRED]
 
@@ -171,7 +176,9 @@ class LiveSettings:
 
     def look_for_off(self) -> None:
         """Look for ``mode: off`` in a file that is still to be read; ``update`` applies it."""
-        self._says_off = self.file is not None and self.file.look_for_off()
+        says_off = self.file is not None and self.file.look_for_off()
+        if says_off or not self._is_reading:  # else it may be read by now, and ``base`` still be the former one
+            self._says_off = says_off
 
     def update(self, overrides: tuple[Override, ...]) -> bool:
         """Apply a changed configuration, if any, and these overrides. ``log_changes`` logs what has changed.
@@ -179,7 +186,7 @@ class LiveSettings:
         Returns True if the worker has to give way to another one, because what needs a restart has changed. It may: it
         was off all the time, as one that starts with ``mode: off`` or a file that cannot be read, so it has no counts.
         """
-        base, is_off = self.base, self._says_off
+        is_off, base = self._says_off, self.base  # in this order: a base that is read later only says more
         is_same_base = base is self._applied_base and is_off is self._applied_off
         if is_same_base and overrides == self.overrides:
             return False

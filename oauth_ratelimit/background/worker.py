@@ -179,6 +179,7 @@ class Worker:
         self._starter = Starter()
         self.missing = self._starter.missing
         self._poll_lock = threading.Lock()  # held while the file is read
+        self._look_lock = threading.Lock()  # held during a look at it, or an earlier one could undo a later one
         self._settings_lock = threading.Lock()  # guards ``live``; never held while MongoDB is asked
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -347,7 +348,8 @@ class Worker:
 
     def look_for_off(self) -> None:
         """Apply ``mode: off`` in the file although the rest of it is still to be read."""
-        self._attempt(self._live.look_for_off)
+        with self._look_lock:
+            self._attempt(self._live.look_for_off)
         self._attempt(self._apply_settings)
 
     def _apply_settings(self) -> None:

@@ -266,8 +266,8 @@ class ConfigFile:
         self._valid: Settings | None = None  # of the last valid content
         self._read_stamp: Stamp | None = None  # of the file that was read last
         self._seen_stamp: Stamp | None = None  # of the file at the last poll
-        self._scanned_stamp: Stamp | None = None  # of the file in which ``mode: off`` was looked for last
-        self._says_off = False  # whether it was there
+        # Stamp of the file in which ``mode: off`` was looked for last, and whether it was there
+        self._scanned: tuple[Stamp | None, bool] = (None, False)
         self._unread_since_s = math.inf  # when a poll first found that the file has changed since it was read
         self._next_report_s = 0.0
         self._is_reload_requested = False
@@ -320,13 +320,14 @@ class ConfigFile:
         stamp = self._stamp()
         if self._mode or stamp == self._read_stamp:
             return False
-        if stamp != self._scanned_stamp:
+        scanned_stamp, says_off = self._scanned
+        if stamp != scanned_stamp:
             try:
-                self._says_off = file_says_off(self.path)
+                says_off = file_says_off(self.path)
             except (OSError, ValueError):
                 return False
-            self._scanned_stamp = stamp
-        return self._says_off
+            self._scanned = stamp, says_off
+        return says_off
 
     def _stamp(self) -> Stamp | None:
         try:

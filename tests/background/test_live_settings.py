@@ -18,6 +18,7 @@ from oauth_ratelimit.background.live_settings import (
     LiveSettings,
     OverrideCache,
 )
+from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -258,6 +259,36 @@ def test_reload_is_logged_with_what_it_changes(tmp_path: Path, contents: list[st
                 live.update(())
                 live.log_changes()
     assert logged == [entry["changes"] for entry in logs if entry["event"] == "config_reloaded"]
+
+
+def test_mode_off_stays_while_the_file_is_taken_over(tmp_path: Path) -> None:
+    """Another thread looks between the read of the file and the end of ``poll``, when it is no longer unread."""
+    path, found = tmp_path / "ratelimit.yaml", list[Mode]()
+    path.write_text("mode: enforce\n")
+    file = ConfigFile(path)
+
+    def look() -> None:
+        live.look_for_off()
+        live.update(())
+        found.append(live.current.policies.mode)
+
+    def poll() -> Settings | None:
+        settings = file.poll()
+        look()
+        return settings
+
+    live = LiveSettings(file.load(), poll, file=file)
+    path.write_text("mode: off\n")
+    look()
+    for _ in range(2):
+        live.poll()
+        look()
+    assert [Mode.OFF] * 5 == found
+    path.write_text("mode: enforce\nmax_keys: 7\n")
+    for _ in range(2):
+        live.poll()
+        look()
+    assert [Mode.OFF, Mode.ENFORCE] == found[-2:]
 
 
 def test_override_that_changes_nothing_is_not_logged_as_a_reload() -> None:

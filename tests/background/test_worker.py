@@ -24,6 +24,7 @@ from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, LiveSettings, OverrideCache
 from oauth_ratelimit.background.worker import RollupTask, Worker
+from oauth_ratelimit.config.loader import ConfigFile
 from oauth_ratelimit.core.failed_auth import ANYONE, FailureKind, failure_key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -63,6 +64,37 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def failures_in(logs: Any) -> list[str]:
     others = ("connection_change_failed",)  # of a thread that an earlier test may have left: nothing connects anew here
     return [line["event"] for line in logs if "failed" in line["event"] and line["event"] not in others]
+
+
+def test_look_at_the_file_that_lasts_does_not_undo_a_later_one(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found the file as it was before ``mode: off``."""
+    path, begun, ends = tmp_path / "ratelimit.yaml", threading.Event(), threading.Event()
+    path.write_text("mode: enforce\n")
+    file = ConfigFile(path)
+    worker = Worker(LiveSettings(file.load(), file.poll, file=file), callbacks=Callbacks(has_grant=bool), clock=clock)
+    look = file.look_for_off
+
+    def look_slowly() -> bool:
+        found = look()
+        if threading.current_thread() is slow:
+            begun.set()
+            assert ends.wait(60)
+        return found
+
+    monkeypatch.setattr(file, "look_for_off", look_slowly)
+    slow, later = (threading.Thread(target=worker.look_for_off) for _ in range(2))
+    slow.start()
+    assert begun.wait(60)
+    path.write_text("mode: off\n")
+    later.start()
+    later.join(0.2)  # it waits
+    ends.set()
+    for thread in (slow, later):
+        thread.join(60)
+    assert Mode.OFF is worker.limiter.settings.policies.mode
+    worker.stop()
 
 
 STEPS: dict[str, tuple[Any, str]] = {
