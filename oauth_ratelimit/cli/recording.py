@@ -36,7 +36,6 @@ from oauth_ratelimit.traffic.formats import (
     Recording,
     Row,
     RowReader,
-    Selection,
     UnusableFile,
 )
 from oauth_ratelimit.traffic.minutes import ADMITTED, minutes_of_rows
@@ -201,11 +200,12 @@ def recording_of(options: Mapping[str, Any]) -> Recording:
     columns: dict[str, tuple[str, ...]] = {}
     for name, field in options["columns"]:
         columns[name] = (*columns.get(name, ()), field)
-    selection = Selection(
-        ColumnNames(**columns), path=options["request_path"], client_pattern=options["client_pattern"]
-    )
     return Recording(
-        options["file"], form=options["file_format"] and Format(options["file_format"]), selection=selection
+        options["file"],
+        options["file_format"] and Format(options["file_format"]),
+        ColumnNames(**columns),
+        request_path=options["request_path"],
+        client_pattern=options["client_pattern"],
     )
 
 
@@ -271,7 +271,7 @@ class RecordingFacts:
             "left_out": dict(source.left_out),
             "bad_lines": source.bad_count,
             "late_rows": rows.late_count,
-            "problems": [problem._asdict() for problem in source.problems],
+            "problems": [{"line_number": number, "reason": reason} for number, reason in source.problems],
             "notes": self.notes,
         }
 
@@ -288,8 +288,8 @@ class RecordingFacts:
         return facts
 
     def print_problems(self) -> None:
-        for problem in self.source.problems:
-            print_text(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
+        for number, reason in self.source.problems:
+            print_text(f"line {number}: {visible(reason)}", err=True)
         for note in self.notes:
             print_text(visible(note), fg="yellow", err=True)
 

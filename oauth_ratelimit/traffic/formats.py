@@ -84,28 +84,22 @@ class ColumnNames(NamedTuple):
         return None
 
 
-class Selection(NamedTuple):
-    """Parts of a file to read.
-
-    The pattern finds the client in a line, in its group ``client`` or its first group, and the user in its group
-    ``user`` if it has one. Lines without a match are skipped.
-    """
-
-    names: ColumnNames = ColumnNames()
-    path: str | None = None  # or a pattern, of the token endpoint, in files with paths; None for the usual ones
-    client_pattern: re.Pattern[str] | None = None
-
-
 class UnusableFile(Exception):
     """A file that is no text, or has no column for the time or the client. The text says what was found."""
 
 
 class Recording(NamedTuple):
-    """A file of recorded traffic."""
+    """A file of recorded traffic, and what of it to read.
+
+    ``client_pattern`` finds the client in a line, in its group ``client`` or its first group, and the user in its group
+    ``user`` if it has one. Lines without a match are skipped.
+    """
 
     path: str  # ``-`` is the standard input, which can be read only once
     form: Format | None = None  # None detects it
-    selection: Selection = Selection()
+    names: ColumnNames = ColumnNames()
+    request_path: str | None = None  # or a pattern, of the token endpoint, in files with paths; None for the usual ones
+    client_pattern: re.Pattern[str] | None = None
 
     @property
     def byte_count(self) -> int | None:
@@ -128,13 +122,6 @@ def _standard_input() -> Iterator[BufferedReader]:
     stream.detach()
 
 
-class Problem(NamedTuple):
-    """A malformed line, counted from 1, and the reason for people."""
-
-    line_number: int
-    reason: str
-
-
 class RowReader:
     """Rows of a file, gzipped or not, which is read once from its start."""
 
@@ -148,9 +135,9 @@ class RowReader:
         self.paths: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()  # lines without a row, by the reason
         self.bad_count = 0  # malformed lines
-        self.problems: list[Problem] = []  # the first malformed lines
+        self.problems: list[tuple[int, str]] = []  # the first malformed lines, counted from 1, each with the reason
         self.is_cut_short = False  # True if the file could not be decompressed to its end
-        self._selection = recording.selection
+        self._recording = recording
         self._columns: list[str] = []  # of CSV, after its first line
         self._readers: dict[Format, Callable[[str], Mapping[str, object] | None]] = {
             Format.CSV: self._csv_values,
@@ -178,7 +165,7 @@ class RowReader:
             except ValueError as exc:
                 self.bad_count += 1
                 if len(self.problems) < MAX_PROBLEMS:
-                    self.problems.append(Problem(number, str(exc)))
+                    self.problems.append((number, str(exc)))
                 continue
             if isinstance(row, str):
                 self.left_out[row] += 1
@@ -208,7 +195,7 @@ class RowReader:
         if self.form is None:
             is_log = ACCESS_LOG.match(line) is not None
             self.form = Format.JSON_LINES if line.startswith("{") else Format.ACCESS_LOG if is_log else Format.CSV
-        found, (names, wanted, pattern) = self._readers[self.form](line), self._selection
+        found, (*_, names, wanted, pattern) = self._readers[self.form](line), self._recording
         if found is None:
             return "header"
         method, path, status = _requested(found, names)
@@ -260,7 +247,7 @@ class RowReader:
             self._columns = list(CSV_COLUMNS)
             return self._csv_values(line)
         self._columns = [name.strip() for name in fields]
-        if problem := self._selection.names.missing(self._columns):
+        if problem := self._recording.names.missing(self._columns):
             raise UnusableFile(problem)
         return None
 
