@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Any
 
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.background.live_settings import FRESH_S, MAX_AWAITED_S, LiveSettings, OverrideCache
@@ -47,16 +47,6 @@ TASKS_S = 1.0  # after which no further task begins in a cycle
 REPEAT_S = 60.0  # between two log entries about the same task
 WAITING_SHARE = 1 / 2  # of the time to end, for the tick that runs
 TASK_SHARE = 1 / 2  # of the time that is left, for each task that has something to write
-
-
-class BackgroundTask(Protocol):
-    """Regular work with MongoDB besides the counters."""
-
-    def run(self) -> None:
-        """Run due work. Called after each full sync cycle that reached MongoDB; may block on it."""
-
-    def close(self, deadline: Deadline) -> None:
-        """Finish at process exit, before a deadline. Called after the last flush."""
 
 
 class RollupTask:
@@ -174,7 +164,8 @@ class Worker:
             self.limiter, heartbeats, metrics=metrics, file=live.file, reconnector=self._reconnector
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
-        self._recorders: list[BackgroundTask] = list(filter(None, (statistics, denials, rollups)))
+        recorders = filter(None, (statistics, denials, rollups))
+        self._recorders: list[StatisticsRecorder | DenialRecorder | RollupTask] = list(recorders)
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._starter = Starter()
         self.missing = self._starter.missing

@@ -4,9 +4,9 @@ import math
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from oauth_ratelimit.core.decision import Decision, whole_seconds
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
@@ -16,6 +16,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import LostRecords, get_logger
+from oauth_ratelimit.store.mongo.denials import DenialStore
 
 log = get_logger("oauth_ratelimit")
 
@@ -35,10 +36,6 @@ BATCH = 500  # records; one bulk must not keep the interpreter busy for long
 
 EventKey = tuple[str, str | None, str | None, bool]
 """Client id, username and scope of a denial, and if it was admitted: a dry run has events of its own."""
-
-
-class DenialWriter(Protocol):
-    def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -82,13 +79,13 @@ class DenialRecorder:
 
     def __init__(
         self,
-        writer: DenialWriter,
+        store: DenialStore,
         *,
         instance: Callable[[], str],
         keep_s: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        self._writer = writer
+        self._store = store
         self._instance = instance
         self._keep_s = keep_s
         self._clock = clock
@@ -142,7 +139,7 @@ class DenialRecorder:
         batch = self._due[:BATCH]
         records = [entry.record(self._instance()) for entry in batch]
         try:
-            self._writer.put(records, keep_s=self._keep_s())
+            self._store.put(records, keep_s=self._keep_s())
         except StoreUnavailable:
             return False
         except Exception as exc:  # noqa: BLE001  # a record that cannot be written must not block later ones

@@ -8,10 +8,9 @@ import secrets
 import threading
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from heapq import nlargest
-from typing import Protocol
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Answer, DecidedRequest, Decision, outcome_of
@@ -36,6 +35,7 @@ from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import LostRecords
 from oauth_ratelimit.process.yielding import yield_between
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
@@ -44,10 +44,6 @@ CLOSING_TRIES = 2
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 MAX_LIFETIME_S = 100 * 366 * 86_400  # more is a mistake
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
-
-
-class StatisticsWriter(Protocol):
-    def put(self, writer: str, minutes: Sequence[ClientMinute], *, keep_s: float) -> Sequence[int]: ...
 
 
 class OpenMinute:
@@ -167,12 +163,12 @@ class StatisticsRecorder:
     """
 
     def __init__(
-        self, writer: StatisticsWriter, *, settings: Callable[[], StatisticsSettings], clock: Callable[[], float]
+        self, store: StatisticsStore, *, settings: Callable[[], StatisticsSettings], clock: Callable[[], float]
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._process = secrets.token_urlsafe(6)
-        self._writer = writer
+        self._store = store
         self._next_s = 0.0
         self._lost = LostRecords("statistics_unrecorded")
 
@@ -307,7 +303,7 @@ class StatisticsRecorder:
                 client.is_newly_denied = False
                 minutes.append(client.snapshot(is_complete=client.is_over))
         try:
-            refused = self._writer.put(batch[0].writer, minutes, keep_s=self._settings().keep_s)
+            refused = self._store.put(batch[0].writer, minutes, keep_s=self._settings().keep_s)
         except StoreUnavailable:
             if are_ended:  # the others are written again later
                 with self._lock:
