@@ -4,7 +4,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -22,7 +22,7 @@ from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.deadline import Deadline, uptime_s
 from oauth_ratelimit.process.fork import call_in_child
-from oauth_ratelimit.store.base import CounterStore, Hits
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.factory import open_counters
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle import SyncCycle
@@ -260,14 +260,6 @@ class Limiter:
         """Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now."""
         check_cost(cost)
         return self._decide(client_id, username, endpoint, grant_type, cost=cost, is_counted=False)[0]
-
-    def known_keys(self) -> Iterator[Key]:
-        """Yield the keys that this instance holds counts of."""
-        return map(key_of, chain.from_iterable(self._table.all_names()))
-
-    def in_flight(self, key: Key) -> Hits | None:
-        """Return the hits of a key, by series and frame, that no document is known to hold. None if there are none."""
-        return self._cycle.in_flight(key) or None
 
     def sync(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one sync cycle now: flush in-flight hits, then pull the totals.

@@ -13,14 +13,13 @@ from contextlib import closing, contextmanager, suppress
 from itertools import chain, islice
 from math import inf
 
-from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.rules import RuleBook, row_name
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.counters.term import TermOver
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.log import get_logger
-from oauth_ratelimit.store.base import CounterStore, Hits
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync import reading
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
@@ -250,10 +249,6 @@ class SyncCycle:
                 for replica in replicas:
                     report.dropped_hits += replica.note_requests(self._clock())
                     self._schedule.put(replica, is_failed=is_failed)
-
-    def in_flight(self, key: Key) -> Hits:
-        """Return the hits of a key that were counted here and that no document is known to hold."""
-        return next((replica.in_flight for replica in self._rows.load([row_name(key)])), {})
 
     def measure_clock(self) -> StoreError | None:
         """Measure the store's clock if it is time to, and return the error if there was no answer.

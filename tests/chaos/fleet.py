@@ -11,6 +11,7 @@ from pymongo import MongoClient
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
+from tests.support.limiters import in_flight, known_keys
 
 CLIENT = "client"
 SETTLING_CYCLES = 40
@@ -38,7 +39,7 @@ class Instance:
         """Synchronise until nothing is left to send, then release everything."""
         for _ in range(SETTLING_CYCLES):
             report = self.limiter.sync()
-            if report.error is None and not any(map(self.limiter.in_flight, self.limiter.known_keys())):
+            if report.error is None and not any(in_flight(self.limiter, key) for key in known_keys(self.limiter)):
                 break
         self.limiter.close()
 

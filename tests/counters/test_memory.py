@@ -18,7 +18,7 @@ from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.limiters import CLIENT, a_limiter, hit, limiter_of
+from tests.support.limiters import CLIENT, a_limiter, hit, known_keys, limiter_of
 from tests.support.memory import entry_count, held_by
 
 MAX_KEYS = 100
@@ -32,10 +32,6 @@ def small_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limi
     rates = [f"{LIMIT}/minute"]
     config = {"max_keys": MAX_KEYS, "limits": {"user": rates, "client": rates}, **more}
     return limiter_of(config, store, clock=clock)
-
-
-def key_count(limiter: Limiter) -> int:
-    return len(list(limiter.known_keys()))
 
 
 def entries(limiter: Limiter) -> int:
@@ -78,7 +74,7 @@ def test_users_beyond_max_keys_are_admitted_uncounted_and_logged_once_a_minute(
 ) -> None:
     with capture_logs() as logs:
         flood(limiter, "user")
-        assert MAX_KEYS == key_count(limiter)
+        assert MAX_KEYS == len(known_keys(limiter))
         limiter.sync()
         assert MAX_KEYS == all_hits(faulty)
         for cycle in range(17):
@@ -98,13 +94,13 @@ def test_flood_during_an_outage_drops_no_unsent_hit(
     for cycle in range(5):
         flood(limiter, str(cycle))
         limiter.sync()
-        assert MAX_KEYS == key_count(limiter)
+        assert MAX_KEYS == len(known_keys(limiter))
     faulty.is_down = False
     faulty.faults.clear()
     limiter.sync()
     assert MAX_KEYS == all_hits(faulty)
     idle(limiter, clock)
-    assert 0 == key_count(limiter)
+    assert 0 == len(known_keys(limiter))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +149,7 @@ def test_limit_of_all_users_that_is_forgotten_leaves_the_client_its_own_counts(c
         assert limiter.check(CLIENT).allowed
         limiter.sync()
 
-    assert 1 == key_count(limiter)
+    assert 1 == len(known_keys(limiter))
     assert 1 == limiter.peek(CLIENT).remaining
 
 
@@ -169,7 +165,7 @@ def test_threads_together_stay_within_max_keys(clock: Clock) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, [f"app-{index}" for index in range(8)]))
-    assert MAX_KEYS == key_count(limiter)
+    assert MAX_KEYS == len(known_keys(limiter))
 
 
 @pytest.mark.parametrize("limits", [{}, {"client_total": ["5/minute"]}, {"client": [], "user": []}], ids=repr)
@@ -234,7 +230,7 @@ def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock) -> 
         is_over.set()
     limiter.sync()
     assert sum(count.result() for count in counted) == all_hits(faulty)
-    assert key_count(limiter) == len(set(limiter.known_keys()))
+    assert len(known_keys(limiter)) == len(set(known_keys(limiter)))
 
 
 def test_names_of_megabytes_are_cut_and_stay_apart(limiter: Limiter, faulty: FaultyStore) -> None:
@@ -248,7 +244,7 @@ def test_names_of_megabytes_are_cut_and_stay_apart(limiter: Limiter, faulty: Fau
     kept += [part for key in faulty.latest(10) for part in key if part]
     kept += [entry[field] for entry in logs for field in ("client_id", "username")]
     assert max(map(len, kept)) <= MAX_NAME_LENGTH
-    assert 2 == len(faulty.latest(10)) == key_count(limiter)
+    assert 2 == len(faulty.latest(10)) == len(known_keys(limiter))
 
 
 class ForgetfulStore(MemoryStore):
@@ -288,5 +284,5 @@ def test_key_needs_few_bytes(clock: Clock) -> None:
     grown_bytes, _ = tracemalloc.get_traced_memory()
     grown_bytes += table_bytes(limiter) - before_bytes
     tracemalloc.stop()
-    assert 2001 == key_count(limiter)
+    assert 2001 == len(known_keys(limiter))
     assert grown_bytes / 2000 <= 350

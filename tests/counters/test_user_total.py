@@ -11,6 +11,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply
 from oauth_ratelimit.core.policy import LimitKind
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
+from tests.support.limiters import known_keys
 
 LIMITS = {"mode": "enforce", "limits": {"user_total": ["10/minute"], "user": ["8/minute"]}}
 
@@ -79,7 +80,7 @@ def test_instances_share_it_under_a_key_of_its_own() -> None:
     second.sync()
     second.sync()
     assert 2 == admitted(second, *"ijklmnop")
-    assert [Key("*", "alice", "user_total")] == [key for key in second.known_keys() if key.username == "alice"]
+    assert [Key("*", "alice", "user_total")] == [key for key in known_keys(second) if key.username == "alice"]
 
 
 def test_override_is_for_everybody_alone() -> None:

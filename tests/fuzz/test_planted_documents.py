@@ -29,6 +29,7 @@ from oauth_ratelimit.token_cache import KeptToken, TokenCache
 from testbed.clock import Clock
 from tests.cli.conftest import WHY, Terminal, terminal
 from tests.support.bson_values import Content, bodies, identities, put_alone, records, values
+from tests.support.limiters import in_flight
 
 __all__ = ["terminal"]
 
@@ -118,7 +119,7 @@ def test_change_takes_effect_or_is_refused(terminal: Terminal, content: Content)
         instance = Instance(uri, undo)
         instance.policies()
         had_token = instance.has_token
-        unsent = instance.limiter.in_flight(Key("app", "alice"))  # MongoDB may remove a damaged document at any time
+        unsent = in_flight(instance.limiter, Key("app", "alice"))  # MongoDB may remove a damaged document at any time
         results = {name: terminal.run(*COMMANDS[name]) for name in ("mode", "trust", "limit", "reset", "forget")}
         policies = instance.policies()
         assert policies == apply_overrides(instance.limiter.settings.policies, overrides_of(uri, undo).read())

@@ -7,7 +7,7 @@ from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.key import Key
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
-from tests.support.limiters import CLIENT, a_policy, hit, send_hits, stored_hits
+from tests.support.limiters import CLIENT, a_policy, hit, known_keys, send_hits, stored_hits
 from tests.support.pseudonyms import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
 
 LIMIT = 7
@@ -27,7 +27,7 @@ def test_every_method_takes_the_name_and_only_the_hash_is_stored_and_logged(cloc
     limiter.sync()
 
     assert 0 == limiter.peek(CLIENT, ALICE).remaining
-    assert [Key(CLIENT, OLD(ALICE))] == list(limiter.known_keys())
+    assert [Key(CLIENT, OLD(ALICE))] == known_keys(limiter)
     assert OLD(ALICE) == limiter.pseudonym_of(ALICE)
     assert (2, 0) == (stored_hits(store, Key(CLIENT, OLD(ALICE))), stored_hits(store, Key(CLIENT, ALICE)))
     assert [OLD(ALICE)] == [entry["username"] for entry in logs]

@@ -15,7 +15,16 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, in_flight_hits, limiter_of, some_settings
+from tests.support.limiters import (
+    CLIENT,
+    a_limiter,
+    a_policy,
+    in_flight,
+    in_flight_hits,
+    known_keys,
+    limiter_of,
+    some_settings,
+)
 
 TRIPLE = a_policy(3, 60)
 
@@ -79,7 +88,7 @@ def test_dry_run_decides_and_counts_as_enforce_does(clock: Clock) -> None:
         assert figures(enforced)[3:] == figures(dry)[3:]
         assert enforced.would_deny == dry.would_deny
         clock.advance(0.25)
-    enforced_hits, dry_hits = (limiter.in_flight(KEY) for limiter in limiters)
+    enforced_hits, dry_hits = map(in_flight, limiters)
     assert enforced_hits == dry_hits
 
 
@@ -88,7 +97,7 @@ def test_trusted_client_is_never_denied_nor_counted(clock: Clock) -> None:
     limiter = Limiter(some_settings(a_policy(1), trusted=("app*",)), store, clock=clock)
     decisions = [limiter.check(CLIENT, username) for username in (None, "kim") for _ in range(100)]
     assert all(decision.allowed and decision.trusted and not decision.would_deny for decision in decisions)
-    assert ([], 0) == (list(limiter.known_keys()), limiter.sync().flushed_count)
+    assert ([], 0) == (known_keys(limiter), limiter.sync().flushed_count)
     assert {} == store.read([Key(CLIENT, None), Key(CLIENT, "kim")])
     assert not limiter.check("other").trusted
 

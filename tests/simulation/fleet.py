@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Limit, Route
 from tests.simulation.instance import MANY_KEYS, START_S, Cell, Identity, Instance, identity_of, key_of
+from tests.support.limiters import known_keys
 from tests.support.simulated_mongo import Committed, Document, Fate, Server
 
 FAULTS = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.STALE))
@@ -226,7 +227,7 @@ class Fleet:
     def check_memory(self) -> None:
         """Fail if instances hold anything that grew with time: their counters are all that may be in memory now."""
         for instance in self.instances:
-            held = list(instance.limiter.known_keys())
+            held = known_keys(instance.limiter)
             entries, most = instance.entry_count(), SPARE_ENTRIES + ENTRIES_PER_KEY * len(held)
             assert entries <= most, f"{entries} entries in memory for {len(held)} keys, not {most}"
 

@@ -25,6 +25,7 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from tests.simulation.configs import ENFORCE, PLAIN_ROUTE, SHORTEST_HORIZONS_S, Config, Limit, Route
 from tests.support.interruption import Interruption
+from tests.support.limiters import in_flight, known_keys
 from tests.support.memory import entry_count
 from tests.support.simulated_mongo import Fate, SimulatedMongo
 
@@ -190,7 +191,7 @@ class Instance:
     ) -> None:
         """Note what a request counts."""
         *_, total = limits_of
-        keys = set(self.limiter.known_keys())
+        keys = set(known_keys(self.limiter))
         for key, limits in limits_of.items():
             if key not in keys and limits_of[total]:  # no room for the key, and the request counts in the total alone
                 continue
@@ -232,7 +233,7 @@ class Instance:
         if decision.policy is None or self.fleet.damaged & limits.keys():
             return
         least = most = float(ENDLESS)
-        keys = set(self.limiter.known_keys())
+        keys = set(known_keys(self.limiter))
         for key, own in limits.items():
             if key not in keys:  # no room for the key
                 continue
@@ -305,7 +306,7 @@ class Instance:
         if report is not None and not urgent and report.error is None and not report.in_flight_hits:
             self.fleet.check_removals()  # by the horizons that the documents had
             # Totals, which the report leaves out, and requests that came during the cycle.
-            left = {key for key in self.limiter.known_keys() if self.limiter.in_flight(key)}
+            left = {key for key in known_keys(self.limiter) if in_flight(self.limiter, key)}
             for key in self.written.keys() - left:
                 for limit in self.written.pop(key):
                     self.fleet.note_written(key, limit)
@@ -332,7 +333,7 @@ class Instance:
 
     def _note_forgotten(self) -> None:
         """Expect nothing more of what it has counted for keys that it has forgotten."""
-        keys = set(self.limiter.known_keys())
+        keys = set(known_keys(self.limiter))
         self.known = {key: counted for key, counted in self.known.items() if key in keys}
 
     def preload(self) -> None:
@@ -344,7 +345,7 @@ class Instance:
         is_settled = fleet.server.latest == fleet.server.committed.documents
         if fleet.fault_rate or fleet.stale_rate or fleet.was_wrong or not is_settled or self.max_keys < MANY_KEYS:
             return
-        keys = set(self.limiter.known_keys())
+        keys = set(known_keys(self.limiter))
         for document in fleet.documents():
             client_id, username, _ = key = key_of(document)
             if key in keys and "client_total" not in self.config.at(client_id, PLAIN_ROUTE)[1]:
@@ -384,13 +385,13 @@ class Instance:
 
         Two states of one document would write with the same mark.
         """
-        keys = list(self.limiter.known_keys())
+        keys = known_keys(self.limiter)
         assert len(keys) == len(set(keys)), f"two states of one of {keys}"
         admitted: Counter[tuple[Identity, str]] = Counter()
         for cell, count in self.pending.items():
             admitted[cell[:3], cell[3]] += count
         for key in keys:
-            for series, frames in (self.limiter.in_flight(key) or {}).items():
+            for series, frames in in_flight(self.limiter, key).items():
                 hits, most = sum(frames.values()), 2 * (self.horizon_s // series.frame_s + SPARE_FRAMES)
                 assert len(frames) <= most, f"{key} holds {len(frames)} frames of {series}, not {most}"
                 known = admitted[key, _name_of(series)]

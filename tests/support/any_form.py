@@ -22,6 +22,7 @@ from testbed.oauth_server.models import Client as RegisteredClient
 from testbed.oauth_server.models import User
 from tests.support.apps import app_limiter_of
 from tests.support.guarded import HOME, WINDOW_S
+from tests.support.limiters import known_keys
 
 LIMIT, ADDRESS_LIMIT = 3, 10
 MANY = 3 * ADDRESS_LIMIT
@@ -111,7 +112,7 @@ class AnyForm:
         guard = app_limiter_of(self.app).guard()
         assert guard is not None
         assert guard.limiter is not None
-        return len(list(guard.limiter.known_keys()))
+        return len(known_keys(guard.limiter))
 
 
 PASSWORD_FORMS: Mapping[str, Callable[[dict[str, str]], dict[str, Any]]] = {

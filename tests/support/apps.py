@@ -11,7 +11,6 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.request_state import RequestState, ResponseState
 from testbed.clock import Clock
@@ -67,10 +66,6 @@ def decide(app: Flask, client: Any, username: str | None, grant_type: str | None
     state = RequestState(app_limiter_of(app), ResponseState(), False, None)
     state.follow(state.app_limiter.check(client.client_id, username, grant_type=grant_type))
     return state
-
-
-def known_keys(app: Flask) -> set[Key]:
-    return set(app_limiter_of(app).limiter.known_keys())
 
 
 @contextlib.contextmanager

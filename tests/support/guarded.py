@@ -23,6 +23,7 @@ from testbed.oauth_server import grants
 from testbed.oauth_server.database import WEB_SHOP
 from testbed.oauth_server.models import Client
 from tests.support.apps import app_limiter_of
+from tests.support.limiters import known_keys
 from tests.support.sites import config, protect_after
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
@@ -94,13 +95,13 @@ class Guarded:
 
     @property
     def key_count(self) -> int:
-        return 0 if self.guard.limiter is None else len(list(self.guard.limiter.known_keys()))
+        return 0 if self.guard.limiter is None else len(known_keys(self.guard.limiter))
 
     @property
     def counted_hits(self) -> int:
         """Failures that still count, once for each of their keys."""
         limiter = self.guard.limiter
-        keys = [] if limiter is None else list(limiter.known_keys())
+        keys = [] if limiter is None else known_keys(limiter)
         decisions = [limiter.peek(key.client_id, key.username, endpoint=key.scope or "") for key in keys if limiter]
         return sum((decision.limit or 0) - decision.remaining for decision in decisions)
 

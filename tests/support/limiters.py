@@ -13,7 +13,8 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Limits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.counters.rules import key_of, row_name
+from oauth_ratelimit.store.base import CounterStore, Hits
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import Clock
@@ -68,9 +69,19 @@ def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = 
     return sum(sum(frames.values()) for name, frames in hits.items() if series in (None, name))
 
 
+def known_keys(limiter: Limiter) -> list[Key]:
+    """Return the keys that an instance holds counts of."""
+    return [key_of(name) for names in limiter._table.all_names() for name in names]
+
+
+def in_flight(limiter: Limiter, key: Key = KEY) -> Hits:
+    """Return the hits of a key, by series and frame, that no document is known to hold."""
+    return next((replica.in_flight for replica in limiter._cycle._rows.load([row_name(key)])), {})
+
+
 def in_flight_hits(limiter: Limiter, key: Key = KEY) -> int:
     """Return the requests of a key that no document is known to hold. Each is in the hits of every tier."""
-    return max((sum(frames.values()) for frames in (limiter.in_flight(key) or {}).values()), default=0)
+    return max((sum(frames.values()) for frames in in_flight(limiter, key).values()), default=0)
 
 
 def used_hits(limiter: Limiter, client_id: str = CLIENT, username: str | None = None) -> int:

@@ -11,7 +11,17 @@ from oauth_ratelimit.sync.flusher import MAX_BATCH
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, hit, limiter_of, some_settings, stored_hits
+from tests.support.limiters import (
+    CLIENT,
+    KEY,
+    a_limiter,
+    a_policy,
+    hit,
+    known_keys,
+    limiter_of,
+    some_settings,
+    stored_hits,
+)
 
 USERS = [f"user-{number}" for number in range(300)]
 
@@ -356,7 +366,7 @@ def test_key_is_forgotten_in_time_although_the_clock_was_set_back(clock: Clock, 
         limiter.sync(is_scheduled=True)
         clock.advance(70)
         never_set.advance(70)
-    assert [] == list(limiter.known_keys())
+    assert [] == known_keys(limiter)
 
 
 def test_key_that_is_asked_for_while_its_hits_are_written_is_read_with_the_next_cycle(
@@ -381,7 +391,7 @@ def test_room_is_made_by_keys_that_are_admitted_rather_than_by_those_that_are_de
     for client_id in ("denied",) * 3 + tuple(f"admitted-{number}" for number in range(9)):
         limiter.check(client_id)
     limiter.sync()
-    assert 9 == len(list(limiter.known_keys()))
+    assert 9 == len(known_keys(limiter))
     assert not limiter.peek("denied").allowed
     limiter.close()
 

@@ -17,7 +17,16 @@ from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import Clock, wait_until
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
-from tests.support.limiters import CLIENT, a_limiter, a_policy, hit, in_background, some_settings
+from tests.support.limiters import (
+    CLIENT,
+    a_limiter,
+    a_policy,
+    hit,
+    in_background,
+    in_flight,
+    known_keys,
+    some_settings,
+)
 
 
 class Driven:
@@ -130,7 +139,7 @@ def test_urgent_key_wakes_the_thread_and_nothing_else_does(clock: Clock) -> None
     with in_background(limiter, interval_s=3600.0):
         for client in ("one", "two", "three"):
             limiter.check(client)
-            wait_until(lambda: not any(map(limiter.in_flight, limiter.known_keys())), "the flush")
+            wait_until(lambda: not any(in_flight(limiter, key) for key in known_keys(limiter)), "the flush")
     assert 3 == faulty.calls.count(("write", 1))
 
 

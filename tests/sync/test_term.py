@@ -25,7 +25,7 @@ from oauth_ratelimit.sync.cycle import FAILED_CYCLES
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.limiters import locked, stored_hits
+from tests.support.limiters import known_keys, locked, stored_hits
 
 KEY = Key("app", None)
 PATIENCE_S = 7.0  # the store's timeout and two intervals
@@ -212,7 +212,7 @@ def test_keys_are_not_loaded_at_start_while_the_file_is_locked(
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         monkeypatch.setattr(faulty, "latest", lambda count: other.execute("BEGIN IMMEDIATE") and latest(count))
         limiter.preload()
-    assert 1 == len(list(limiter.known_keys()))
+    assert 1 == len(known_keys(limiter))
 
 
 def test_process_that_ends_sends_first_what_it_counts_now(
