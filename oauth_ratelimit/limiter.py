@@ -80,12 +80,12 @@ class Limiter:
             self._clock = self._first_time_s
         settings, is_shared = self.settings, self._store is not None
         self._rules = RuleBook(settings.policies, max_keys=settings.max_keys)
-        self._host = Host(
+        self.host = Host(
             place=self.place,
             patience_s=settings.store.timeout_s + 2 * settings.sync.interval_s,
             monotonic=self._monotonic,
         )
-        self._table = HostTable(self._host, max_keys=settings.max_keys)
+        self._table = HostTable(self.host, max_keys=settings.max_keys)
         self._counter = RequestCounter(
             self._table,
             is_shared=is_shared,
@@ -104,13 +104,13 @@ class Limiter:
                 on_change=self._correct_clock if self._follows_store_clock else None,
             )
         self._cycle_lock = threading.Lock()  # guards the session of the store: one cycle at a time
-        self._cycle = self._cycle_of(self._host)
+        self.cycle = self._cycle_of(self.host)
         self._left: list[SyncCycle] = []  # of files that were replaced, until their hits are sent
 
     def _cycle_of(self, host: Host) -> SyncCycle:
         return SyncCycle(
             self._store,
-            self._table if host is self._host else HostTable(host, max_keys=self.settings.max_keys),
+            self._table if host is self.host else HostTable(host, max_keys=self.settings.max_keys),
             lambda: self._rules,
             interval_s=self.settings.sync.interval_s,
             max_interval_s=self.settings.sync.max_interval_s,
@@ -272,7 +272,7 @@ class Limiter:
                 later ones. Any other cycle sends all hits, and reads every key if it comes soon after another one.
         """
         self.denial_events.end_minute(self._clock())
-        left = self._host.follow_file()
+        left = self.host.follow_file()
         if left is not None:
             self._left.append(self._cycle_of(left))
             self._counter.count_again(left)
@@ -280,23 +280,23 @@ class Limiter:
         if self._keeps_held:
             self._counter.release_lost(now_s=self._clock())
         self._left = [cycle for cycle in self._left if not cycle.finish(error=error)]
-        return self._cycle.run(error=error, is_scheduled=is_scheduled)
+        return self.cycle.run(error=error, is_scheduled=is_scheduled)
 
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the keys that do not wait for a full cycle: near their limit, or new with a small limit.
 
         After a failure nothing is sent until the next ``sync``. Returns None if there are no such keys.
         """
-        return self._cycle.run_urgent()
+        return self.cycle.run_urgent()
 
     def wait_for_urgent(self) -> None:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
-        next_s = self.next_urgent_s if self._host.term.is_held else math.inf
-        self._host.wait(None if next_s == math.inf else max(0.0, next_s - self._monotonic()))
+        next_s = self.next_urgent_s if self.host.term.is_held else math.inf
+        self.host.wait(None if next_s == math.inf else max(0.0, next_s - self._monotonic()))
 
     def wake(self) -> None:
         """End the waiting of another thread."""
-        self._host.wake()
+        self.host.wake()
 
     @property
     def next_due_s(self) -> float:
@@ -323,34 +323,12 @@ class Limiter:
 
     def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""
-        return self._cycle.preload(count, self._clock(), scopes=scopes)
-
-    def note_overrides(self, packed: bytes) -> bool:
-        """Keep the present overrides for processes of the host that start later, and return whether it could."""
-        return self._host.note_overrides(packed)
-
-    def known_overrides(self) -> tuple[bytes, float] | None:
-        """Return the overrides that a process of the host has read last, and the seconds since; None without any."""
-        return self._host.overrides()
-
-    @property
-    def host(self) -> str | None:
-        """Name of the rows that it counts in together with other processes, None if it counts alone."""
-        return self._host.term.writer or None if self._host.is_file else None
-
-    @property
-    def host_problem(self) -> str | None:
-        """Reason that the file of the host is not used; None while it is, or without one."""
-        return self._host.problem
+        return self.cycle.preload(count, self._clock(), scopes=scopes)
 
     @property
     def clock_offset_s(self) -> float:
         """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return 0.0 if self._server_clock is None else self._server_clock.offset_s
-
-    def measure_clock(self) -> StoreError | None:
-        """Measure the store's clock if it is time to, and return the error if there was no answer. Blocks."""
-        return self._cycle.measure_clock()
 
     def _correct_clock(self, epoch_s: float) -> None:
         """Carry the store's time on with the monotonic clock."""
@@ -360,7 +338,7 @@ class Limiter:
     def _first_time_s(self) -> float:
         """Return the time by the host's measurement, so that no row is changed by a clock that is wrong."""
         with self._clock_lock:
-            measurement = self._host.read_clock() if self._clock == self._first_time_s else None
+            measurement = self.host.read_clock() if self._clock == self._first_time_s else None
             if measurement is not None and self._server_clock is not None:
                 self._server_clock.adopt(measurement)
             if self._clock == self._first_time_s:
@@ -379,17 +357,17 @@ class Limiter:
         self.denial_events.end_minute(math.inf)
         self._counter.write_postponed(now_s=self._clock(), is_last=True)
         deadline = deadline or Deadline(monotonic=self._monotonic)
-        for cycle in (self._cycle, *self._left):
+        for cycle in (self.cycle, *self._left):
             cycle.end(deadline)
         if self._store is not None:
             with self._store.time_limit(deadline.remaining_s):
                 self._store.close()
-        for cycle in (self._cycle, *self._left):
+        for cycle in (self.cycle, *self._left):
             cycle.host.close()
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
-        for cycle in (*self._left, self._cycle):
+        for cycle in (*self._left, self.cycle):
             cycle.host.leave_to_parent()
         self._start_empty()

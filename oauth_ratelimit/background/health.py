@@ -110,7 +110,7 @@ class HealthMonitor:
             rejected_at_s=rejection and self._time_of(rejection.since_s),
             connection_problem=self._reconnector.problem if self._reconnector else None,
             refused=self._store.refused if self._store else None,
-            host_problem=self._limiter.host_problem,
+            host_problem=self._limiter.host.problem,
         )
 
     def _time_of(self, at_uptime_s: float) -> float:
@@ -141,7 +141,7 @@ class HealthMonitor:
         digest = self._file.digest if self._file else None
         problem = found.connection_problem
         mode, is_valid, refused = settings.policies.mode.value, found.rejection is None, found.refused
-        host = self._limiter.host
+        host = self._limiter.host.name
         reported = (mode, override_count, digest, is_valid, problem, refused, host)
         is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
         if self._store is None or (is_early and reported == self._reported):

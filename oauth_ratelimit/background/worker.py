@@ -199,7 +199,7 @@ class Worker:
             self.look_for_off()  # maybe nobody but requests can
 
     def _adopt_overrides(self) -> None:
-        known = self.limiter.known_overrides()
+        known = self.limiter.host.overrides()
         if known is not None:
             packed, age_s = known
             self._override_cache.adopt(unpack_overrides(packed), age_s=age_s)
@@ -208,7 +208,7 @@ class Worker:
         """Let workers of the host that start later know the overrides."""
         overrides, now_s = self._override_cache.overrides, time.monotonic()
         is_due = overrides is not self._shared_overrides or now_s >= self._share_again_s
-        if is_due and self.limiter.note_overrides(pack_overrides(overrides)):
+        if is_due and self.limiter.host.note_overrides(pack_overrides(overrides)):
             self._shared_overrides, self._share_again_s = overrides, now_s + FRESH_S / 4
 
     def _start_watch(self, look: Callable[[], None]) -> None:
@@ -276,7 +276,7 @@ class Worker:
                 is_complete = self._override_cache.refresh()
                 if is_complete:
                     self._attempt(self._share_overrides)
-                return self.limiter.measure_clock()
+                return self.limiter.cycle.measure_clock()
         except StoreUnavailable as exc:
             return exc
         except Exception as exc:  # noqa: BLE001  # a bug must not keep other work from being done

@@ -96,6 +96,11 @@ class Host:
         return self._connected is not None
 
     @property
+    def name(self) -> str | None:
+        """Name of the rows that several processes count in, None while they are in memory."""
+        return self.term.writer or None if self.is_file else None
+
+    @property
     def clock(self) -> str | None:
         """The host's last measurement of the store's clock, at the last call of ``lead`` or ``read_clock``."""
         return None if self._file is None else self.term.clock  # that of rows that were left may be old

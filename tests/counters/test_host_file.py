@@ -185,9 +185,9 @@ def test_first_request_waits_for_a_process_that_is_stopped_while_it_opens_the_fi
             begun_s = time.monotonic()
             assert (6 if is_ready else 10) == admitted(limiter)
             assert time.monotonic() - begun_s < 20.0
-            assert is_ready is (limiter.host_problem is None)
+            assert is_ready is (limiter.host.problem is None)
         limiter.sync()
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
 
 
 def test_counts_survive_a_restart_of_the_service(path: Path) -> None:
@@ -378,7 +378,7 @@ def test_process_counts_alone_without_a_file_that_it_can_trust(
         assert 10 == admitted(limiter)
         limiter.sync()
         assert 0 == admitted(limiter)
-        assert reason in (limiter.host_problem or "")
+        assert reason in (limiter.host.problem or "")
     (entry,) = [each for each in logs if each["event"] == "host_file_unusable"]
     assert (str(path), "error") == (entry["path"], entry["log_level"])
 
@@ -387,10 +387,10 @@ def test_process_counts_alone_without_the_directory_until_it_is_there(path: Path
     path = path.parent / "later" / path.name
     with closing(a_limiter(path)) as limiter, closing(a_limiter(path)) as other:
         assert 10 == admitted(limiter)
-        assert limiter.host_problem is not None
+        assert limiter.host.problem is not None
         path.parent.mkdir()
         limiter.sync()
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
         assert 0 == admitted(limiter) + admitted(other)
 
 
@@ -400,7 +400,7 @@ def test_file_that_is_no_database_is_left_alone(path: Path) -> None:
     path.chmod(0o600)
     with capture_logs() as logs, closing(a_limiter(path)) as limiter:
         assert 10 == admitted(limiter)
-        assert "not a database" in (limiter.host_problem or "")
+        assert "not a database" in (limiter.host.problem or "")
     assert path.read_bytes() == b"no database" * 100
     assert ["host_file_unusable"] == [each["event"] for each in logs if each["event"].startswith("host_")]
 
@@ -417,7 +417,7 @@ def test_file_that_is_damaged_while_it_is_used_costs_no_request_and_is_replaced(
         assert 10 == admitted(limiter)
         limiter.sync()
         limiter.sync()
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
         with closing(a_limiter(path)) as other:
             assert 10 == admitted(limiter, client_id="new") + admitted(other, client_id="new")
     assert path.with_name("ratelimit.db.damaged").exists()
@@ -461,7 +461,7 @@ def test_processes_meet_in_a_new_file_after_the_log_of_theirs_was_removed(
             assert (6 if is_first_to_see else 10) == admitted(late)
             told.put((10, True))
             assert 0 == counts.get(timeout=60)
-            assert late.host_problem is None
+            assert late.host.problem is None
         told.put(None)
         process.join(60)
         with closing(a_limiter(path)) as last:
@@ -476,7 +476,7 @@ def test_file_without_a_log_that_another_application_has_open_is_left_alone(path
     with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(a_limiter(path)) as limiter:
         other.execute("BEGIN EXCLUSIVE")
         assert 10 == admitted(limiter)
-        assert limiter.host_problem is not None
+        assert limiter.host.problem is not None
         other.execute("ROLLBACK")
     assert [path] == [each for each in path.parent.iterdir() if each.stat().st_size]
 
@@ -511,14 +511,14 @@ def test_full_disk_costs_no_request_and_the_file_is_used_again_when_there_is_roo
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))\n"
         "found = [all([limiter.check(f'client-{number:0500}').allowed for number in range(500)])]\n"
-        "found += [limiter.host_problem is not None, admitted(limiter)]\n"
+        "found += [limiter.host.problem is not None, admitted(limiter)]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
         "host_file._space = lambda _: (2**20, 2**22 + 2**14)\n"
         "for forgotten in ('nobody', 'client-%'):\n"
         "    with closing(sqlite3.connect(sys.argv[1])) as other, other:\n"
         "        other.execute('DELETE FROM rows WHERE name LIKE ?', ('%' + forgotten,))\n"
         "    limiter.sync()\n"
-        "    found += [limiter.host_problem, admitted(limiter)]\n"
+        "    found += [limiter.host.problem, admitted(limiter)]\n"
         "print(found)\n"
     )
     assert "[True, True, 10, 'its file system is full', 0, None, 0]" == _run(code, path)
@@ -549,7 +549,7 @@ def test_process_without_memory_goes_on_limiting(path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
         "taken.clear()\n"
         "left = [admitted(other, 12, f'client-{number}') for number in range(1, 201)]\n"
-        "print(set(left) <= {9, 10}, left.count(10) <= failures, limiter.host_problem, admitted(limiter))\n"
+        "print(set(left) <= {9, 10}, left.count(10) <= failures, limiter.host.problem, admitted(limiter))\n"
     )
     assert "True True None 8" == _run(code, path)
 
@@ -574,7 +574,7 @@ def test_file_that_opens_but_cannot_be_written_is_tried_ever_more_rarely(
                 limiter.sync()
                 now_s += 1.0
             assert (expected, True) == (count, len(opened) < 10)
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
     events = [each["event"] for each in logs if each["event"].startswith("host_")]
     assert ["host_file_unusable", "host_file_used"] * 2 == events
 
@@ -597,7 +597,7 @@ def test_rows_make_room_for_each_other_before_they_fill_the_file_system(
         assert ["the file system is full"] == [entry["reason"] for entry in logs if entry["event"] == "keys_exhausted"]
         free = 2**30
         limiter.sync()
-        assert (10, None) == (admitted(limiter, client_id="new"), limiter.host_problem)
+        assert (10, None) == (admitted(limiter, client_id="new"), limiter.host.problem)
 
 
 def test_new_keys_are_limited_although_others_have_nearly_filled_the_file_system(
@@ -631,10 +631,10 @@ def test_hits_in_a_full_file_are_logged_at_the_end(path: Path) -> None:
         "for number in range(20): limiter.check(f'client-{number}')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (limit := os.stat(sys.argv[1] + '-wal').st_size, limit))\n"
         "for number in range(200): limiter.check(f'later-{number}')\n"
-        "assert limiter.host_problem is not None\n"
+        "assert limiter.host.problem is not None\n"
         "with capture_logs() as logs: limiter.close()\n"
         "found = [(each['event'], each['hits']) for each in logs if each['event'].startswith('hits_')]\n"
-        "print(found, limiter.host_problem)\n"
+        "print(found, limiter.host.problem)\n"
     )
     assert "[('hits_undelivered', 20)]" in _run(code, path)
 
@@ -692,7 +692,7 @@ def test_process_counts_alone_in_a_file_that_is_read_only(path: Path, mode: str)
     code = (
         "limiter = a_limiter(sys.argv[1])\n"
         "if os.geteuid() == 0: os.setuid(NOBODY)\n"
-        "print(admitted(limiter), limiter.host_problem is not None)\n"
+        "print(admitted(limiter), limiter.host.problem is not None)\n"
     )
     assert "10 True" == _run(code, path)
 
@@ -708,7 +708,7 @@ def test_file_without_the_row_of_the_host_is_put_aside(path: Path, with_store: b
         with capture_logs() as logs:
             limiter.sync()
             assert (None, 1) == (limiter.sync().error, admitted(limiter, 1, "new"))
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
         assert "cycle_failed" not in [each["event"] for each in logs]
     assert path.with_name("ratelimit.db.damaged").exists()
 
@@ -719,10 +719,10 @@ def test_process_does_not_wait_for_one_that_opens_the_file_for_ever(path: Path) 
         fcntl.flock(lock, fcntl.LOCK_EX)
         with closing(a_limiter(path)) as limiter:
             assert 10 == admitted(limiter)
-            assert limiter.host_problem is not None
+            assert limiter.host.problem is not None
             fcntl.flock(lock, fcntl.LOCK_UN)
             limiter.sync()
-            assert limiter.host_problem is None
+            assert limiter.host.problem is None
 
 
 def test_what_a_process_has_counted_alone_counts_with_others_once_it_can_open_the_file(path: Path) -> None:
@@ -732,7 +732,7 @@ def test_what_a_process_has_counted_alone_counts_with_others_once_it_can_open_th
             path.rename(f"{path}-elsewhere")
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert [3, 2] == [admitted(limiter, 3, "busy"), admitted(limiter, 2)]
-            assert limiter.host_problem is not None
+            assert limiter.host.problem is not None
             Path(f"{path}-elsewhere").rename(path)
         limiter.sync()
         assert [3, 8] == [admitted(other, client_id="busy"), admitted(other)]
@@ -815,13 +815,13 @@ def test_process_counts_alone_while_the_file_stays_locked(path: Path, monkeypatc
         other.execute("BEGIN IMMEDIATE")
         for _ in range(2):
             limiter.sync()
-            assert limiter.host_problem is not None
+            assert limiter.host.problem is not None
         before = limiter.sync().lock_timeout_count
         assert 10 == admitted(limiter)
         assert before == limiter.sync().lock_timeout_count
         other.execute("ROLLBACK")
         limiter.sync()
-        assert (None, 0) == (limiter.host_problem, admitted(limiter))
+        assert (None, 0) == (limiter.host.problem, admitted(limiter))
 
 
 def test_file_is_not_given_up_because_cycles_have_come_while_others_were_counting(
@@ -835,7 +835,7 @@ def test_file_is_not_given_up_because_cycles_have_come_while_others_were_countin
         monkeypatch.setattr(host_file, "FREE_S", 60.0)
         monkeypatch.setattr(schema, "nap", lambda: other.in_transaction and other.execute("ROLLBACK"))
         limiter.sync()
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
 
 
 def test_log_is_written_to_the_file_by_cycles(path: Path) -> None:

@@ -97,7 +97,7 @@ def test_file_of_another_identity_is_not_used(place: HostPlace) -> None:
     with closing(a_limiter(place)) as limiter, closing(a_limiter(HostPlace(place.path, "another"))) as other:
         assert 10 == admitted(limiter)
         assert 10 == admitted(other)
-        assert "it is another service's" == other.host_problem
+        assert "it is another service's" == other.host.problem
 
 
 def _plant_link(directory: Path) -> None:
@@ -156,7 +156,7 @@ def test_process_counts_alone_without_any_directory(memory: Path) -> None:
         _plant_link(base / NAME)
     with closing(a_limiter(place_of(["shop"], parent="1"))) as limiter:
         assert 10 == admitted(limiter)
-        assert "not a directory of this user alone" in (limiter.host_problem or "")
+        assert "not a directory of this user alone" in (limiter.host.problem or "")
 
 
 def test_counts_wait_for_workers_that_come_after_a_reload(place: HostPlace) -> None:
@@ -189,9 +189,9 @@ def test_counts_of_killed_workers_wait_for_others(place: HostPlace, memory: Path
             started.check("app")
         assert Path(place.path).exists()
         limiter.sync()
-        limiter._host._close_file()  # as the system does with a process that was killed
-        assert limiter._host._file is not None
-        limiter._host._file.membership.forget()
+        limiter.host._close_file()  # as the system does with a process that was killed
+        assert limiter.host._file is not None
+        limiter.host._file.membership.forget()
         with closing(a_limiter(other)) as started:
             started.check("app")
         assert 9 == admitted(limiter)
@@ -205,7 +205,7 @@ def test_worker_that_ends_leaves_the_file_to_the_others(place: HostPlace) -> Non
         with closing(a_limiter(place_of(["another"], parent="1"))) as other:
             other.check("app")
         assert 2 == admitted(limiter)
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
 
 
 def test_workers_meet_again_after_a_logout_has_emptied_the_directory(place: HostPlace, memory: Path) -> None:
@@ -235,7 +235,7 @@ def test_file_that_others_can_change_is_not_used(place: HostPlace, memory: Path,
     planted.chmod(0o666)
     with closing(a_limiter(place)) as limiter:
         assert 10 == admitted(limiter)
-        assert f"other users can write to {planted}" == limiter.host_problem
+        assert f"other users can write to {planted}" == limiter.host.problem
 
 
 def test_one_of_the_processes_that_end_is_told_that_it_is_the_last(place: HostPlace) -> None:

@@ -264,9 +264,9 @@ def test_busy_keys_do_not_pile_up_until_their_window_is_over(clock: Clock) -> No
 
 
 def table_bytes(limiter: Limiter) -> int:
-    with limiter._host.locked():
+    with limiter.host.locked():
         size = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        return int(limiter._host.connection.execute(size).fetchone()[0])
+        return int(limiter.host.connection.execute(size).fetchone()[0])
 
 
 @pytest.mark.slow

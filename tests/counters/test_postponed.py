@@ -116,7 +116,7 @@ def test_first_request_opens_the_file_without_waiting_for_its_lock(
         other.check(CLIENT, NAME)
         with locked(path):
             worker.check(CLIENT, NAME)
-        assert worker.host_problem is None
+        assert worker.host.problem is None
         worker.sync()
         assert 2 == used_hits(other, CLIENT, NAME)
 
@@ -157,7 +157,7 @@ def test_guess_of_a_process_that_could_not_open_the_file_at_first_counts_once_if
         (_, right), (_, wrong) = guard.hold_guess([key]), guard.hold_guess([key])
         Path(f"{path}.d").mkdir()
         guard.sync()
-        assert guard.host_problem is None
+        assert guard.host.problem is None
         guard.release(right)
         guard.confirm(wrong)
         assert 1 == used_hits(guard, CLIENT, NAME)

@@ -115,7 +115,7 @@ class Instance:
 
     def replace_worker(self) -> None:
         """Kill the worker that acts, and start another one."""
-        self.limiter._host.close()
+        self.limiter.host.close()
         self.workers[self.at] = self._new_worker(self.config)
         self._note_forgotten()
 
@@ -132,7 +132,7 @@ class Instance:
     def close_files(self) -> None:
         """Close what the system closes after a process."""
         for _ in self.each_worker():
-            self.limiter._host.close()
+            self.limiter.host.close()
 
     def sync_all(self) -> CycleReport | None:
         """Run a full cycle of each worker, and return the report of the one that synchronises."""
@@ -403,7 +403,7 @@ class Instance:
 
     @property
     def _not_counters(self) -> tuple[object, ...]:
-        host = self.limiter._host
+        host = self.limiter.host
         return self.limiter.settings, self.limiter.denial_events, host._connected, host.connection  # SQLite's own
 
     def _fate(self, command: str) -> Fate:

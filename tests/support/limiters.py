@@ -76,7 +76,7 @@ def known_keys(limiter: Limiter) -> list[Key]:
 
 def in_flight(limiter: Limiter, key: Key = KEY) -> Hits:
     """Return the hits of a key, by series and frame, that no document is known to hold."""
-    return next((replica.in_flight for replica in limiter._cycle._rows.load([row_name(key)])), {})
+    return next((replica.in_flight for replica in limiter.cycle._rows.load([row_name(key)])), {})
 
 
 def in_flight_hits(limiter: Limiter, key: Key = KEY) -> int:

@@ -218,7 +218,7 @@ def test_frames_that_no_limit_can_have_are_not_kept_in_memory(faulty: FaultyStor
     limiter = a_limiter(faulty, clock, a_policy(1000, 10))
     hit(limiter)
     assert 1000 - 12 <= limiter.peek(CLIENT).remaining <= 1000 - 11
-    with limiter._host.locked():
+    with limiter.host.locked():
         (hits, *_) = limiter._table.read(READ_HITS, row_name(KEY))
     assert len(hits) < 2000
 

@@ -123,9 +123,9 @@ def test_request_of_a_damaged_row_counts_alone_while_the_file_is_locked(limiter:
     damage(path, "hits", b"\1" * 13)
     with locked(path):
         assert [10, 9] == [limiter.peek("bad").remaining, limiter.check("bad").remaining]
-    assert limiter.host_problem == "a row is damaged, and another process holds its lock"
+    assert limiter.host.problem == "a row is damaged, and another process holds its lock"
     limiter.sync()
-    assert (None, 9) == (limiter.host_problem, limiter.check("bad").remaining)
+    assert (None, 9) == (limiter.host.problem, limiter.check("bad").remaining)
 
 
 def test_last_flush_sends_all_but_what_is_damaged(limiter: Limiter, faulty: FaultyStore, path: Path) -> None:
@@ -184,7 +184,7 @@ def test_text_of_a_row_that_is_not_utf_8_concerns_no_other_row(
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE rows SET prunable = CAST(x'ff' AS TEXT) WHERE name LIKE '%bad%'")
     assert limiter.sync().error is None
-    assert (None, 2) == (limiter.host_problem, stored(faulty, "good"))
+    assert (None, 2) == (limiter.host.problem, stored(faulty, "good"))
 
 
 @pytest.mark.parametrize("column", ["hits", "held", "unsent"])
@@ -239,4 +239,4 @@ def test_file_whose_table_of_the_host_is_damaged_is_replaced(
     assert ["host_file_damaged"] == [entry["event"] for entry in logs if entry["event"] == "host_file_damaged"]
     limiter.check("good")
     assert limiter.sync().error is None
-    assert (None, 2) == (limiter.host_problem, stored(faulty, "good"))
+    assert (None, 2) == (limiter.host.problem, stored(faulty, "good"))

@@ -374,14 +374,14 @@ def test_process_goes_by_the_clock_of_its_host_from_its_first_request_on(
 ) -> None:
     """Another time would move the hits of all, and drop those of frames that seem to be over."""
     here = start(clock=lambda: clock() + ahead_s, follows_store_clock=True)
-    assert here.measure_clock() is None
+    assert here.cycle.measure_clock() is None
     request(here, 1000)
     here.sync()
     # Corrected by itself, it would be more than half a second apart.
     there = start(clock=lambda: clock() + ahead_s + 0.02, follows_store_clock=True)
     assert not there.check("app").allowed
     assert here.now_s() == there.now_s()
-    assert there.measure_clock() is None
+    assert there.cycle.measure_clock() is None
     there.sync()
     assert here.now_s() == there.now_s()
     assert not here.check("app").allowed
@@ -422,8 +422,8 @@ def test_urgent_key_of_another_process_wakes_the_one_that_synchronises(
     here, there = start(), start()
     here.sync()
     here.sync_urgent()
-    wait, sees_none = here._host.wait, threading.Event()
-    monkeypatch.setattr(here._host, "wait", lambda timeout_s: (sees_none.set(), wait(timeout_s)))
+    wait, sees_none = here.host.wait, threading.Event()
+    monkeypatch.setattr(here.host, "wait", lambda timeout_s: (sees_none.set(), wait(timeout_s)))
     waiting = threading.Thread(target=here.wait_for_urgent, daemon=True)
     waiting.start()
     assert sees_none.wait(60.0)
@@ -462,7 +462,7 @@ def _take_over(path: Path, steps: Any) -> None:
     limiter.sync()
     steps.wait()
     steps.wait()  # until the lock is to be taken
-    limiter._host.connection.execute("BEGIN IMMEDIATE")
+    limiter.host.connection.execute("BEGIN IMMEDIATE")
     steps.wait()
     threading.Event().wait()
 
@@ -523,9 +523,9 @@ def test_last_one_that_runs_tries_to_get_the_lock_of_one_that_is_stopped_before_
     with capture_logs() as logs:
         first.close()
         assert [] == logs
-        lead = last._host.lead
+        lead = last.host.lead
         if is_killed:
-            monkeypatch.setattr(last._host, "lead", lambda **how: lead(**how) or other.kill() or other.join())
+            monkeypatch.setattr(last.host, "lead", lambda **how: lead(**how) or other.kill() or other.join())
         last.close()
     undelivered = [(entry["event"], entry["hits"]) for entry in logs]
     assert ([] if is_killed else [("hits_undelivered", 5)]) == undelivered
