@@ -267,9 +267,9 @@ def test_process_counts_alone_in_a_directory_that_it_may_not_enter_any_more(
                 "oauth_ratelimit.counters.host_place.os.lstat", Mock(side_effect=PermissionError(13, "denied"))
             )
             assert limiter.sync().error is None
-            assert "denied" in str(limiter.host_problem)
+            assert "denied" in str(limiter.host.problem)
         limiter.sync()
-        assert limiter.host_problem is None
+        assert limiter.host.problem is None
 
 
 def test_two_configurations_count_in_the_same_rows_and_keep_the_longest_horizon(path: Path) -> None:
