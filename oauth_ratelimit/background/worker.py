@@ -164,8 +164,7 @@ class Worker:
             self.limiter, heartbeats, metrics=metrics, file=live.file, reconnector=self._reconnector
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
-        recorders = filter(None, (statistics, denials, rollups))
-        self._recorders: list[StatisticsRecorder | DenialRecorder | RollupTask] = list(recorders)
+        self._recorders = [each for each in (statistics, denials, rollups) if each is not None]
         self._loop = SyncLoop(self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle)
         self._starter = Starter()
         self.missing = self._starter.missing

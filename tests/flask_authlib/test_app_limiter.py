@@ -150,7 +150,13 @@ def test_threads_leave_signals_to_the_main_one(mongo_uri: str) -> None:
     before = {*threading.enumerate()}
     with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=3, store={"uri": mongo_uri})) as app:
         assert 200 == token_status(app)
-        names = {"APScheduler", "oauth_ratelimit-settings", "oauth_ratelimit-urgent", "pymongo_server_monitor_thread"}
+        names = {
+            "APScheduler",
+            "oauth_ratelimit-file",
+            "oauth_ratelimit-mode",
+            "oauth_ratelimit-urgent",
+            "pymongo_server_monitor_thread",
+        }
         wait_until(lambda: names <= {each.name for each in {*threading.enumerate()} - before}, "all threads have begun")
         begun = {each for each in {*threading.enumerate()} - before if each.name in names}
         wait_until(lambda: all(blocks_signals(each) for each in begun), "each has left signals to the main thread")
@@ -204,7 +210,7 @@ def test_process_without_a_free_thread_limits_and_starts_the_rest_later(
         assert 200 == token_status(app)
         assert {} == app_limiter_of(app)._running_worker().missing
         begun = names_begun(before)
-    assert ["APScheduler", *["oauth_ratelimit-settings"] * 2, "oauth_ratelimit-urgent"] == begun
+    assert ["APScheduler", "oauth_ratelimit-file", "oauth_ratelimit-mode", "oauth_ratelimit-urgent"] == begun
     about = [entry for entry in logs if entry["event"].startswith("start_")]
     assert ["start_incomplete", "start_completed"] == [entry["event"] for entry in about]
     assert "synchronisation" in about[0]["missing"]
