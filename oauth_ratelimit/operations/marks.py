@@ -1,5 +1,6 @@
 """Moments at which configurations changed, and instances began or ended."""
 
+import json
 import math
 import re
 from collections import defaultdict
@@ -19,7 +20,8 @@ UNCHANGED = "The configuration has not changed since "
 NO_CHANGE = "No change of the configuration is recorded."
 CAUSE_S = 600  # a change so long before the first denial may be its cause
 TOGETHER_S = 60  # instances that start so soon one after the other are one mark
-CLIENTS = "clients."  # what the path of a client's own value begins with
+# What the path of a client's own value begins with. A quoted name that may be cut is left to concern all.
+OF_CLIENT = re.compile(r'clients\.([A-Za-z0-9_-]+|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-f]{4}){1,239}")(?=[.:])')
 OF_MODE = re.compile(r"(.*\.)?mode: |canary")
 # Not of the whole: with mode: off clients that enforce denied nobody either, and in a dry run they do.
 SPARES = re.compile(r"(?!mode: off )(.*\.)?mode: (added |\S+ -> )(dry-run|off)$")
@@ -165,12 +167,12 @@ def _of_configuration(change: ConfigurationChange) -> Mark:
     lines = [visible_name(line).replace(" -> ", " → ") for line in change.changes]
     more = f" and {counted(len(lines) - 1, 'other change')}" if len(lines) > 1 else ""
     text = f"configuration: {lines[0]}{more}" if lines else "another configuration"
-    names = {line.removeprefix(CLIENTS).partition(".limits")[0].partition(".mode")[0] for line in change.changes}
-    is_of_one = len(names) == 1 and all(line.startswith(CLIENTS) for line in change.changes)
+    names = {found and found[1] for found in map(OF_CLIENT.match, change.changes)}
+    name = names.pop() if len(names) == 1 else None
     seen = f"first seen by {instance_text(change.instance)}"
     is_mode = bool(lines) and all(map(OF_MODE.match, lines))
     limits = () if lines and all(map(SPARES.match, change.changes)) else None
-    client_id = names.pop() if is_of_one else None
+    client_id = json.loads(name) if name and name.startswith('"') else name
     return Mark(change.at_s, f"{text} ({seen})", client_id, lines=lines, is_mode=is_mode, limits=limits)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import ConfigError, load_config
+from oauth_ratelimit.config.diff import values_of
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy
@@ -18,7 +19,7 @@ from oauth_ratelimit.operations.changes import (
     notes_on_mode,
     storable_text,
 )
-from oauth_ratelimit.operations.marks import Mark, change_before, changes_of
+from oauth_ratelimit.operations.marks import Mark, change_before, changes_of, last_change_s
 from tests.operations.conftest import LIMITS, ContextOf
 
 NOW_S = 1_790_000_000.0
@@ -204,6 +205,46 @@ def test_change_that_cannot_deny_is_not_named_as_the_cause_of_denials(context_of
         context.stores.heartbeats.note_configuration("node-1:1:a", {"mode": each}, at_s=store.history()[-1].at_s + 1)
     assert "configuration: mode: dry-run → enforce" in cause()
     assert "override removed, trusted for app (eve)" in cause(is_real=False)
+
+
+LOWER = {"limits": {"user": ["1/minute"]}}
+HERE = {"endpoints": {"revocation": {"limits": {"client": ["9/minute"]}}}}
+PLANS = {"gold": {"limits": {"user": ["9/minute"]}}, "silver": LOWER}
+
+
+@pytest.mark.parametrize(
+    ("client_id", "own"),
+    [
+        ("app", LOWER),
+        ("acme/portal", LOWER),
+        ("com.example.limits.app", LOWER),
+        ('say "hi" \\ \n\u00e9\U0001f600', LOWER),
+        ("app", {"mode": "off"}),
+        ("app", {"plan": "silver"}),
+        ("app", {"grants": {"refresh_token": LOWER}}),
+        ("app", {"endpoints": {"revocation": {"mode": "off"}}}),
+    ],
+)
+def test_change_of_one_client_in_the_file_concerns_that_client_alone(
+    context_of: ContextOf, client_id: str, own: dict[str, Any]
+) -> None:
+    context = context_of(LIMITS)
+    before = {"plan": "gold"} if "plan" in own else {}
+    for at_s, section in ((NOW_S - 9000, before), (NOW_S - 9, {**before, **own})):
+        values = values_of(load_config({**CONFIG, **HERE, "plans": PLANS, "clients": {client_id: section}}))
+        context.stores.heartbeats.note_configuration("node-1:1:a", values, at_s=at_s)
+
+    assert client_id == changes_of(context, client_id)[-1].client_id
+    assert NOW_S - 9 == last_change_s(context, client_id) > last_change_s(context, "other")
+
+
+@pytest.mark.parametrize("name", ['"\\q"', '"\\ud83"', '"' + 240 * "a" + '"', '"a', '""', '"\n"'])
+def test_change_of_a_client_whose_name_cannot_be_read_concerns_all(context_of: ContextOf, name: str) -> None:
+    """It may be cut, or planted in the database."""
+    context = context_of(LIMITS)
+    for at_s, values in ((NOW_S - 9000, {"mode": "off"}), (NOW_S - 9, {"mode": "off", f"clients.{name}.mode": "off"})):
+        context.stores.heartbeats.note_configuration("node-1:1:a", values, at_s=at_s)
+    assert None is changes_of(context, "app")[-1].client_id
 
 
 @pytest.mark.parametrize(
