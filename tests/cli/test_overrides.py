@@ -177,10 +177,10 @@ def test_enforcing_shows_whom_it_denies_and_takes_its_share_along(
 def test_limit_in_place_of_one_with_another_end_says_so_before_it_asks(terminal: Terminal, amount: str) -> None:
     command = ("limit", "set", "app", "--kind", "user", *WHY, "--limit")
     terminal.ok(*command, "10/minute", "--for", "2h", "--yes")
-    *others, end, _ = terminal.run(*command, amount).stderr.splitlines()
+    before, _, end = terminal.run(*command, amount).stderr.partition("This replaces")
 
-    assert re.fullmatch("This replaces the override by ann, which ends at 20.*Z, with one that has no end[.]", end)
-    assert (amount == "10/minute") == (others == [])
+    assert re.match(" the override by ann, which ends at 20.*Z, with one that has no end[.]\nUsage: ", end)
+    assert (amount == "10/minute") == (before == "")
 
 
 def test_change_that_does_not_ask_says_what_end_it_replaces(terminal: Terminal) -> None:
