@@ -32,7 +32,7 @@ def test_limit_is_lowered_on_all_servers_once_and_undone(browser: Browser, url: 
     browser.type("#panel-reason", "until next week")
     browser.run("document.querySelector('#panel-form').requestSubmit()")
     browser.wait_for("until next week", "#panel-undo")
-    wait_until(lambda: not browser.text("#panel-preview").strip(), "nothing is to be applied")
+    wait_until(lambda: browser.all("#panel-preview[hidden]"), "nothing is to be applied")
 
     browser.run(KEEP_ANNOUNCED)
     browser.run("document.querySelector('main').append(document.querySelector('[data-undo]').cloneNode(true))")
