@@ -15,7 +15,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Content, Tier
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.guesses import Guesses
-from oauth_ratelimit.counters.hits import Totals, unpack, unpack_cells
+from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.host import CYCLE_WAIT_S, Host, HostLocked
 from oauth_ratelimit.counters.host_place import UnusableFile
 from oauth_ratelimit.counters.rules import RowLimits, Rows
@@ -162,7 +162,7 @@ class RequestCounter:
                 try:
                     opened = self._open(rows, max(now_s, self._clock()), adds=False)
                     for each in opened if ignores_held else ():
-                        for (number, start_s), count in unpack_cells(each.held).items():
+                        for number, start_s, count in Cells(each.held):
                             each.totals.remove(number, start_s, count)
                     tiers, contents = self._checked(opened, now_s, ignores_held=ignores_held)
                     decision = check_limits(mode, tiers, contents, now_s, is_counted=False)

@@ -6,8 +6,9 @@ an outage they may be far apart.
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from oauth_ratelimit.core.tier import FLAG_BITS, Content, Series, Tier, number_of, series_of
@@ -19,10 +20,9 @@ MAX_HITS = 2**62  # of a frame: a row holds numbers of 64 bits
 MAX_COUNTS = MAX_FRAMES + 1 + AHEAD_S  # frames that any window reaches, from one that starts later on
 Frames = dict[int, int]
 """Hits by frame start in seconds since the epoch."""
-Cells = dict[tuple[int, int], int]
-"""Hits of single frames, by number of the series and frame start."""
 
 _HORIZON, _NEWEST, _COUNT, _COUNTS = 1, 2, 3, 4  # places of what belongs to a series, after its number
+_CELL = 3  # numbers of a cell: that of the series, the start of the frame, and the hits
 _NO_HITS = array("q", [0])
 
 
@@ -150,6 +150,66 @@ class Totals:
         return self._numbers.tobytes()
 
 
+class Cells:
+    """Hits of single frames, as they are packed: those of a row that are to be sent, or whose response is not known.
+
+    Raises ``ValueError`` or ``TypeError`` for what was never packed.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, packed: bytes | None) -> None:
+        self._numbers = array("q", packed or b"")
+        if len(self._numbers) % _CELL:
+            raise ValueError("numbers of a cell are missing")
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the number of the series, the start of the frame, and the hits, of each frame."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+    def _find(self, series_number: int, start_s: int) -> int | None:
+        """Return the place of a frame, None if it has no hits. The newest ones are looked at first."""
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] == start_s and numbers[place] == series_number:
+                return place
+        return None
+
+    def add(self, series_number: int, start_s: int, count: int) -> None:
+        """Add hits to a frame."""
+        place = self._find(series_number, start_s)
+        if place is None:
+            self._numbers.extend((series_number, start_s, count))
+        else:
+            self._numbers[place + 2] = min(self._numbers[place + 2] + count, MAX_HITS)
+
+    def remove_hit(self, series_number: int, start_s: int) -> bool:
+        """Remove a hit of a frame, and return whether there was one."""
+        place = self._find(series_number, start_s)
+        if place is None:
+            return False
+        self._numbers[place + 2] -= 1
+        if self._numbers[place + 2] < 1:
+            del self._numbers[place : place + _CELL]
+        return True
+
+    def drop_expired(self, horizons: Mapping[int, int], now_s: float) -> None:
+        """Drop the frames that no window reaches any more."""
+        numbers = self._numbers
+        for place in range(len(numbers) - _CELL, -1, -_CELL):
+            if numbers[place + 1] <= now_s - horizons.get(numbers[place], MAX_HORIZON_S):
+                del numbers[place : place + _CELL]
+
+    def count_of(self, series_number: int) -> int:
+        """Return the hits of a series."""
+        return sum([count for number, _, count in self if number == series_number])
+
+    def packed(self) -> bytes | None:
+        """Return the packed hits, None if there are none."""
+        return self._numbers.tobytes() or None
+
+
 def unpack(packed: bytes) -> Counted:
     """Return the hits and horizons of packed totals."""
     numbers = array("q", packed)
@@ -181,31 +241,18 @@ def pack(hits: Hits, horizons: Mapping[Series, int]) -> bytes:
     return array("q", numbers).tobytes()
 
 
-def unpack_cells(packed: bytes | None) -> Cells:
-    """Return hits that are to be sent, or whose response is not known; none for None.
-
-    Raises ``ValueError`` or ``TypeError`` for what was never packed.
-    """
-    numbers = iter(array("q", packed or b""))
-    return {(number, start_s): count for number, start_s, count in zip(numbers, numbers, numbers, strict=True)}
-
-
-def pack_cells(cells: Cells) -> bytes | None:
-    """Return packed hits, None if there are none."""
-    return array("q", [part for place, count in cells.items() for part in (*place, count)]).tobytes() or None
-
-
 def unpack_hits(packed: bytes | None) -> dict[Series, Frames]:
-    """Return the hits of ``unpack_cells`` by series."""
+    """Return hits that are to be sent; none for None."""
     hits: dict[Series, Frames] = {}
-    for (number, start_s), count in unpack_cells(packed).items():
+    for number, start_s, count in Cells(packed):
         hits.setdefault(series_of(number), {})[start_s] = count
     return hits
 
 
 def pack_hits(hits: Hits) -> bytes | None:
-    numbered = [(number_of(series), frames) for series, frames in hits.items()]
-    return pack_cells({(number, start_s): count for number, frames in numbered for start_s, count in frames.items()})
+    """Return packed hits, None if there are none."""
+    cells = [(number_of(series), *frame) for series, frames in hits.items() for frame in frames.items()]
+    return array("q", chain.from_iterable(cells)).tobytes() or None
 
 
 @lru_cache(maxsize=1000)  # most rows have the same ones, so they share the result

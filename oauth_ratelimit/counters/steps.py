@@ -2,17 +2,16 @@
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from oauth_ratelimit.core.tier import number_of
 from oauth_ratelimit.counters import urgency
-from oauth_ratelimit.counters.hits import MAX_HITS, Cells, Totals, pack_cells, unpack, unpack_cells
+from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.rules import RowLimits
 from oauth_ratelimit.counters.table import DAMAGES, MAX_WAITING, HostTable, Written
-from oauth_ratelimit.store.base import MAX_HORIZON_S
 
 
 class Step(Enum):
@@ -84,15 +83,14 @@ class RowChanges:
         values: dict[str, Any] = {}
         new = each.starts  # where the totals lack it
         if self.keeps_held and (each.held or step is not Step.SEND):
-            held = unpack_cells(each.held)
+            held = Cells(each.held)
             if step is Step.HOLD:
-                _add(held, each.starts, cost)
+                for number, start_s in each.starts.items():
+                    held.add(number, start_s, cost)
             elif step is Step.CONFIRM:
-                new = dict([place for place in each.starts.items() if not _remove_hit(held, place)])
-            for number, start_s in list(held):
-                if start_s <= now_s - horizons.get(number, MAX_HORIZON_S):  # no window reaches it any more
-                    del held[number, start_s]
-            values["held"] = each.held = pack_cells(held)
+                new = {number: at_s for number, at_s in each.starts.items() if not held.remove_hit(number, at_s)}
+            held.drop_expired(horizons, now_s)
+            values["held"] = each.held = held.packed()
         if new or totals.is_moved:
             for number, start_s in new.items():
                 totals.add(number, start_s, cost, horizons[number])
@@ -108,14 +106,15 @@ class RowChanges:
     def _sent(self, each: Row, now_s: float, cost: int) -> dict[str, Any]:
         """Return what changes in a row with hits that are to be sent, by column."""
         limits, monotonic_s = each.limits, self.table.host.monotonic()
-        unsent = unpack_cells(each.unsent)
-        _add(unsent, each.starts, cost)
-        values: dict[str, Any] = {"unsent": pack_cells(unsent)}
+        unsent = Cells(each.unsent)
+        for number, start_s in each.starts.items():
+            unsent.add(number, start_s, cost)
+        values: dict[str, Any] = {"unsent": unsent.packed()}
         contents = each.totals.contents(limits.tiers, now_s)
         writer_count, is_read = max(each.writer_count, self.table.host.max_writer_count), each.writer_count > 0
         if each.urgent_s is None or each.urgent_s > monotonic_s:
             for tier, content in zip(limits.tiers, contents, strict=True):
-                fresh = sum([count for (number, _), count in unsent.items() if number == tier.series_number])
+                fresh = unsent.count_of(tier.series_number)
                 known = content.estimate - fresh
                 if urgency.must_send(tier, known, fresh, writer_count=writer_count, is_read=is_read):
                     values["urgent"] = monotonic_s
@@ -130,13 +129,13 @@ class RowChanges:
 
     def uncounted(self, each: Row, request: Held, now_s: float) -> Written:
         """Return a row after a request was taken back or released."""
-        totals, held, horizons = each.totals, unpack_cells(each.held), each.limits.horizon_by_number
+        totals, held, horizons = each.totals, Cells(each.held), each.limits.horizon_by_number
         starts = list(each.starts.items())
         if request.is_written:  # without those that were forgotten meanwhile, or never counted before a kill
-            starts = [start for start in starts if _remove_hit(held, start) or not self.keeps_held]
+            starts = [start for start in starts if held.remove_hit(*start) or not self.keeps_held]
             for number, start_s in starts:
                 totals.remove(number, start_s, 1)
-        values = {"hits": totals.packed(), "held": pack_cells(held)}
+        values = {"hits": totals.packed(), "held": held.packed()}
         if request.step is Step.TAKE_BACK:
             taken = Totals(each.taken or b"", now_s)
             for number, start_s in starts:
@@ -144,22 +143,6 @@ class RowChanges:
             taken.drop_expired(horizons, now_s)
             values["taken"] = taken.packed()
         return each.name, each.change, values
-
-
-def _add(cells: Cells, starts: Mapping[int, int], count: int) -> None:
-    """Add hits to the frame of each series."""
-    for place in starts.items():
-        cells[place] = min(cells.get(place, 0) + count, MAX_HITS)
-
-
-def _remove_hit(cells: Cells, place: tuple[int, int]) -> bool:
-    """Remove a hit of a frame, and return whether there was one."""
-    if place not in cells:
-        return False
-    cells[place] -= 1
-    if cells[place] < 1:
-        del cells[place]
-    return True
 
 
 def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLimits | None]) -> Iterator[Held]:
@@ -171,7 +154,7 @@ def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLi
         limits, totals = limits_of(name), Totals(packed, math.inf)
         if limits is None:
             continue
-        for (number, start_s), count in unpack_cells(held).items():
+        for number, start_s, count in Cells(held):
             totals.remove(number, start_s, count)
         for series, frames in unpack(totals.packed()).hits.items():
             number = number_of(series)
@@ -193,7 +176,7 @@ def is_damaged(found: Sequence[Any] | None) -> bool:
         return False
     hits, change, unsent, held, taken, *numbers = found
     try:
-        Totals(hits, math.inf), Totals(taken or b"", math.inf), unpack_cells(unsent), unpack_cells(held)
+        Totals(hits, math.inf), Totals(taken or b"", math.inf), Cells(unsent), Cells(held)
         sum([number for number in (change, *numbers) if number is not None])
     except DAMAGES:
         return True
