@@ -84,6 +84,14 @@ def test_error_of_the_server_is_an_unknown_outcome(failing: tuple[MongoStore, Ca
         store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
 
 
+def test_single_server_in_place_of_a_replica_set_is_read(store: MongoStore) -> None:
+    """It knows no operation times, and refuses to read later than one that the store, or a file, has from before."""
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
+    store.follow(1_700_000_000 << 32)
+    assert [7, 7] == [store.read([KEY])[KEY].version for _ in range(2)]
+    assert store.progress() is None
+
+
 def test_rejected_change_stops_no_other(store: MongoStore, documents: Collection[dict[str, Any]]) -> None:
     """It is told apart from a lost race."""
     documents.database.create_collection(documents.name, collation={"locale": "en", "strength": 1})

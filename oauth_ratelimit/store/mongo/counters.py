@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 from pymongo import DESCENDING
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
@@ -52,6 +52,7 @@ PRELOADED = projection(MAX_PRELOADED_BYTES)
 PROBE = Key("oauth_ratelimit: probe", None)  # no document is ever made for it
 MAX_NAMED = 5  # damaged documents in an error
 MAX_LOOKED_AT = 200  # documents after a reset, each of up to 512 KiB
+NO_REPLICATION = 20  # IllegalOperation: among others a read that is to be later than another, without a replica set
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -74,12 +75,21 @@ class MongoStore:
 
         The driver's first batch would be 101 documents, and each further one another round trip.
         """
+        with translated_errors():
+            try:
+                return self._read(keys)
+            except OperationFailure as exc:
+                if exc.code != NO_REPLICATION or self.progress() is None:
+                    raise
+                self._followed = self._session = None  # a single server has taken the place of the replica set
+                return self._read(keys)
+
+    def _read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         ids = [document_id(key) for key in keys]
         most = min(MAX_BYTES, MAX_READ_BYTES // max(len(ids), 1))
-        with translated_errors():
-            collection, session = self._open()
-            found = collection.find({"_id": {"$in": ids}}, projection(most), session=session, batch_size=len(ids) + 1)
-            return dict(parse_all(yield_between(found), max_bytes=most))
+        collection, session = self._open()
+        found = collection.find({"_id": {"$in": ids}}, projection(most), session=session, batch_size=len(ids) + 1)
+        return dict(parse_all(yield_between(found), max_bytes=most))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """Send one ``update`` command for all changes."""
