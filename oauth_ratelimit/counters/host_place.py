@@ -189,7 +189,8 @@ class Membership:
         """Take the lock, and return False if the file is removed meanwhile."""
         path = self._path + MEMBERS
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._close = weakref.finalize(self, os.close, descriptor)  # before the lock: Ctrl-C must not leave one behind
+        self._close = close = weakref.finalize(self, os.close, descriptor)  # before the lock, in case of Ctrl-C
+        close.atexit = False  # the last flush, in another exit handler, needs it
         self._descriptor = descriptor
         check_file(path, os.fstat(descriptor))
         return lock(descriptor, fcntl.LOCK_SH) and is_same(descriptor, path)
