@@ -376,13 +376,13 @@ class AppLimiter:
                 is_needed=lambda: owner() is not None,
                 place=place,
             )
-            _started.add(self)  # before gevent may end the request
-            atexit.unregister(close_all)  # a fork inherits the registration
-            atexit.register(close_all)
             try:
                 worker.start()
             finally:
                 self._worker = worker  # also if gevent ends the request: else each one would start another worker
+                _started.add(self)
+                atexit.unregister(close_all)  # a fork inherits the registration
+                atexit.register(close_all)  # last, so that it runs before what the start has registered
                 if former is not None:
                     worker.missing["end of the former worker"] = partial(self._stop_apart, former)
                 self.report_start()
