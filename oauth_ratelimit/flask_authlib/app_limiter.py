@@ -378,11 +378,11 @@ class AppLimiter:
             )
             try:
                 worker.start()
-            finally:
-                self._worker = worker  # also if gevent ends the request: else each one would start another worker
+            finally:  # also if gevent ends the request: else each one would start another worker
+                self._worker = worker
                 _started.add(self)
                 atexit.unregister(close_all)  # a fork inherits the registration
-                atexit.register(close_all)  # last, so that it runs before what the start has registered
+                atexit.register(close_all)  # to run before what the start has registered
                 if former is not None:
                     worker.missing["end of the former worker"] = partial(self._stop_apart, former)
                 self.report_start()

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background import live_settings
@@ -232,13 +233,24 @@ def test_process_without_a_free_descriptor_limits_and_starts_no_thread_twice(
         wait_until(lambda: app_limiter_of(app).health().last_cycle.synced_ago_s is not None, "a cycle")
 
 
+def broken_off_in(request: threading.Thread) -> Callable[..., BackgroundScheduler]:
+    """Return a scheduler whose construction Ctrl-C ends in a thread."""
+
+    def construct(**options: Any) -> BackgroundScheduler:
+        if threading.current_thread() is request:
+            raise KeyboardInterrupt
+        return BackgroundScheduler(**options)
+
+    return construct
+
+
 def test_request_that_is_ended_while_the_worker_starts_leaves_one_worker(
     monkeypatch: pytest.MonkeyPatch, starts: Clock
 ) -> None:
     """As a timeout of gevent ends it. The worker is reported, and closed with the process."""
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         with monkeypatch.context() as ended:
-            ended.setattr(loop, "BackgroundScheduler", Mock(side_effect=KeyboardInterrupt))
+            ended.setattr(loop, "BackgroundScheduler", broken_off_in(threading.current_thread()))
             with pytest.raises(KeyboardInterrupt):
                 token_status(app)
         limiter = app_limiter_of(app).open_limiter
@@ -259,7 +271,8 @@ def test_replaced_worker_ends_although_the_request_that_replaces_it_is_ended(
         assert 200 == token_status(app)
         former = app_limiter_of(app)._running_worker()
         with monkeypatch.context() as ended:
-            ended.setattr(loop, "BackgroundScheduler", Mock(side_effect=KeyboardInterrupt))
+            # In the request alone: the threads of the new worker try the same.
+            ended.setattr(loop, "BackgroundScheduler", broken_off_in(threading.current_thread()))
             path.write_text(json.dumps(config(sync={"interval": "2s"})))
             wait_until(lambda: former.is_outdated, "another worker has to take over")
             with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,8 @@
 """The end of an application: it leaves no thread, connection or file in its process."""
 
 import gc
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -73,3 +75,33 @@ def test_application_that_served_nobody_is_closed_and_may_begin_again(tmp_path: 
         wait_until(lambda: held() <= before, "they end")
         assert 200 == ask(app).status_code
     extension.close(app)
+
+
+ENDING = """
+import os, sys
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.background.worker import Worker
+from tests.support.apps import make_app, make_server, token_status
+
+os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
+path, is_broken_off = sys.argv[1:]
+app = make_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "host": path, "limits": {"client": ["1/minute"]}})
+OAuthRateLimit(app, make_server(app))
+if is_broken_off == "True":
+    start, Worker.start = Worker.start, lambda _: sys.exit("as gevent ends a request")
+    try:
+        token_status(app)
+    except SystemExit:
+        Worker.start = start
+print([token_status(app) for _ in range(2)], end="")
+"""
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True], ids=["as usual", "broken off"])
+def test_last_flush_at_the_end_of_a_process_has_what_the_start_has_opened(tmp_path: Path, is_broken_off: bool) -> None:
+    """The file of the host and its lock; a start that a request was ended in opens them later."""
+    command = [sys.executable, "-c", ENDING, str(tmp_path / "host.db"), str(is_broken_off)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (0, "[200, 429]") == (done.returncode, done.stdout), done.stderr
+    assert "last_flush_failed" not in done.stderr
