@@ -183,7 +183,7 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     mode = policies.matching(client_id).mode if client_id else policies.mode
     is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
     is_in_one &= context.after(overrides).policies != policies  # else it is this override, whose end may change
-    shown = [IN_DRY_RUN, *new_ends(context, overrides)] if is_in_one else impact.lines
+    shown = [IN_DRY_RUN, *new_ends(context.overrides, overrides)] if is_in_one else impact.lines
     lines = [*shown, *_notes(context, overrides[0])]
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
         moments = (context, context.after(overrides))

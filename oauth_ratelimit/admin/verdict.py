@@ -7,13 +7,11 @@ of ``utc_time``; the page shows them in the operator's zone.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from shlex import quote
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.core.failed_auth import ANYONE
-from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import (
     ENDPOINT,
@@ -38,7 +36,7 @@ from oauth_ratelimit.operations.denied import (
     users_over,
     whose_start,
 )
-from oauth_ratelimit.operations.format import counted, listed, number, percent_text, short, utc_time
+from oauth_ratelimit.operations.format import counted, listed, number, percent_text, short, typed_name, utc_time
 from oauth_ratelimit.operations.marks import Mark, change_before, changes_text, outage_before
 from oauth_ratelimit.traffic.minutes import OF_USERS
 
@@ -157,7 +155,7 @@ def _guesses(case: Case, run: Run) -> Verdict:
         why = f"Too many wrong passwords or secrets come from there. Honest users or clients there {verb} denied, too."
     if own.offered and not own.denied:
         why += f" None of its own {counted(own.offered, 'request')} in the last full minute was denied."
-    action = NO_GUESSES.format(client=quote(visible_name(case.client_id))) if run.is_real else TRIED_GUARD
+    action = NO_GUESSES.format(client=typed_name(case.client_id)) if run.is_real else TRIED_GUARD
     return Verdict("denied", "", action, why, subject=subject)
 
 

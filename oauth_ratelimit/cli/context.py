@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from flask import current_app
 from flask.cli import NoAppException, ScriptInfo
 
@@ -32,8 +34,8 @@ INVALID = (
 )
 STILL_OFF = "It has mode: off, so limits are off on all its instances."
 LAST_VALID = (
-    "Running instances keep the last valid one; those that start now have limits off. To switch limits off everywhere, "
-    "append the line mode: off to the file: it takes effect unless app.config has a mode."
+    "Running instances keep the last valid one; those that start now have limits off. To switch limits off everywhere: "
+    r"printf '\nmode: off\n' >> FILE, which takes effect unless app.config has a mode."
 )
 UNKNOWN_MODE = "unknown: the configuration is invalid"
 UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
@@ -187,6 +189,16 @@ def program() -> str:
     while context.parent is not None and isinstance(context.parent.obj, CliContext):
         context = context.parent
     return context.command_path
+
+
+def invocation() -> str:
+    """Return the same with the application or the file that this run was given, to be pasted into a shell."""
+    context = click.get_current_context()
+    root, found, words = context.find_root(), context.find_object(CliContext), program()
+    info = context.find_object(ScriptInfo)
+    if info and info.app_import_path and root.get_parameter_source("app") is ParameterSource.COMMANDLINE:
+        words = words.replace(f"{root.info_name} ", f"{root.info_name} --app {quote(info.app_import_path)} ", 1)
+    return words if found is None or found.config_path is None else f"{words} --config {quote(found.config_path)}"
 
 
 def script_of(context: click.Context) -> ScriptInfo | None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from shlex import quote
 from typing import Any
 
 import click
@@ -46,6 +45,7 @@ from oauth_ratelimit.operations.format import (
     next_text,
     origin_text,
     quoted,
+    typed_name,
     utc_time,
     whole,
 )
@@ -206,14 +206,14 @@ def _hints(context: CliContext, client_id: str, username: str | None, records: S
     """Yield who else was denied in the last hour: users of the client, and guesses."""
     if not context.is_shared:
         return
-    name = quote(visible(client_id))
+    name = typed_name(client_id)
     with suppress(StoreError):  # a missing hint must not fail the command
         if username is None:
             minutes = context.minutes(context.now_s - HOUR_S, client_id, parts=("users",))
             own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
             if users := users_over(client_id, minutes, own):
                 named = listed(f"{quoted(user.username)} ({_share(user)})" for user in users)
-                yield USERS.format(users=named, client=name, first=quote(visible(users[0].username)))
+                yield USERS.format(users=named, client=name, first=typed_name(users[0].username, "user"))
         if guesses := guesses_under(context, client_id):
             yield GUARDED.format(client=name, guesses=listed(guesses))
             yield GUARD_SWITCH

@@ -335,7 +335,7 @@ def override_of(context: CliContext, target: Target, options: dict[str, Any], **
 def is_enforced(context: CliContext, change: Override) -> bool:
     """Return whether what a change for everybody says applies, until the same time if by an override."""
     applies = context.policies.mode is Mode.ENFORCE and context.after([change]).policies == context.policies
-    return applies and not new_ends(context, [change])
+    return applies and not new_ends(context.overrides, [change])
 
 
 def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> None:
@@ -352,8 +352,9 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
 def apply(context: CliContext, override: Override, *, as_json: bool, is_previewed: bool = False) -> None:
     client, ends = override.target.client_id, list[str]()
     if not (as_json or is_previewed):
-        with suppress(StoreError):  # the way back works without it
-            ends = new_ends(context, [override])
+        with suppress(StoreError):  # the way back works without it, and is not to wait for those of all clients
+            present = context.overrides if client else context.stores.overrides.read_for_everybody()
+            ends = new_ends(present, [override])
     # Looked up first, because the override itself makes the client known.
     hint = None if client is None else unknown_client_hint(context, client)
     if client is not None and override.target.kind is not OverrideKind.TRUSTED:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, pass_context, program
+from oauth_ratelimit.cli.context import CliContext, invocation, pass_context
 from oauth_ratelimit.cli.options import count_option, examples, format_option, json_option, name_argument
 from oauth_ratelimit.cli.output import (
     STATISTICS_LAG,
@@ -24,6 +24,7 @@ from oauth_ratelimit.cli.output import (
     visible,
 )
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import HOUR_S, OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
@@ -61,9 +62,11 @@ OTHER_MODES = (
 )
 GUARD_FACTS = "{mode}: {denied:,} denied, {would_deny:,} would be denied"
 REJECTED = (
-    "\nRejected by {instances} since {since}: the configuration file{path}. Limits are off on those that started with "
-    "it; on others the last valid file applies. Logs have the problems (config_rejected), check-config lists them."
+    "\nRejected by {instances} since {since}: the configuration file{path}. {effect} Logs have the problems "
+    "(config_rejected), check-config lists them."
 )
+LAST_VALID = "Limits are off on those that started with it; on others the last valid file applies."
+ALL_OFF = "Limits are off there."
 RECONNECTING = "\nThe new store.uri is not used yet on {instances} ({what}), which use the former one and try again."
 REFUSED = "\nRefused by MongoDB to {instances}, which lack a right: {what}."
 DIFFERENT_FILES = "\nThe configuration files differ: {files}."
@@ -164,7 +167,8 @@ def _rejected_texts(heartbeats: Sequence[Heartbeat]) -> Iterator[str]:
     for path, beats in islice(rejecting.items(), MAX_REJECTING):
         instances = listed(instance_text(beat.instance) for beat in beats)
         since = utc_time(min(beat.config_rejected_at_s or 0.0 for beat in beats))
-        yield REJECTED.format(instances=visible(instances), since=since, path=visible(path))
+        effect = ALL_OFF if all(beat.mode == Mode.OFF for beat in beats) else LAST_VALID
+        yield REJECTED.format(instances=visible(instances), since=since, path=visible(path), effect=effect)
     if len(rejecting) > MAX_REJECTING:
         yield f"\nAnd {counted(len(rejecting) - MAX_REJECTING, 'other rejected file')}: status --json lists them."
 
@@ -280,4 +284,4 @@ def _print_steps(steps: Sequence[str]) -> None:
         if each.startswith("#"):
             print_text(f"  {each}", indent=4)
         else:
-            click.echo(f"  {program()} {each}")
+            click.echo(f"  {invocation()} {each}")

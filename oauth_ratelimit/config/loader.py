@@ -42,7 +42,7 @@ INSTANCE_LINE = re.compile(rb"^instance:.*", re.MULTILINE)  # differs from file 
 LIMITS_OFF = "limits are off; of this file only the sections store, privacy and guard apply, each as far as it is valid"
 LAST_VALID = "the last valid file still applies"
 SWITCHED_OFF = "limits are off, because the mode is off"
-WAY_BACK = "repair the file; to switch all limits off meanwhile, append the line mode: off"
+WAY_BACK = r"repair the file; to switch all limits off meanwhile: printf '\nmode: off\n' >> FILE"
 OFF_WAY_BACK = "repair the file; mode: off keeps all limits off"
 MODE_GIVEN = "repair the file; a mode: off in it has no effect, because app.config has OAUTH_RATELIMIT_MODE"
 
@@ -52,7 +52,9 @@ Stamp = tuple[int, ...]
 """What the status of a file says. It differs if the file has changed."""
 
 _SWITCH = re.compile(rb"[\r\n][\xef\xbb\xbf\xfe\xff]*[\"']?(mode|enabled)[\"']? *:([^\r\n]*)")
-_APPENDED = re.compile(rb"[^\s#](mode: *off|enabled: *false)\s*$")  # to a last line that did not end
+# What was appended to a last line that did not end: to a word, or behind one, where a key such as guard_mode is none
+_GLUED = re.compile(rb"[^\s#_.-](mode: *off|enabled: *false)\s*$")
+_BEHIND = re.compile(rb"(?:^|[\r\n])[^#\r\n]*[^\s#,{:_.-][ \t]+(mode: *off|enabled: *false)\s*$")
 
 _SECTIONS = {key.name: key.kind for key in keys_of(Settings)}
 
@@ -86,12 +88,14 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
     values: Mapping[str, object] | None = None
     try:
         values = parse_yaml(content, source=source)
+        if _GLUED.search(_end_of(content)):  # YAML takes it for a part of a comment or of a list's last item
+            values = {**values, "mode": "off"}
         return parse_settings(values, source=source, mode=mode, uri=uri, line_of=line_numbers(content))
     except ConfigError as exc:
         problems = exc.problems
     if values is None:
         values = {**readable_sections(content), **({"mode": "off"} if says_off([content]) else {})}
-    elif _is_off_appended(content):  # as to the last item of a list, which has swallowed it
+    elif _BEHIND.search(_end_of(content)):
         values = {**values, "mode": "off"}
     raise ConfigError(problems, source=source, valid_parts=valid_parts(values, mode=mode, uri=uri))
 
@@ -108,11 +112,12 @@ def says_off(chunks: Iterable[bytes]) -> bool:
         for name, value in _SWITCH.findall(text):
             found[name] = value.partition(b" #")[0].strip(b" \t\"'").lower() in (b"off", b"false")
         rest = text[-MAX_LINE_BYTES:]
-    return any(found.values()) or _is_off_appended(rest)
+    return any(found.values()) or _GLUED.search(rest) is not None or _BEHIND.search(rest) is not None
 
 
-def _is_off_appended(content: bytes) -> bool:
-    return _APPENDED.search(content[-MAX_LINE_BYTES:].replace(b"\0", b"")) is not None
+def _end_of(content: bytes) -> bytes:
+    """Return the end of a file, as ASCII."""
+    return content[-2 * MAX_LINE_BYTES :].replace(b"\0", b"")
 
 
 def file_says_off(path: str | os.PathLike[str]) -> bool:

@@ -332,7 +332,8 @@ class Host:
         """Return the rows of a file that was given up after an error and that no other process uses, to look at."""
         connection = None
         if self._file is not None and self._connected is None:
-            connection = self._file.open_given_up()
+            with suppress(OSError):
+                connection = self._file.open_given_up()
         return None if connection is None else self._with(connection, connection)
 
     def _with(self, connection: sqlite3.Connection, connected: FileConnection | None) -> "Host":

@@ -35,7 +35,7 @@ OTHER = "other"
 
 ROOM_BYTES = 2**21  # some times what the files of a process take
 NO_ROOM = "make room in PROMETHEUS_MULTIPROC_DIR and restart; docs/operations.md has more"
-NOT_MADE = "empty PROMETHEUS_MULTIPROC_DIR before a start, and give no other metric a name of these; then restart"
+NOT_MADE = "empty PROMETHEUS_MULTIPROC_DIR before a start, let no other metric begin with oauth_ratelimit_, and restart"
 
 MAX_CLIENTS = 50  # clients with series of their own, each with up to ten
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
@@ -46,7 +46,7 @@ FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
 LOG_INTERVAL_S = 60.0  # between two log entries about metrics that cannot be written
 
 log = get_logger(__name__)
-_failures = ThrottledLog(log, LOG_INTERVAL_S)
+_throttled_log = ThrottledLog(log, LOG_INTERVAL_S)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def _errors_logged() -> Iterator[None]:
     try:
         yield
     except Exception as exc:  # noqa: BLE001  # foreign code, which opens files anew after a fork
-        _failures.error("observer_failed", error=repr(exc), traceback=traceback.format_exc())
+        _throttled_log.error("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 
 
 class Metrics:
@@ -110,6 +110,7 @@ class Metrics:
         self._config_valid = gauge(
             "config_valid", "1, or 0 if a process rejects its configuration file.", multiprocess_mode="livemin"
         )
+        self._config_valid.set(1)  # what is exported even if a later one cannot be made
         self._refused = gauge(
             "store_refused", "1 if MongoDB refuses something for a missing right, else 0.", multiprocess_mode="livemax"
         )
@@ -121,6 +122,7 @@ class Metrics:
         self._labels: dict[str, str] = {}  # by client id
         self._rates: dict[tuple[str, ...], float] = {}  # shown by the gauge of limits
 
+    @_errors_logged()
     def record_decisions(self, decided: Sequence[DecidedRequest]) -> None:
         """Count requests, those of a kind at once: the library takes longer to count one than we to decide it."""
         found: defaultdict[tuple[str, Kind, str, Outcome, Mode, str], list[Policy | None]] = defaultdict(list)

@@ -77,10 +77,10 @@ class Observer:
         if self._counts:
             grant = NONE if grant_type is None else self._grant_names.get(grant_type) or self._grant_name(grant_type)
             now_s = decision.now_s or self._clock()
-            if len(self._requests) >= MAX_NOTED:
-                self.count_noted()
             record = DecidedRequest(decision, client_id, username, grant, endpoint, now_s, duration_s)
             self._requests.append(record)
+            if len(self._requests) >= MAX_NOTED:
+                self.count_noted()
         if HAS_SPANS:
             annotate_span(decision, client_id)
         _, on_denied, on_near_limit = self._callbacks

@@ -289,10 +289,11 @@ def _since_texts(
         who = who_in(next(iter(clients)), minutes, run)
     if is_active and context.now_s - run.last_s > WRITTEN_S:
         text += f" The last {'denial' if run.is_real else 'such request'} at {utc_time(run.last_s)}."
-    texts = [f"{who}: {text[0].lower()}{text[1:]}" if who else text]
+    texts, name = [f"{who}: {text[0].lower()}{text[1:]}" if who else text], "" if is_one else f"{who}: "
     known = [each for each in changes if is_active or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
     if state.change:
-        texts.append(state.change_text())
+        changed = state.change_text()
+        texts.append(f"{name}{changed[0].lower()}{changed[1:]}" if name else changed)
     elif known or not changes:
         texts.append(changes_text(known, run.first_s, run.policies, is_real=run.is_real, is_one=is_one))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))
@@ -302,10 +303,11 @@ def _since_texts(
 
 
 def whose_start(records: Sequence[DenialRecord], run: Run, since_s: float) -> str:
-    """Return whose the start of a run is, if few users have been denied since a time, and others before."""
-    own = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
-    denied, now = ({each.denial.username for each in own if each.last_at_s >= at_s} for at_s in (run.first_s, since_s))
-    return OTHER_USERS if run.is_real and 0 < len(now) <= MAX_NAMED and denied - now else ""
+    """Return whose the start of a run is, if few users have been denied since a time, and these later than others."""
+    of_users = [each for each in records if each.denial.username and each.denial.where is not Where.GUARD]
+    now = {each.denial.username for each in of_users if each.last_at_s >= since_s}
+    first_s = min((each.denial.at_s for each in of_users if each.denial.username in now), default=0.0)
+    return OTHER_USERS if run.is_real and len(now) <= MAX_NAMED and first_s - run.first_s > ACTIVE_S else ""
 
 
 def reuse_text(minutes: Sequence[ClientMinute], now_s: float) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, chain
+from shlex import quote
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -201,6 +202,12 @@ def whole(name: str) -> str:
 def quoted(name: str) -> str:
     """Return the same for a sentence: in quotes if it may be read as several words of it."""
     return short(name) if PLAIN_NAME.fullmatch(name) else f"'{short(name)}'"
+
+
+def typed_name(name: str, word: str = "client") -> str:
+    """Return a name for a command line: anybody can make up one that a shell, or our command, would obey."""
+    found = quote(visible_name(name))
+    return f"--{word}={found}" if name.startswith("-") else found
 
 
 Record = dict[str, Any]

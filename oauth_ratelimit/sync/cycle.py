@@ -158,7 +158,7 @@ class SyncCycle:
             self._schedule.forget_all()
         if self._flusher and not was_led and self.host.clock is not None:
             self._flusher.server_clock.adopt(self.host.clock)
-        if self._flusher and is_led and self.host.term.progress is not None:
+        if self._flusher and is_led and not was_led and self.host.term.progress is not None:
             self._flusher.store.follow(self.host.term.progress)
         return is_led
 

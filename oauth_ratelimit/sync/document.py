@@ -11,6 +11,8 @@ from oauth_ratelimit.counters.hits import pack_hits, pack_horizons, unpack_hits,
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE, Prunable
 
+MAX_NUMBER = 2**62  # of a row and of a document: they have 64 bits
+
 
 class WriteOutcome(enum.Enum):
     """Outcome of a write, as a document shows it."""
@@ -55,8 +57,10 @@ class Attempt:
     def of(cls, dumped: str) -> "Attempt":
         write_number, version, hits, *others = json.loads(dumped)
         found = cls(write_number, version, unpack_hits(bytes.fromhex(hits)), *others)
-        if not all(isinstance(each, int | float) for each in (write_number, found.begun_s, found.horizon_s)):
-            raise TypeError("no number in an attempt")
+        known = [each for each in (version, found.mark) if each is not None]
+        for each in (write_number, found.begun_s, found.horizon_s, found.last_version, *known):
+            if not isinstance(each, int | float) or abs(each) > MAX_NUMBER:
+                raise TypeError(f"no number of an attempt: {each!r:.20}")
         return found
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> WriteOutcome:

@@ -81,8 +81,8 @@ class CycleReport:
 class Flusher:
     """Flush and pull of given rows. Used by one thread at a time.
 
-    ``schedule`` is called with each replica whose write was applied or whose document was read, before it is stored: it
-    decides when the row is taken next. Its second argument is the hits of other instances that were new.
+    ``schedule`` is called with each replica whose write was applied or rejected, or whose document was read, before it
+    is stored: it decides when the row is taken next. Its second argument is the hits of other instances that were new.
     """
 
     def __init__(

@@ -1,16 +1,15 @@
 """Preview of a change of mode, trust or limits: what it does if clients go on as lately, in sentences."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
-from shlex import quote
 
 from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.denial_record import Where
-from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, OnLimit, Policy, PolicySet
@@ -26,6 +25,7 @@ from oauth_ratelimit.operations.format import (
     number,
     percent_text,
     quoted,
+    typed_name,
     utc_time,
 )
 from oauth_ratelimit.operations.marks import last_change_s
@@ -60,14 +60,14 @@ class Impact:
 
 def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
     """Return the impact of overrides of one client, or of all."""
-    impact, ends = _impact_of(context, overrides), new_ends(context, overrides)
+    impact, ends = _impact_of(context, overrides), new_ends(context.overrides, overrides)
     lines = [line for line in impact.lines if not (ends and line == UNCHANGED)]
     return replace(impact, lines=[*lines, *ends])
 
 
-def new_ends(context: OperatorContext, overrides: Sequence[Override]) -> list[str]:
+def new_ends(present: Iterable[Override], overrides: Sequence[Override]) -> list[str]:
     """Return a sentence for each end that overrides change: those that they replace are gone then."""
-    former = {each.target: each for each in context.overrides}
+    former = {each.target: each for each in present}
     pairs = ((former[each.target], each) for each in overrides if each.target in former)
     changed = (
         ENDS.format(author=old.author, was=_end_text(old), now=_end_text(new))
@@ -249,7 +249,7 @@ def _elsewhere(load: ClientLoad) -> Iterator[str]:
     if denied and not tallies[Where.TOKEN]:
         place = "by the guard" if where == Where.GUARD else "at other endpoints"
         count = number(denied / len(load.minutes))
-        yield ELSEWHERE.format(place=place, count=count, client=quote(visible_name(load.client_id)), where=where)
+        yield ELSEWHERE.format(place=place, count=count, client=typed_name(load.client_id), where=where)
 
 
 def _of_limits(context: OperatorContext, after: PolicySet) -> Iterator[str]:

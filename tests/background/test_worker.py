@@ -83,13 +83,26 @@ def test_look_at_the_file_that_lasts_does_not_undo_a_later_one(
             assert ends.wait(60)
         return found
 
+    class Lock:
+        """The lock of looks, which tells when another thread asks for it."""
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is later:
+                waits.set()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    lock, waits = worker._look_lock, threading.Event()
+    monkeypatch.setattr(worker, "_look_lock", Lock())
     monkeypatch.setattr(file, "look_for_off", look_slowly)
     slow, later = (threading.Thread(target=worker.look_for_off) for _ in range(2))
     slow.start()
     assert begun.wait(60)
     path.write_text("mode: off\n")
     later.start()
-    later.join(0.2)  # it waits
+    assert waits.wait(60)
     ends.set()
     for thread in (slow, later):
         thread.join(60)

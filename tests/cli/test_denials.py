@@ -279,6 +279,19 @@ def test_user_denied_now_is_not_said_to_be_denied_since_another_was(
     assert f"\nalice of app: denied since {utc_time(int(now_s - 60))} by the limit" in of_user
 
 
+def test_user_denied_all_the_time_is_not_said_to_be_denied_since_another_was(
+    terminal: Terminal, connection: Connection, now_s: float
+) -> None:
+    spans = [("alice", 550, 20), ("bob", 490, 480)]
+    records = [record("app", name, now_s, begun=begun, last=last) for name, begun, last in spans]
+    DenialStore(connection).put(records, keep_s=1e6)
+    each = Denials(20, int(now_s) - 550, int(now_s) - 20, 10, 60)
+    minute = ClientMinute("app", each.first_s // 60 * 60, denials={("user", "password", "denied"): each})
+    StatisticsStore(connection).put("one", [minute], keep_s=1e6)
+
+    assert f"\nalice of app: denied since {utc_time(int(now_s - 550))} by the limit" in terminal.ok("explain", "app")
+
+
 def test_subject_is_named_before_instances_send_their_records(
     terminal: Terminal, connection: Connection, now_s: float
 ) -> None:

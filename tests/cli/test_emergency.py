@@ -41,7 +41,7 @@ def test_command_works_with_a_broken_file_or_says_what_to_do_about_it(broken: Te
     result = broken.run(*words, *broken.arguments(words))
 
     assert "Running instances keep the last valid one; those that start now have limits off." in result.stderr
-    assert "mode: off to the file: it takes effect unless app.config has a mode.\n" in result.stderr
+    assert r"printf '\nmode: off\n' >> FILE, which takes effect unless app.config has a mode." in result.stderr
     if words[0] in NEEDS_VALID_CONFIG:
         assert (1, "") == (result.exit_code, result.stdout)
         assert result.stderr.startswith(f"Error: {broken.config_path}: ")

@@ -6,12 +6,16 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
+from flask.cli import FlaskGroup
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.cli import command
 from oauth_ratelimit.cli.output import print_table
 from oauth_ratelimit.cli.status import INSTANCE_COLUMNS
 from oauth_ratelimit.core.statistics import ClientMinute, Denials, Source, Tally, UserLoad
@@ -199,11 +203,22 @@ def test_rollout_shows_step_problems_and_commands(terminal: Terminal, mongo_uri:
     assert "Note: No statistics of the last day." in text
     assert "reuse would spare     0 of 0\n" in text
     assert re.search(r"guard \(its own mode\)  \S+: 0 denied, 0 would be denied\n", text)
-    assert '  oauth-ratelimit mode set dry-run --reason "too many complaints"' in text
+    given = f"oauth-ratelimit --config {terminal.config_path}"
+    assert f'  {given} mode set dry-run --reason "too many complaints"' in text
     terminal.ok("mode", "set", "dry-run", *WHY)
     after = terminal.ok("rollout")
-    assert "Next, in spite of that:\n  oauth-ratelimit mode unset --reason" in after
+    assert f"Next, in spite of that:\n  {given} mode unset --reason" in after
     assert re.search(r"last change           \S+Z: mode dry-run for everybody \(ann\)\n", after)
+
+
+def test_rollout_prints_commands_for_the_application_that_it_was_given(tmp_path: Path, mongo_uri: str) -> None:
+    path, settings = tmp_path / "own server.py", {"mode": "enforce", "store": {"uri": mongo_uri}}
+    path.write_text(f"from tests.cli.conftest import protected\napp = protected(OAUTH_RATELIMIT_CONFIG={settings})\n")
+    group = FlaskGroup(add_default_commands=False)
+    group.add_command(command)
+    words = ["--app", f"{path}:app", "oauth-ratelimit", "rollout"]
+    text = CliRunner().invoke(group, words, prog_name="flask", catch_exceptions=False).stdout
+    assert f"  flask --app '{path}:app' oauth-ratelimit mode set dry-run --reason" in text
 
 
 def test_rollout_names_the_worst_clients_and_counts_the_others(terminal: Terminal, connection: Connection) -> None:

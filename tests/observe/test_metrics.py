@@ -196,7 +196,7 @@ def test_metrics_that_cannot_be_written_cost_neither_a_lockout_nor_a_count(
     broken = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
     for kind, method in (("Counter", "inc"), ("Gauge", "set"), ("Histogram", "observe")):
         monkeypatch.setattr(getattr(prometheus_client, kind), method, broken)
-    monkeypatch.setattr("oauth_ratelimit.observe.metrics._failures", ThrottledLog(log, 60))
+    monkeypatch.setattr("oauth_ratelimit.observe.metrics._throttled_log", ThrottledLog(log, 60))
     own = Guard(load_config(guard()), clock=Clock(), metrics=metrics)
     limiter = Limiter(load_config({"mode": "enforce"}), MemoryStore(), clock=Clock())
     monitor = HealthMonitor(limiter, None, metrics=metrics)

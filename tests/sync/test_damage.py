@@ -62,6 +62,8 @@ DAMAGES = [
     ("attempt", "[1, 2]"),
     ("attempt", '[1, 1, "", null, 60, true, null, 0]'),
     ("attempt", '["x", 1, "", 1.0, 60, true, null, 0]'),
+    ("attempt", '[1, 1, "", 1.0, 60, true, 1, null]'),
+    ("attempt", '[9223372036854775808, 1, "", 1.0, 60, true, null, 0]'),
     ("horizons", b"\1" * 13),
     ("prunable", "[1]"),
     ("requested", b"\1"),
