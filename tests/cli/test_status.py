@@ -266,6 +266,17 @@ def test_rollout_folds_what_is_not_to_be_copied(
     assert 80 >= max(len(line) for line in text.splitlines() if " --reason " not in line)
 
 
+@pytest.mark.parametrize("mode", ["off", "enforce"])
+def test_status_says_what_a_rejected_file_does(
+    terminal: Terminal, mongo_uri: str, connection: Connection, mode: str
+) -> None:
+    """Where all limits are off, an operator may have appended just that."""
+    send_heartbeat(terminal, mongo_uri, "node-1")
+    (beat,) = HeartbeatStore(connection).read(time.time())
+    HeartbeatStore(connection).put(beat._replace(config_rejected_at_s=1.8e9, mode=mode))
+    assert (mode != "off") == ("on others the last valid file applies" in terminal.ok("status"))
+
+
 def test_status_lists_what_needs_a_restart_a_right_and_who_does_not_use_the_new_address(
     terminal: Terminal, mongo_uri: str, connection: Connection
 ) -> None:

@@ -272,6 +272,41 @@ def test_process_counts_alone_in_a_directory_that_it_may_not_enter_any_more(
         assert limiter.host.problem is None
 
 
+def test_process_ends_in_a_directory_that_it_may_not_enter_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has counted alone since; what the file holds is out of reach, and no bug."""
+    settings, store = (
+        load_config({"mode": "enforce", "host": str(path), "limits": {"client": ["10/366d"]}}),
+        MemoryStore(),
+    )
+    limiter = Limiter(settings, store)
+    assert 4 == admitted(limiter, 4)
+    refused = Mock(side_effect=PermissionError(13, "denied"))
+    monkeypatch.setattr("oauth_ratelimit.counters.host_place.os.lstat", refused)
+    limiter.sync()
+    with capture_logs() as logs:
+        limiter.close()
+    assert "cycle_failed" not in {entry["event"] for entry in logs}
+
+
+def test_store_follows_the_progress_in_the_file_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single server in place of a replica set refuses to, each time."""
+    settings, store = (
+        load_config({"mode": "enforce", "host": str(path), "limits": {"client": ["10/366d"]}}),
+        MemoryStore(),
+    )
+    with closing(Limiter(settings, store)) as limiter:
+        limiter.check("app")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE host SET progress = 7")
+        follow = Mock()
+        monkeypatch.setattr(store, "follow", follow)
+        for _ in range(3):
+            limiter.sync()
+        follow.assert_called_once_with(7)
+
+
 def test_two_configurations_count_in_the_same_rows_and_keep_the_longest_horizon(path: Path) -> None:
     long = {"limit": 5, "window": "120s", "frames": 2}
     short = {"limit": 4, "window": "60s", "frames": 1}

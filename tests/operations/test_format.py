@@ -7,9 +7,17 @@ import pytest
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.errors import ConfigError, StoreRejected
-from oauth_ratelimit.operations.format import number, percent_text, store_text, summary_data, warnings_of
+from oauth_ratelimit.operations.format import number, percent_text, store_text, summary_data, typed_name, warnings_of
 from oauth_ratelimit.store.mongo.client import Connection
 from tests.operations.conftest import LIMITS
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [("app", "app"), ("$(id)", "'$(id)'"), ("--help", "--client=--help"), ("-x y", "--client='-x y'"), ("*", "'*'")],
+)
+def test_name_that_anybody_can_make_up_is_an_argument_of_the_command(name: str, typed: str) -> None:
+    assert typed == typed_name(name)
 
 
 @pytest.mark.parametrize(
