@@ -108,7 +108,7 @@ class State(NamedTuple):
             return ""
         said, again = self._said(self.change), f" Changed again {self._said(self.later)}" if self.later else ""
         if self.is_now:
-            return f"{CHANGED}{said} What it does shows at {utc_time(self.known_s)}.{again}"
+            return f"{CHANGED}{said} Its effect shows from {utc_time(self.known_s)} on.{again}"
         return f"Not {'denied' if self.run.is_real else 'over a limit'}{who} since the change {said}{again}"
 
 

@@ -106,7 +106,8 @@ class Status:
         largest = ", ".join(map(str, sizes[:MAX_HOSTS])) + (", …" if len(sizes) > MAX_HOSTS else "")
         noun = "instance" if sizes == [1] else "instances"
         hosts = [f"{counted(len(sizes), 'host')} with {largest} {noun}"] if sizes else []
-        return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count else [])]) or "none seen"
+        nobody = "none seen" if self.facts else "unknown: instances report to MongoDB"
+        return ", ".join([*hosts, *([f"{alone_count} alone"] if alone_count else [])]) or nobody
 
     def data(self) -> Record:
         canary, facts = self.policies.canary, self.facts
@@ -130,8 +131,8 @@ CANARY_PERCENTS = (5, 20, 50, 100)  # steps of a rollout
 ENOUGH_S = 20 * HOUR_S  # of statistics in the last day
 MAX_OVER_RATIO = 0.01  # of the requests; above it a limit hits more than a few clients that waste tokens
 NOT_SHARED = (
-    "Counters are not shared with other hosts, so several admit more than the limits say, and there are no statistics. "
-    "Set store.uri."
+    "Nothing is shared with other hosts, and there are no statistics of a dry run. With several hosts, or to see whom "
+    "enforcing would hit, set store.uri; replay shows it from an access log."
 )
 
 

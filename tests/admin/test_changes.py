@@ -237,7 +237,7 @@ def test_numbers_after_a_change_say_whether_it_worked(
     later = page.part("panel", fresh=True, id="app", since=str(since_s))
 
     assert re.search(r"Still denied\. Denied since .* by the limit client .* 100 10 90 0 0 .* 100 10 90 0 0", before)
-    assert re.search(r"Applied\. Changed at .* What it does shows at", after)
+    assert re.search(r"Applied\. Changed at .* Its effect shows from", after)
     assert "Applied. Not denied since the change at" in later
     assert "Still denied" not in page.part("panel", id="app", since=str(since_s - 700)), "that was long ago"
 

@@ -460,7 +460,7 @@ def test_denials_count_until_the_change_that_ended_them() -> None:
     def found(minutes: list[ClientMinute], changed: Mark = change) -> Verdict:
         return judge(storm(minutes, changes=[changed], delay_s=2.0))
 
-    assert f"What it does shows at {utc_time(NOW_S + 2)}" in found(switched(("denied", 99, 11))).lead
+    assert f"Its effect shows from {utc_time(NOW_S + 2)} on" in found(switched(("denied", 99, 11))).lead
     assert "denied" == found(switched(("denied", 99, 9))).kind, "not since the change"
     earlier = change._replace(at_s=NOW_S - 17)
     helped = found(switched(("denied", 99, 16)), earlier)

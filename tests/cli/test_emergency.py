@@ -127,7 +127,7 @@ def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
     assert "enforce" == alone.ok("mode").splitlines()[0]
     assert {"mode": "enforce", "file_mode": "enforce", "overrides": []} == alone.data("mode")
     status = alone.ok("status")
-    assert "hosts      none seen" in status
+    assert "hosts      unknown: instances report to MongoDB" in status
     assert "MongoDB    none: nothing is shared with other hosts" in status
     assert (None, []) == (alone.data("status")["mongodb"], alone.data("status")["instances"])
     explanation = alone.ok("explain", "app")

@@ -41,7 +41,7 @@ def test_step_follows_from_modes_and_canary(config: dict[str, Any], step: str, f
     assert (step, following) == (data["step"], next(iter(rollout.next_commands), None))
     assert (step != "off") is any(command.startswith(f"{FILE} mode: ") for command in rollout.back_commands)
     assert (False, None) == (data["may_go_on"], data["last_day"])
-    assert "Counters are not shared" in rollout.problems[0]
+    assert "Nothing is shared with other hosts" in rollout.problems[0]
 
 
 OWN = Source("client", "client_credentials")
