@@ -30,7 +30,7 @@ from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Callbacks
-from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.process.deadline import Deadline, begin_end, wait_for_end
 from oauth_ratelimit.process.log import ErrorsLogged, ThrottledLog, get_logger
 from oauth_ratelimit.process.signals import background_thread, signals_held
 
@@ -99,6 +99,12 @@ def weak_call(owner: Any, name: str, default: Any = None) -> Callable[..., Any]:
     return call
 
 
+def end_all() -> None:
+    """Close the limiters of all applications at the end of the process, which requests that still run wait for."""
+    begin_end()
+    close_all()
+
+
 def close_all() -> None:
     """Close the limiters of all applications when the process ends, within the time that one has."""
     running = [each for each in tuple(_started) if each.is_running]
@@ -154,6 +160,7 @@ class AppLimiter:
     @property
     def open_limiter(self) -> Limiter | None:
         """This process's limiter, None if it was closed."""
+        wait_for_end()
         return None if self._worker is None else self._running_worker().limiter
 
     def guard(self) -> Guard | None:
@@ -341,6 +348,7 @@ class AppLimiter:
             worker.stop()
 
     def _running_worker(self, *, is_started: bool = False) -> Worker:
+        wait_for_end()
         worker = self._worker
         if worker is None or worker.is_outdated or worker.pid != os.getpid():
             return self._start_worker(is_started=is_started)
@@ -381,8 +389,8 @@ class AppLimiter:
             finally:  # also if gevent ends the request: else each one would start another worker
                 self._worker = worker
                 _started.add(self)
-                atexit.unregister(close_all)  # a fork inherits the registration
-                atexit.register(close_all)  # to run before what the start has registered
+                atexit.unregister(end_all)  # a fork inherits the registration
+                atexit.register(end_all)  # to run before what the start has registered
                 if former is not None:
                     worker.missing["end of the former worker"] = partial(self._stop_apart, former)
                 self.report_start()

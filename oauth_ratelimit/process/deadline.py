@@ -1,11 +1,13 @@
-"""A deadline that several parts share, such as those that finish their work when a process ends, and a steady clock."""
+"""The end of a process: a deadline for the parts that finish their work, and how others wait for it. A steady clock."""
 
+import threading
 import time
 from collections.abc import Callable
 
 # Of the seven seconds that the documentation promises: the driver may end its last call half a second late, and take
 # two seconds to stop its threads.
 ENDING_S = 4.5
+WAITING_S = 0.1  # between two looks whether the process has ended, which none survives
 
 
 class Deadline:
@@ -26,6 +28,24 @@ class Deadline:
     def part(self, share: float) -> "Deadline":
         """Return a deadline after a share of the time that is left."""
         return Deadline(self.remaining_s * share, monotonic=self._monotonic)
+
+
+_ending_thread: int | None = None  # that finishes all work, before the interpreter ends
+
+
+def begin_end() -> None:
+    """Let all other threads wait in ``wait_for_end`` from now on."""
+    global _ending_thread
+    _ending_thread = threading.get_ident()
+
+
+def wait_for_end() -> None:
+    """Wait until the process has ended, if it is about to: nobody would send what a request counts by now.
+
+    Most servers have ended their requests before. A worker of gunicorn with gevent goes on if its master was killed.
+    """
+    while _ending_thread not in (None, threading.get_ident()):
+        time.sleep(WAITING_S)
 
 
 def uptime_s() -> float:

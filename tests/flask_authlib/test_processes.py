@@ -1,11 +1,14 @@
 """Worker processes of gunicorn: each starts after the fork and flushes at its end."""
 
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -70,6 +73,28 @@ def test_workers_flush_when_they_end(
         assert 6 == sum(each.tally().allowed for each in minutes if each.client_id == client_id), server.log
     assert number == signal.SIGINT or "Traceback" not in server.log  # gunicorn logs the interruption itself
     assert "MongoClient opened before fork" not in server.log
+
+
+def test_no_request_is_admitted_uncounted_if_gunicorn_is_killed_and_gevent_goes_on(
+    environment: dict[str, str], documents: Any
+) -> None:
+    """Its workers end without ending their requests first: they serve while they flush for the last time."""
+    admitted: list[int] = []
+    with Gunicorn(APP, workers=2, worker_class="gevent", env={**environment, "WORKER_LIMIT": "100000"}) as server:
+        workers = server.pids()
+
+        def ask_until_it_ends(_: int) -> None:
+            with suppress(requests.ConnectionError):
+                while 200 == post(f"{server.url}/token", *JOB).status_code:
+                    admitted.append(1)
+
+        with ThreadPoolExecutor(24) as pool:
+            done = pool.map(ask_until_it_ends, range(24))
+            wait_until(lambda: len(admitted) > 100, "traffic has begun")
+            os.kill(server.master_pid, signal.SIGKILL)
+            list(done)
+        wait_until(lambda: not any(map(is_running, workers)), "the workers end")
+    assert len(admitted) <= count(documents, BATCH_JOBS.client_id, None) <= len(admitted) + 24
 
 
 @pytest.mark.parametrize(
