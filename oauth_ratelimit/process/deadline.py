@@ -43,9 +43,12 @@ def wait_for_end() -> None:
     """Wait until the process has ended, if it is about to: nobody would send what a request counts by now.
 
     Most servers have ended their requests before. A worker of gunicorn with gevent goes on if its master was killed.
+    Another exit handler may wait for this thread, so it does not wait for ever.
     """
-    while _ending_thread not in (None, threading.get_ident()):
-        time.sleep(WAITING_S)
+    if _ending_thread not in (None, threading.get_ident()):
+        deadline = Deadline(2 * ENDING_S)
+        while not deadline.is_over:
+            time.sleep(WAITING_S)
 
 
 def uptime_s() -> float:
