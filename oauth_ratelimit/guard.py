@@ -146,7 +146,7 @@ class Guard:
         """Apply new limits and modes; counts stay."""
         policies = settings.policies
         self._settings = settings
-        mode = settings.guard_mode
+        self.mode = mode = settings.guard_mode
         own = replace(
             settings,
             policies=failure_policies(settings.guard.limits, mode, ceiling=policies.ceiling),
@@ -159,7 +159,6 @@ class Guard:
             self.limiter.reconfigure(own)
         elif mode is not Mode.OFF:
             self.limiter = self._limiter_of(own)
-        self.mode = mode
         self.is_on = mode is not Mode.OFF  # last, because a guard that is on counts
 
     def preload(self, count: int) -> None:

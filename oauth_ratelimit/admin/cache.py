@@ -154,7 +154,7 @@ class ReadCache:
 
 
 class Reading:
-    """What one page reads: all after one moment, by one context, and each thing once, so that its parts agree."""
+    """Reading of one page: all after one moment, by one context, and each thing once, so that its parts agree."""
 
     def __init__(self, cache: ReadCache, kept_s: float = 0.0) -> None:
         self.app_limiter, self.cache, self.kept_s = cache.app_limiter, cache, kept_s

@@ -217,7 +217,8 @@ def _text(value: Value) -> str:
 
 
 def _sign(forms: tuple[str, str]) -> str:
-    return forms[visible(forms[0]) != forms[0]]
+    sign, in_ascii = forms
+    return sign if visible(sign) == sign else in_ascii
 
 
 def print_unknown_client_hint(context: OperatorContext, client_id: str | None) -> None:

@@ -32,6 +32,7 @@ from oauth_ratelimit.operations.denied import last_runs, recent_minutes, since_t
 from oauth_ratelimit.operations.format import (
     MAX_NAMED,
     NOT_SHARED,
+    about,
     canary_text,
     counted,
     duration,
@@ -188,7 +189,7 @@ def _trial_texts(context: CliContext) -> list[str]:
         if state is not None and (state.is_active or state.run.last_s > denied_s):  # else enforced since
             who = who_in(client_id, minutes, state.run)
             text = state.run.text(is_now=state.is_active, is_beyond=is_beyond)
-            found[state.is_now].append(f"{who}: {text[0].lower()}{text[1:]} {state.change_text()}".rstrip())
+            found[state.is_now].append(f"{about(who, text)} {state.change_text()}".rstrip())
     more = [f"And {counted(len(+over) - MAX_NAMED, 'other client')}."] if len(+over) > MAX_NAMED else []
     return [*(found[True] or found[False]), *more]
 

@@ -15,7 +15,7 @@ from oauth_ratelimit.core.tier import FLAG_BITS, Content, Series, Tier, number_o
 from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.store.base import MAX_HORIZON_S, Hits
 
-AHEAD_S = 5  # frames that start up to this much later count now: they come from an instance whose clock is ahead
+AHEAD_S = 5  # frames that start up to this much later count now: ``far_ahead_s``
 MAX_HITS = 2**62  # of a frame: a row holds numbers of 64 bits
 MAX_COUNTS = MAX_FRAMES + 1 + AHEAD_S  # frames that any window reaches, from one that starts later on
 Frames = dict[int, int]
@@ -94,7 +94,7 @@ class Totals:
         at = place + _COUNTS
         if numbers[place + _NEWEST] != start_s:
             frame_s = series_number >> FLAG_BITS
-            if start_s > self._now_s + max(frame_s, AHEAD_S):  # it would drive out all others
+            if start_s > far_ahead_s(frame_s, self._now_s):  # it would drive out all others
                 start_s = int(self._now_s // frame_s) * frame_s
             counts = numbers[at : at + numbers[place + _COUNT]]
             later = (numbers[place + _NEWEST] - start_s) // frame_s
@@ -286,6 +286,11 @@ def merged(*sources: Hits) -> dict[Series, Frames]:
     return total
 
 
+def far_ahead_s(frame_s: int, now_s: float) -> float:
+    """Return up to when a later frame may start and count now: it comes from an instance whose clock is ahead."""
+    return now_s + max(frame_s, AHEAD_S)
+
+
 def bring_back(hits: dict[Series, Frames], now_s: float) -> bool:
     """Count hits of frames that are far ahead in the present, and return whether there were any.
 
@@ -293,7 +298,7 @@ def bring_back(hits: dict[Series, Frames], now_s: float) -> bool:
     """
     is_changed = False
     for series, frames in hits.items():
-        ahead_s = now_s + max(series.frame_s, AHEAD_S)
+        ahead_s = far_ahead_s(series.frame_s, now_s)
         if frames and max(frames) > ahead_s:
             ahead = [start_s for start_s in frames if start_s > ahead_s]
             add_hits(hits, series, int(now_s // series.frame_s) * series.frame_s, sum(map(frames.pop, ahead)))

@@ -8,7 +8,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.counters.hits import AHEAD_S
+from oauth_ratelimit.counters.hits import far_ahead_s
 from oauth_ratelimit.counters.rules import EVERY_CLIENT, USER_TOTAL, is_total_scope, meaning_of, user_tiers_for
 from oauth_ratelimit.store.base import Snapshot
 
@@ -66,7 +66,7 @@ class UsageReader:
 
 
 def _usage_of(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
-    ahead_s = now_s + max(tier.frame_s, AHEAD_S)  # limiters do not use those that a wrong clock has counted
+    ahead_s = far_ahead_s(tier.frame_s, now_s)  # limiters do not use those that a wrong clock has counted
     content = tier.content({start_s: hits for start_s, hits in frames.items() if start_s <= ahead_s}, now_s)
     return LimitUsage(
         key=key,

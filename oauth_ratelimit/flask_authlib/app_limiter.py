@@ -160,8 +160,10 @@ class AppLimiter:
     @property
     def open_limiter(self) -> Limiter | None:
         """This process's limiter, None if it was closed."""
-        wait_for_end()
-        return None if self._worker is None else self._running_worker().limiter
+        if self._worker is None:
+            wait_for_end()
+            return None
+        return self._running_worker().limiter
 
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""

@@ -27,7 +27,7 @@ from oauth_ratelimit.core.statistics import (
 )
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, guess_texts
-from oauth_ratelimit.operations.format import MAX_NAMED, counted, listed, quoted, short, utc_time
+from oauth_ratelimit.operations.format import MAX_NAMED, about, counted, listed, quoted, short, utc_time
 from oauth_ratelimit.operations.marks import CHANGED, Mark, changes_of, changes_text, said_once, was_changed_back
 
 NO_GRANT = "no grant type"
@@ -289,11 +289,10 @@ def _since_texts(
         who = who_in(next(iter(clients)), minutes, run)
     if is_active and context.now_s - run.last_s > WRITTEN_S:
         text += f" The last {'denial' if run.is_real else 'such request'} at {utc_time(run.last_s)}."
-    texts, name = [f"{who}: {text[0].lower()}{text[1:]}" if who else text], "" if is_one else f"{who}: "
+    texts = [about(who, text)]
     known = [each for each in changes if is_active or each.at_s <= run.last_s + ACTIVE_S]  # later ones did not end it
     if state.change:
-        changed = state.change_text()
-        texts.append(f"{name}{changed[0].lower()}{changed[1:]}" if name else changed)
+        texts.append(about("" if is_one else who, state.change_text()))
     elif known or not changes:
         texts.append(changes_text(known, run.first_s, run.policies, is_real=run.is_real, is_one=is_one))
     texts.append(effect_text(minutes, run, known, now_s=context.now_s, delay_s=delay_s))

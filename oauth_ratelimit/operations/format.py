@@ -204,6 +204,11 @@ def quoted(name: str) -> str:
     return short(name) if PLAIN_NAME.fullmatch(name) else f"'{short(name)}'"
 
 
+def about(who: str, text: str) -> str:
+    """Return a sentence as one about somebody; as it is if it is clear about whom."""
+    return f"{who}: {text[0].lower()}{text[1:]}" if who else text
+
+
 def typed_name(name: str, word: str = "client") -> str:
     """Return a name for a command line: anybody can make up one that a shell, or our command, would obey."""
     found = quote(visible_name(name))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 # Of the seven seconds that the documentation promises: the driver may end its last call half a second late, and take
 # two seconds to stop its threads.
 ENDING_S = 4.5
-WAITING_S = 0.1  # between two looks whether the process has ended, which none survives
 
 
 class Deadline:
@@ -46,9 +45,7 @@ def wait_for_end() -> None:
     Another exit handler may wait for this thread, so it does not wait for ever.
     """
     if _ending_thread not in (None, threading.get_ident()):
-        deadline = Deadline(2 * ENDING_S)
-        while not deadline.is_over:
-            time.sleep(WAITING_S)
+        time.sleep(2 * ENDING_S)
 
 
 def uptime_s() -> float:

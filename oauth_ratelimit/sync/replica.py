@@ -20,11 +20,11 @@ from oauth_ratelimit.core.tier import Content, Series, Tier, extend_horizons
 from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.counters import urgency
 from oauth_ratelimit.counters.hits import (
-    AHEAD_S,
     Frames,
     Totals,
     bring_back,
     drop_expired,
+    far_ahead_s,
     merged,
     pack,
     pack_hits,
@@ -339,7 +339,7 @@ def _useful(hits: Hits, now_s: float) -> Hits:
     """
     useful: dict[Series, Frames] = {}
     for series, frames in hits.items():
-        ahead_s = now_s + max(series.frame_s, AHEAD_S)
+        ahead_s = far_ahead_s(series.frame_s, now_s)
         starts = nlargest(MAX_FRAMES + SPARE_FRAMES, (start_s for start_s in frames if start_s <= ahead_s))
         useful[series] = {start_s: frames[start_s] for start_s in starts}
     return useful

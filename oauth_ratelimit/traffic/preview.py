@@ -60,9 +60,9 @@ class Impact:
 
 def impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
     """Return the impact of overrides of one client, or of all."""
-    impact, ends = _impact_of(context, overrides), new_ends(context.overrides, overrides)
-    lines = [line for line in impact.lines if not (ends and line == UNCHANGED)]
-    return replace(impact, lines=[*lines, *ends])
+    ends = new_ends(context.overrides, overrides)
+    impact = _impact_of(context, overrides, unchanged=[] if ends else [UNCHANGED])
+    return replace(impact, lines=[*impact.lines, *ends])
 
 
 def new_ends(present: Iterable[Override], overrides: Sequence[Override]) -> list[str]:
@@ -81,13 +81,13 @@ def _end_text(override: Override) -> str:
     return "has no end" if override.until_s is None else f"ends at {utc_time(override.until_s)}"
 
 
-def _impact_of(context: OperatorContext, overrides: Sequence[Override]) -> Impact:
+def _impact_of(context: OperatorContext, overrides: Sequence[Override], *, unchanged: list[str]) -> Impact:
     target, before = overrides[0].target, context.policies
     after = context.after(overrides).policies
     if context.settings.policies.mode is Mode.OFF and overrides[0].mode in (Mode.DRY_RUN, Mode.ENFORCE):
         return Impact([STAYS_OFF])
     if after == before:
-        return Impact([UNCHANGED])
+        return Impact(unchanged)
     if target.kind is OverrideKind.MODE and (target.client_id is None or overrides[0].mode is Mode.ENFORCE):
         return Impact(_of_mode(context, after, target.client_id))
     if all(_only_reuses(before, override) for override in overrides):

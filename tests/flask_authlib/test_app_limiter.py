@@ -6,9 +6,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from errno import EMFILE
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
+from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background import live_settings
@@ -262,19 +263,29 @@ def test_request_that_is_ended_while_the_worker_starts_leaves_one_worker(
     assert 1 == [entry["event"] for entry in logs].count("ratelimit_started")
 
 
-def test_replaced_worker_ends_although_the_request_that_replaces_it_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
-) -> None:
-    path = tmp_path / "ratelimit.yaml"
+@contextmanager
+def worker_that_is_off(path: Path) -> Iterator[tuple[Flask, Worker]]:
+    """Return an application with the worker of its first request, which another one may replace."""
     path.write_text(json.dumps(config(mode="off")))
     with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
         assert 200 == token_status(app)
-        former = app_limiter_of(app)._running_worker()
+        yield app, app_limiter_of(app)._running_worker()
+
+
+def replace_worker(former: Worker, path: Path) -> None:
+    """Have the next request start another worker."""
+    path.write_text(json.dumps(config(sync={"interval": "2s"})))
+    wait_until(lambda: former.is_outdated, "another worker has to take over")
+
+
+def test_replaced_worker_ends_although_the_request_that_replaces_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
+) -> None:
+    with worker_that_is_off(tmp_path / "ratelimit.yaml") as (app, former):
         with monkeypatch.context() as ended:
             # In the request alone: the threads of the new worker try the same.
             ended.setattr(loop, "BackgroundScheduler", broken_off_in(threading.current_thread()))
-            path.write_text(json.dumps(config(sync={"interval": "2s"})))
-            wait_until(lambda: former.is_outdated, "another worker has to take over")
+            replace_worker(former, tmp_path / "ratelimit.yaml")
             with pytest.raises(KeyboardInterrupt):
                 token_status(app)
         assert 200 == token_status(app)
@@ -285,15 +296,10 @@ def test_replaced_worker_ends_as_soon_as_there_is_a_thread_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: Clock
 ) -> None:
     """The new one counts at once."""
-    path = tmp_path / "ratelimit.yaml"
-    path.write_text(json.dumps(config(mode="off")))
-    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
-        assert 200 == token_status(app)
-        former = app_limiter_of(app)._running_worker()
+    with worker_that_is_off(tmp_path / "ratelimit.yaml") as (app, former):
         with monkeypatch.context() as full:
             full.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-            path.write_text(json.dumps(config(sync={"interval": "2s"})))
-            wait_until(lambda: former.is_outdated, "another worker has to take over")
+            replace_worker(former, tmp_path / "ratelimit.yaml")
             assert [200, 429] == [token_status(app), token_status(app)]
         assert not former._is_closed
         starts.advance(1)
