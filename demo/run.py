@@ -118,7 +118,7 @@ class Demo:
                 if answers[0].outcome is not Outcome.DENIED:
                     time.sleep(PAUSE_S)
                     answers.append(client.request(other, caller))
-                between = f" before it has heard of the others, and {PAUSE_S:g} s later "
+                between = f" before it has read what the others counted, and {PAUSE_S:g} s later "
                 statuses = between.join(str(each.status) for each in answers)
                 if answers[-1].outcome is Outcome.DENIED:
                     denier, answer = other, answers[-1]
