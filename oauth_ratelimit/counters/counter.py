@@ -89,7 +89,7 @@ class RequestCounter:
         only a dry run denies, too; its new rows ask for no document before it is confirmed. ``begun_s`` is the time of
         ``time.monotonic`` at which it has begun to wait for the lock, now if None.
         """
-        held, guess_id, has_waited = None, None, False
+        held, guess_id, has_timed_out = None, None, False
         begun_s = time.monotonic() if begun_s is None else begun_s
         with self._host.own_lock():
             self._host.begin(begun_s)
@@ -114,11 +114,11 @@ class RequestCounter:
                 except DAMAGES as exc:
                     self._drop_damaged([name for name, _ in rows], exc)
                 except HostLocked:
-                    if has_waited:
+                    if has_timed_out:
                         held = Held([each for each in opened if each.starts], step, cost, guess_id)
                         self._postpone(held)
                         break
-                    has_waited = True  # decide on what the rows hold after the wait
+                    has_timed_out = True  # decide on what the rows hold after the wait
             if is_held:
                 held = self._held(held or Held(opened, step, cost, guess_id, is_written=True))
         self._host.call_later()
@@ -236,7 +236,7 @@ class RequestCounter:
     def _reopen(self, request: Held, now_s: float, *, counts: bool) -> list[Row]:
         """Return the rows of a request as they are now; with ``counts`` those that were forgotten meanwhile, too."""
         rows = tuple([(each.name, each.limits) for each in request.rows])
-        opened = self._open(rows, now_s if counts else math.inf, adds=counts, is_counted=True)
+        opened = self._open(rows, now_s if counts else math.inf, adds=counts, was_counted=True)
         starts = {each.name: each.starts for each in request.rows}
         for each in opened:
             each.starts = starts[each.name]
@@ -308,20 +308,20 @@ class RequestCounter:
         now_s: float,
         *,
         adds: bool = True,
-        is_counted: bool = False,
+        was_counted: bool = False,
         is_guess: bool = False,
     ) -> list[Row]:
         """Return the rows of a request, with ``adds`` after adding those of new keys if there is room."""
         opened = []
         for name, limits in rows:
-            found = self._table.read(READ_ALL if is_counted else self._read, name)
+            found = self._table.read(READ_ALL if was_counted else self._read, name)
             if found is None and adds:
-                found = self._add_row(name, limits, now_s, is_counted=is_counted, is_guess=is_guess)
+                found = self._add_row(name, limits, now_s, was_counted=was_counted, is_guess=is_guess)
             if found is not None:
                 opened.append(Row(name, limits, Totals(found[0], now_s), *found[1:]))
         return opened
 
-    def _add_row(self, name: str, limits: RowLimits, now_s: float, *, is_counted: bool, is_guess: bool) -> Any:
+    def _add_row(self, name: str, limits: RowLimits, now_s: float, *, was_counted: bool, is_guess: bool) -> Any:
         """Add a row if there is room, and return it.
 
         A request that was counted gets its row in any case: it may have been forgotten meanwhile.
@@ -334,7 +334,7 @@ class RequestCounter:
         )
         urgent_s = due_s if is_urgent else None
         try:
-            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=is_counted)
+            self._table.insert(name, now_s=now_s, due_s=due_s, urgent_s=urgent_s, has_room=was_counted)
         except HostLocked:  # as it would be
             return self._table.read(self._read, name) or (b"", 0)
         found = self._table.read(self._read, name)
