@@ -43,8 +43,8 @@ class Host:
 
     ``term`` is this process's part in the election of the one that synchronises the rows, and their name in documents.
 
-    Requests hold the lock with ``locked``, the sync cycle with ``change``. A file that cannot be used is replaced by
-    memory; no method raises for it. ``run`` raises ``HostLocked``, and ``change`` raises ``TermOver``.
+    Requests hold the lock with ``locked`` or ``own_lock``, the sync cycle with ``change``. A file that cannot be used
+    is replaced by memory; no method raises for it. ``run`` raises ``HostLocked``, and ``change`` raises ``TermOver``.
 
     A process that synchronises the rows is given up after ``patience_s`` without a sign of it. ``monotonic`` returns
     the time of a clock that is never set, in seconds.
@@ -130,9 +130,9 @@ class Host:
         return None
 
     def own_lock(self) -> threading.Lock:
-        """Return the lock, in a forked child a new one: ``locked`` without the cost of a generator begins with it.
+        """Return the lock, in a forked child a new one. With ``begin`` and ``call_later`` it does what ``locked`` does.
 
-        Only a lock's own block releases it whatever Ctrl-C interrupts.
+        That costs no generator, and a lock's own block releases it whatever Ctrl-C interrupts.
         """
         if self._process_id != os.getpid():
             self.leave_to_parent()

@@ -32,7 +32,7 @@ DAMAGES = ValueError, TypeError, LookupError, OverflowError, RecursionError
 
 READ_HITS = "SELECT hits, change FROM rows WHERE name = ?"
 READ_ALL = "SELECT hits, change, unsent, held, taken, writer_count, is_asked, due, urgent FROM rows WHERE name = ?"
-"""Statements that read what requests need of a row, without a store and with one."""
+"""Statements that read a row for requests: ``READ_ALL`` where held ones are counted apart."""
 
 
 Written = tuple[str, int, dict[str, Any]]

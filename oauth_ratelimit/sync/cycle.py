@@ -86,9 +86,8 @@ class SyncCycle:
     def run(self, *, error: StoreError | None = None, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store and of the host's file are not raised but reported.
 
-        With an ``error`` the store is not called, and memory is bounded all the same. ``is_scheduled`` is for the
-        scheduler, whose cycles follow each other at once after a late one. Anybody else wants all hits sent, and who
-        asks between two cycles the totals of now: every key is read.
+        With an ``error`` the store is not called, and memory is bounded all the same. Without ``is_scheduled`` all hits
+        are sent, and every key is read if the cycle comes soon after another one; the scheduler's do after a late one.
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
         with self._lock, self._reporting(report):
@@ -294,7 +293,7 @@ class SyncCycle:
         """Forget rows if there are nearly too many: first those far below their limits, last those that deny.
 
         Of each kind those go first that were quiet longest.
-        A key that comes again is less accurate at first. No hit is lost, because rows without hits to send alone go.
+        A key that comes again is less accurate at first. No hit is lost: rows with hits to send stay.
         """
         with self.host.locked():
             excess = self._table.excess_count()
