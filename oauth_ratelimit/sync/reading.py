@@ -100,7 +100,7 @@ def filled_after_s(tier: Tier, content: Content, rate: float) -> float:
     opens_after_s, room = _opens_after_s(tier, content), tier.limit - content.estimate
     frames = (content.current, *content.past, *(0,) * (tier.frame_count - len(content.past)))
     begin_s, length_s = 0.0, content.left_s
-    for hits in reversed(frames):  # the oldest frame fades out until the current one ends, then the next
+    for hits in reversed(frames):  # the oldest fades out in the current frame, then the next, as with ``sliding``
         fading = hits / tier.frame_s
         end_s, excess = begin_s + length_s, rate - ROOM_SHARE * fading
         if opens_after_s < end_s and excess > 0.0:

@@ -46,7 +46,7 @@ class Content:
 def test_hit_adds_the_same_to_an_estimate_whatever_else_is_there(
     estimator: Estimator, current: int, cost: int, past: Sequence[int]
 ) -> None:
-    """Buckets count a hit by adding to both numbers, which stay whole."""
+    """``OpenWindow`` counts a hit by adding to both numbers, which stay whole."""
     full, edge = estimator.weigh(current, past, 3)
     with_hits = estimator.weigh(current + cost, past, 3)
     assert (full + cost, edge + cost * estimator.edge_per_hit) == with_hits

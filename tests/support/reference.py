@@ -73,7 +73,7 @@ class _Series:
         return self.estimate(now_s) + cost > self.policy.limit
 
     def turning_points(self, now_s: Fraction, cost: int) -> Iterator[Fraction]:
-        """Yield the times at which a request could begin to be admitted."""
+        """Yield the times at which a request could begin to be admitted: in a frame an estimate is a straight line."""
         frame_s = self.policy.window.frame_s
         first = math.floor(now_s / frame_s)
         edges = [Fraction((first + n) * frame_s) for n in range(1, self.policy.window.frame_count + 3)]
