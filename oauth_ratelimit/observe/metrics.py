@@ -92,7 +92,7 @@ class Metrics:
         self._flush_conflicts = counter("flush_conflicts", "Writes that lost a race and were repeated.")
         self._flush_failures = counter("flush_failures", "Sync cycles that failed because of MongoDB.")
         self._lock_timeouts = counter(
-            "host_lock_timeouts", "Requests that did not get the lock of the host's file, and were counted later."
+            "host_lock_timeouts", "Requests that did not get the lock of the host's file in time. Without guesses."
         )
         self._over_admitted = counter(
             "over_admitted",
