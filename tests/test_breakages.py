@@ -4,6 +4,7 @@ from tests.breakages import BREAKAGES, ROOT
 
 
 def test_each_breakage_changes_one_place_and_has_tests() -> None:
+    """When code moves, change the texts in ``breakages.txt``."""
     texts = {each.file: (ROOT / each.file).read_text(encoding="utf-8") for each in BREAKAGES}
     assert [] == [each.name for each in BREAKAGES if texts[each.file].count(each.old) != 1 or each.old == each.new]
     assert [] == [each.name for each in BREAKAGES if not all((ROOT / test).exists() for test in each.tests.split())]
