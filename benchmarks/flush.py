@@ -29,7 +29,7 @@ from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync import loop
-from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.sync.cycle import MAX_BATCH
 from testbed.mongod import Mongod
 from testbed.replica_set import ReplicaSet
 

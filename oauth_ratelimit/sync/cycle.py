@@ -23,13 +23,14 @@ from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync import reading
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle_log import CycleLog
-from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
+from oauth_ratelimit.sync.flusher import CycleReport, Flusher
 from oauth_ratelimit.sync.pruning import NOTHING_PRUNABLE
 from oauth_ratelimit.sync.replica_table import ReplicaTable
 from oauth_ratelimit.sync.schedule import Schedule
 
 log = get_logger(__name__)
 
+MAX_BATCH = 250  # documents per round trip; with more, the garbage collector would take its objects for old ones
 FAILED_CYCLES = 3  # after which another process may synchronise: this one may fail for reasons of its own
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 MOST_LOOKED_AT = 10  # parts of the rows, when a cycle makes room; the next one goes on

@@ -27,7 +27,6 @@ from oauth_ratelimit.sync.replica_table import ReplicaTable
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
-MAX_BATCH = 250  # documents per round trip; with more, the garbage collector would take its objects for old ones
 MAX_COUNTERS = 10_000  # frames written per round trip; a server takes less than a second for them
 MIN_COUNTERS = 100  # the same after failures: so few are not the cause of a timeout
 FOUND_MEMORY = 20  # first reads and writes that the guess about the next one remembers
@@ -109,7 +108,7 @@ class Flusher:
         return self._rows.table.host.term.writer
 
     def flush(self, replicas: Sequence[Replica], report: CycleReport, *, is_urgent: bool = False) -> set[str]:
-        """Send the hits of up to ``MAX_BATCH`` rows. Raises ``StoreError``; all hits are kept then.
+        """Send the hits of a part of the rows. Raises ``StoreError``; all hits are kept then.
 
         Returns the names of the rows that had hits and need no further read: all are sent, or the document is damaged.
         """
@@ -146,7 +145,7 @@ class Flusher:
         self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
     def pull(self, names: Sequence[str], report: CycleReport, *, is_refresh: bool = False) -> None:
-        """Read the documents of up to ``MAX_BATCH`` rows and merge them. Raises ``StoreError``.
+        """Read the documents of a part of the rows and merge them. Raises ``StoreError``.
 
         ``is_refresh`` is a read before a write, by which it guesses whether the next writes need that, too.
         """

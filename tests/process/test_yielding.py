@@ -10,7 +10,7 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.sync.cycle import MAX_BATCH
 from oauth_ratelimit.sync.replica import Replica
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore

@@ -60,7 +60,7 @@ def _request_elsewhere(fleet: Fleet, instance: Instance, count: int, *asked: Any
 
 def _limit_batch(_: Fleet, __: Instance, size: int) -> None:
     """Change how many documents and frames are sent at once, until the history ends."""
-    cycle.MAX_BATCH = flusher.MAX_BATCH = size
+    cycle.MAX_BATCH = size
     flusher.MAX_COUNTERS = 10 * size
 
 
@@ -270,7 +270,7 @@ def _patched(fleet: Fleet) -> Iterator[None]:
     with ExitStack() as stack:
         clocks = SimpleNamespace(time=lambda: fleet.true_s, monotonic=time.monotonic)
         stack.enter_context(patch.object(limiter, "time", clocks))
-        for module, name in ((cycle, "MAX_BATCH"), (flusher, "MAX_BATCH"), (flusher, "MAX_COUNTERS")):
+        for module, name in ((cycle, "MAX_BATCH"), (flusher, "MAX_COUNTERS")):
             stack.enter_context(patch.object(module, name, getattr(module, name)))
         yield
 

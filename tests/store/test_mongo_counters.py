@@ -21,7 +21,7 @@ from oauth_ratelimit.store.mongo import indexes
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import CounterDocuments, MongoStore
 from oauth_ratelimit.store.mongo.document import document_id
-from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.sync.cycle import MAX_BATCH
 from testbed.clock import Clock
 from testbed.mongod import Mongod
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy

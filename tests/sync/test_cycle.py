@@ -7,7 +7,7 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.rules import row_name
 from oauth_ratelimit.counters.table import READ_HITS
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.sync.flusher import MAX_BATCH
+from oauth_ratelimit.sync.cycle import MAX_BATCH
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.faulty_store import FaultyStore
