@@ -35,7 +35,6 @@ ACTIVE_S = 60  # after the last denial, as long as "now" is
 NOTED_SHARE = 0.05  # of the denials; a limit with fewer is not named
 PAUSE_S = 600  # between denials that belong together
 PARTS = ("by", "peaks", "denials")
-OF_USERS = ("users", "registers")
 DENY_NOBODY = "To deny nobody: mode set dry-run --reason TEXT. To spare one client: the same with its CLIENT."
 THE_FIRST, OTHER_USERS = "the first", "other users"
 SWITCHES = (DENY_NOBODY, GUARD_SWITCH)  # at the end of texts
@@ -127,7 +126,7 @@ def state_of(runs: Sequence[Run], changes: Sequence[Mark], *, now_s: float, dela
 def recent_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
     """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
     since_s = context.now_s - HOUR_S
-    minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, *OF_USERS)))
+    minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, "users", "registers")))
     if _is_beyond(minutes, since_s):
         day_s, stored = context.now_s - DAY_S, storable_name(client_id)
         minutes[:0] = context.stores.statistics.minutes(day_s, minutes[0].minute_s, stored, parts=PARTS)
