@@ -18,7 +18,7 @@ from oauth_ratelimit.counters.rules import meaning_of
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
 from oauth_ratelimit.operations.denied import NO_GRANT, minute_of, source_text, user_text
-from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.explain import LOCKED_OUT, LimitExplanation
 from oauth_ratelimit.operations.format import Record, counted, denial_data, policy_text, short
 from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.traffic.report import find, letter_to, observations, period_text
@@ -73,7 +73,7 @@ def _client(reading: Reading, context: OperatorContext, client_id: str, params: 
     is_of_user = is_chosen and explanation.username is not None and not case.is_unknown
     found = _of_user(case, explanation.username or "") if is_of_user else judge(case)
     if case.addresses and not case.is_unknown:
-        where = f"The guard denies everybody at {named(case.addresses)} now, requests of this client, too."
+        where = LOCKED_OUT.format(addresses=named(case.addresses))
         action = "Nothing to do, unless they are users of yours: look at the client *."
         action = action if found.action == NOTHING else found.action
         found = found._replace(why=f"{found.why} {where}".strip(), action=action)

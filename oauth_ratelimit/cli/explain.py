@@ -34,7 +34,7 @@ from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
 from oauth_ratelimit.operations.denied import ACTIVE_S, since_texts, since_texts_of, users_over
-from oauth_ratelimit.operations.explain import GUARD_SWITCH, LimitExplanation, guesses_under
+from oauth_ratelimit.operations.explain import GUARD_SWITCH, LOCKED_OUT, LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,
     denial_data,
@@ -67,9 +67,6 @@ LIMIT_COLUMNS = [
 GUARDED = (
     "In the last hour the guard has denied guesses under this id, apart from these limits: {guesses}. "
     "See denials {client} --where guard."
-)
-LOCKED_OUT = (
-    "The guard denies everybody at {addresses} now, requests of this client, too. See denials '*' --where guard."
 )
 USERS = (
     "In the last hour these users were over a limit, as far as is recorded: {users}. To explain one: explain {client} "
@@ -218,7 +215,7 @@ def _hints(context: CliContext, client_id: str, username: str | None, records: S
             yield GUARDED.format(client=name, guesses=listed(guesses))
             yield GUARD_SWITCH
         if client_id != ANYONE and (addresses := guesses_under(context, ANYONE, last_s=ACTIVE_S)):
-            yield LOCKED_OUT.format(addresses=listed(addresses))
+            yield f"{LOCKED_OUT.format(addresses=listed(addresses))} See denials '*' --where guard."
 
 
 def _share(user: UserLoad) -> str:

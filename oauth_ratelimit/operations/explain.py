@@ -26,6 +26,7 @@ GUARD_SWITCH = (
     "add CLIENT --reason TEXT. To deny no guess: guard.mode: dry-run in that file, or mode set dry-run --reason TEXT, "
     "after which no limit denies. reset changes nothing of it."
 )
+LOCKED_OUT = "The guard denies everybody at {addresses} now, requests of this client, too."
 MAX_RECORDS = 100
 MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
 
