@@ -61,7 +61,7 @@ class Change:
 
     key: Key
     version: int | None  # the version it must have; None if it must not exist
-    next_version: int  # the version it will have; with a mark, at least
+    next_version: int  # the version it will have; with a mark, as much above the one that it has by then
     write_number: int  # the number of the write, stored in the document as the writer's mark
     hits: Hits
     # Time at which the document's newest hit has left every window, plus a minute's slack; seconds since the epoch. The
