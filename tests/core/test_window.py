@@ -124,5 +124,5 @@ def test_hits_are_left_until_the_reset_and_none_after_it(content: Content) -> No
 
 
 def test_delay_of_whole_seconds_is_exact() -> None:
-    """The limiter beside the plain formula tests all other delays."""
+    """``tests/limiter/test_reference.py`` tests all other delays."""
     assert 105.0 == retry_after_s(4, (), Window(60, 1), SLIDING, room=1, left_s=60.0)
