@@ -92,7 +92,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
 @pytest.mark.no_cover
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
-    """Allowances, repeated refusals and sync cycles change no decision: each says what the formula says."""
+    """Repeated denials and sync cycles change no decision: each says what the formula says."""
     config, clock = Settings(policies=policy_set), Clock()
     limiter = Limiter(config, MemoryStore() if shared else None, clock=clock, monotonic=clock)
     reference = ReferenceLimiter(config)
