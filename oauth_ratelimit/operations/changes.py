@@ -119,7 +119,7 @@ def enforce_refusal(context: OperatorContext, *, is_invalid: bool) -> str | None
     elif policies.mode is Mode.ENFORCE and policies.ceiling is None:
         return None  # they are enforced already
     elif policies.mode is Mode.OFF or next(context.minutes(0.0, parts=()), None) is None:
-        reason = "These limits were never in a dry run: nobody knows whom they deny."
+        reason = "No dry run shows whom these limits deny."
     else:
         return None
     return f"{reason} {ADD_CANARY.format(percent=percent)}"

@@ -120,8 +120,8 @@ def record(
 @pytest.mark.parametrize(
     ("config", "is_recorded", "reason"),
     [
-        ({"mode": "dry-run"}, False, "never in a dry run: nobody knows whom they deny. Add --canary 5"),
-        ({"mode": "off"}, True, "These limits were never in a dry run"),
+        ({"mode": "dry-run"}, False, "No dry run shows whom these limits deny. Add --canary 5"),
+        ({"mode": "off"}, True, "No dry run shows whom these limits deny"),
         ({"mode": "dry-run", "canary": {"percent": 9}}, True, "A canary is active: 9 % of the clients. Add --canary 9"),
         ({"mode": "enforce", "canary": {"instances": ["a"]}}, True, "A canary is active: instances a. Add --canary 5"),
         ({"surprise": 1}, True, "invalid, so nobody knows whether it has a canary. Add --canary 5"),
