@@ -159,7 +159,11 @@ class Check:
             return
         answer = replace(self._app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
         state = current_state()
-        raise RateLimited(found.decision, answer, grant_type=None if state is None else type_of(state.grant))
+        denial = RateLimited(found.decision, answer, grant_type=None if state is None else type_of(state.grant))
+        limited = limited_request()
+        if limited is not None:
+            limited[1].wait_headers = denial.wait_headers()
+        raise denial
 
     def release(self, right: str | None = None) -> None:
         """Release the guesses at a client that turned out right, None for all, and what the application has checked.

@@ -126,7 +126,7 @@ class RequestState:
         self.denial, self.reuse, self.record, headers, self.hit = answer
         if not self.is_authorize:  # a browser receives that response, not the client
             self.response.quota_headers = headers
-            self.response.wait_headers = () if self.denial is None else self.denial.wait_headers()
+        self.response.wait_headers = () if self.denial is None else self.denial.wait_headers()
         if self.reuse is not None:
             self.response.reuses += (self.reuse,)
         if self.hit is not None:

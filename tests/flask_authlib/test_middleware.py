@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
-from flask import Flask
+from flask import Flask, Response
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
 from werkzeug.test import EnvironBuilder, TestResponse
@@ -285,6 +285,27 @@ def test_headers_of_another_limiter_stay_if_its_limit_is_the_same_number() -> No
         assert status == response.status_code
         assert sorted(QUOTA_HEADERS) == sorted(quota_of(response))
         assert ("1", "1") == tuple(response.headers[f"X-RateLimit-{name}"] for name in ("Limit", "Remaining"))
+
+
+@pytest.mark.parametrize(
+    ("view", "limit", "secret"),
+    [(answer, 1, CLIENT.client_secret), (answer, 5, "wrong"), (authorize, 1, CLIENT.client_secret)],
+    ids=["denied", "denied by the guard", "denied at the authorization endpoint"],
+)
+def test_shorter_time_to_wait_of_another_limiter_replaces_none_of_a_denial(view: Any, limit: int, secret: str) -> None:
+    app = protected(view, limit=limit, guard={"mode": "enforce", "limits": {"client": ["1/hour"]}})
+
+    @app.after_request
+    def limiter(response: Response) -> Response:
+        response.headers["Retry-After"] = "1"
+        return response
+
+    form, auth = {"grant_type": "client_credentials"}, (CLIENT.client_id, secret)
+    _, denied = [app.test_client().post("/token", data=form, auth=auth) for _ in range(2)]
+
+    [left] = re.findall("r=0;t=([0-9]+)", denied.headers["RateLimit"])
+    assert (429, [left]) == (denied.status_code, denied.headers.getlist("Retry-After"))
+    assert int(left) > 1
 
 
 def test_script_of_another_site_may_read_the_headers_if_that_is_configured() -> None:
