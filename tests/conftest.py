@@ -150,7 +150,9 @@ def _own_database(uri: str) -> Iterator[str]:
     yield patient(with_database(uri, name))
     client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=30_000)
     with client:
-        client.drop_database(name)
+        for each in client.list_database_names():
+            if each.startswith(name):  # a test may use several
+                client.drop_database(each)
 
 
 @pytest.fixture
