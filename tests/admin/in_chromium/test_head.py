@@ -55,6 +55,7 @@ def test_page_of_an_operator_who_is_signed_out_says_so(
     with serving(open_page(authorize=lambda: operators[-1](), store={"uri": mongo_uri}).app) as url:
         browser.open(f"{url}/ratelimit/overrides")
         browser.wait_for("reachable", "#state")
+        wait_until(lambda: browser.run(COUNT_ANSWERS, "panel.js"), "the script of the panel is there")
         operators.append(answer)
         browser.click("#act input[value=mode]")
         browser.wait_for(words, "#panel-problem")
