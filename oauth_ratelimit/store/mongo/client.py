@@ -58,7 +58,7 @@ class Connection:
     """A client that connects on first use. Thread-safe; a forked child connects anew.
 
     Options of the connection string win over the defaults given here. ``servers`` are its hosts and ports, without
-    credentials; None if they are not recognised. Time limits also note what MongoDB refuses, for ``refused``.
+    credentials; None if they are not recognised.
     """
 
     def __init__(self, uri: str, *, namespace: str | None = None, timeout_s: float = 2.0) -> None:
@@ -189,8 +189,10 @@ def server_time(database: Database[Document]) -> datetime:
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
+def translated_errors(connection: Connection | None = None) -> Iterator[None]:
     """Turn the driver's errors into ``StoreError``. Their texts are left out: they repeat filters, and names in them.
+
+    What MongoDB refuses is noted at the connection that is given, else at that of the time limit.
 
     For the same reason nothing is raised from them: a traceback would show their texts.
     """
@@ -204,8 +206,8 @@ def translated_errors() -> Iterator[None]:
             raise StoreUnavailable(f"MongoDB failed: {code}", code=code) from None
         command = _COMMAND.search(str(details.get("errmsg")))
         what = f"{command[1]} on {command[2]}" if command else "the connection" if exc.code == 18 else "a command"
-        if connection := _limited.get():
-            connection.refusals[what] = time.monotonic()
+        if noting := connection or _limited.get():
+            noting.refusals[what] = time.monotonic()
         raise StoreRejected(f"MongoDB refused {what}: {code}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__

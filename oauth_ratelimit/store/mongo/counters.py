@@ -75,7 +75,7 @@ class MongoStore:
 
         The driver's first batch would be 101 documents, and each further one another round trip.
         """
-        with translated_errors():
+        with translated_errors(self._connection):
             try:
                 return self._read(keys)
             except OperationFailure as exc:
@@ -96,7 +96,7 @@ class MongoStore:
         operations = compose(writer, yield_between(changes))
         pause()  # the driver encodes them all at once
         result = WriteResult()
-        with translated_errors():
+        with translated_errors(self._connection):
             collection, session = self._open()
             try:
                 collection.bulk_write(operations, ordered=False, session=session)
@@ -118,14 +118,15 @@ class MongoStore:
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """Read by the index on ``expire``."""
-        with translated_errors():  # without the session, which a sync cycle may be using or opening
+        with translated_errors(self._connection):  # without the session, which a sync cycle may be using or opening
             collection = self._connection.collection(self._name)
             found = collection.find({}, PRELOADED, sort=[(EXPIRE, DESCENDING)], limit=count, batch_size=count + 1)
             small = (document for document in found if document[SIZE] <= MAX_PRELOADED_BYTES)
             return dict(parse_all(yield_between(small)))
 
     def remove_marks(self, writer: str, marks: Mapping[Key, int]) -> None:
-        with translated_errors(), suppress(BulkWriteError):  # a damaged document, or one that no majority confirmed
+        # A damaged document, or one that no majority confirmed.
+        with translated_errors(self._connection), suppress(BulkWriteError):
             collection, session = self._open()
             collection.bulk_write(compose_mark_removal(writer, marks), ordered=False, session=session)
 
