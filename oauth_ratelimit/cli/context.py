@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from oauth_ratelimit.config import Settings, StoreSettings, load_config
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import ClientMinute
-from oauth_ratelimit.errors import ConfigError, StoreError
+from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_config import configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
@@ -89,11 +88,16 @@ class CliContext(OperatorContext):
         return self.settings.store.uri is not None
 
     def _time(self) -> float:
-        """Return the time of MongoDB, by which overrides end; that of this machine if it does not answer."""
-        with suppress(StoreError, click.UsageError):  # errors of usage are for the command to report
-            if self.is_shared:
-                return self.stores.counters.time_s()
-        return time.time()
+        """Return the time of MongoDB, by which overrides end; that of this machine if it does not answer.
+
+        Raises ``StoreUnreachable``: what the command asks next would wait as long for no server.
+        """
+        try:
+            return self.stores.counters.time_s() if self.is_shared else time.time()
+        except StoreUnreachable:
+            raise
+        except (StoreError, click.UsageError):  # errors of usage are for the command to report
+            return time.time()
 
     @property
     def invalid(self) -> ConfigError | None:

@@ -240,21 +240,12 @@ class Host:
 
         With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Takes the lock.
         """
-        was_held, patience_s = self.term.is_held, -inf if is_alone else self._patience_s
+        was_held, patience_s = self.term.is_held, -inf if is_alone else None
         try:
             # At first without the file's lock: most processes look at the term with each urgent key.
-            for lock, only_looks in ((self.locked, True), (self.transaction, False)):
-                with lock():
-                    may_lead = self.term.claim(
-                        self.connection,
-                        self.monotonic(),
-                        patience_s=patience_s,
-                        writer_count=self.max_writer_count,
-                        is_ending=is_ending,
-                        only_looks=only_looks,
-                    )
-                if not may_lead:
-                    break
+            if self.may_lead(patience_s, is_ending=is_ending):
+                with self.transaction():
+                    self._claim(patience_s, is_ending=is_ending, only_looks=False)
             if self.term.is_held and self._connected is not None:
                 with self.locked():
                     self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -267,6 +258,20 @@ class Host:
         if self.term.is_held is not was_held:
             self.wake()  # the thread that waits listens to others now, or not any more
         return self.term.is_held
+
+    def may_lead(self, patience_s: float | None = None, *, is_ending: bool = False) -> bool:
+        """Return whether no other process synchronises the rows. Takes the lock."""
+        with self.locked():
+            return self._claim(patience_s, is_ending=is_ending, only_looks=True)
+
+    def _claim(self, patience_s: float | None, **options: bool) -> bool:
+        return self.term.claim(
+            self.connection,
+            self.monotonic(),
+            patience_s=self._patience_s if patience_s is None else patience_s,
+            writer_count=self.max_writer_count,
+            **options,
+        )
 
     def is_last(self) -> bool:
         """Return True if no other process counts in these rows that runs. Of those that end, exactly one gets True."""

@@ -92,16 +92,18 @@ class SyncCycle:
         """
         report = CycleReport(error=error, is_cut_short=error is not None)
         with self._lock, self._reporting(report):
-            self._schedule.begin_full()
             now_s = self._monotonic()
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
-            report.is_elsewhere = not self._lead()
-            if self._has_resigned:
-                report.error, self._has_resigned = self._failure, False
+            rests = not self._lead()
             report.lock_timeout_count, self.host.lock_timeout_count = self.host.lock_timeout_count, 0
-            if report.is_elsewhere:
+            if rests:
+                report.is_elsewhere = not (self._has_resigned and self.host.may_lead())
+                if not report.is_elsewhere:  # nobody has taken over
+                    self._count_left(report)
+                if self._has_resigned:
+                    report.error, self._has_resigned = self._failure, False
                 with self.host.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)
@@ -109,6 +111,7 @@ class SyncCycle:
                     self._failure = None
                     self._log.note_elsewhere()
                 return report
+            self._schedule.begin_full()
             with self.host.locked():
                 urgent = self._table.urgent_names(now_s)
                 names = self._table.due_names(
@@ -118,8 +121,7 @@ class SyncCycle:
                 names = list(dict.fromkeys(chain.from_iterable(self._table.all_names())))
             self._synchronise_taken(urgent, names, report, reads_all=reads_all)
             self._make_room()
-            report.in_flight_hits = sum(self._schedule.left.values())
-            report.quarantined_count = len(self._schedule.quarantined)
+            self._count_left(report)
             with self.host.locked():
                 report.key_count = self._table.key_count()
                 report.waiting_count = self._table.count_waiting(until_s, until_s + self._max_interval_s)
@@ -131,6 +133,10 @@ class SyncCycle:
                 self.host.resign()
                 self._failed_count, self._has_resigned = 0, True
         return report
+
+    def _count_left(self, report: CycleReport) -> None:
+        report.in_flight_hits = sum(self._schedule.left.values())
+        report.quarantined_count = len(self._schedule.quarantined)
 
     @contextmanager
     def _reporting(self, report: CycleReport) -> Iterator[None]:

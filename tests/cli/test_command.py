@@ -13,6 +13,8 @@ from flask import Flask
 
 from oauth_ratelimit import Mode, OAuthRateLimit
 from oauth_ratelimit.cli import command
+from oauth_ratelimit.errors import StoreUnreachable
+from oauth_ratelimit.store.mongo import client
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from testbed.clock import wait_until
 from tests.cli.conftest import ARGUMENTS, WHY, Terminal, protected, run_command, run_flask
@@ -114,11 +116,27 @@ UNREACHABLE = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
         ("explain", "app"),
         ("erase", "--user", "ann", "--dry-run"),
         ("mode",),
+        ("mode", "set", "dry-run", *WHY),
+        ("mode", "set", "dry-run", "app", *WHY),
+        ("trust", "add", "app", *WHY),
+        ("denials",),
     ],
 )
-def test_unreachable_mongodb_exits_with_three_and_what_works(terminal: Terminal, words: tuple[str, ...]) -> None:
+def test_unreachable_mongodb_exits_with_three_and_what_works(
+    terminal: Terminal, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a server once: seconds count in an emergency."""
+    waits = Mock()
+
+    class Noted(StoreUnreachable):
+        def __init__(self, *words: str, **more: str) -> None:
+            waits()
+            super().__init__(*words, **more)
+
+    monkeypatch.setattr(client, "StoreUnreachable", Noted)
     result = terminal.run("--mongo-uri", UNREACHABLE, *words)
     error, *more = result.stderr.splitlines()
+    assert 1 == waits.call_count
 
     assert (3, "Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)") == (result.exit_code, error)
     assert [True] == ["mode: off in the file of each instance takes effect within seconds" in text for text in more]

@@ -301,6 +301,15 @@ def test_one_whose_cycles_fail_lets_another_try(start: Start, clock: Clock) -> N
     assert [(True, False), (True, True)] == [(each.is_elsewhere, each.error is None) for each in reports]
 
 
+def test_one_that_nobody_relieves_in_an_outage_says_what_it_could_not_send(start: Start, faulty: FaultyStore) -> None:
+    limiter = start()
+    limiter.sync()
+    request(limiter, 4)
+    faulty.is_down = True
+    reports = [limiter.sync(is_scheduled=True) for _ in range(2 * FAILED_CYCLES + 2)]
+    assert {(False, 4, True)} == {(each.is_elsewhere, each.in_flight_hits, each.error is not None) for each in reports}
+
+
 def test_outage_that_another_one_ends_is_over_in_the_log_of_the_first(
     start: Start, faulty: FaultyStore, clock: Clock
 ) -> None:
