@@ -141,9 +141,9 @@ function show(element, part, begunAt) {
 
 const FOCUSABLE = "a, button, input, summary, [tabindex]";
 
-// Replaces the content. Focus, open details and scrolled tables stay as they are; selected text is not touched.
+// Replaces the content. Focus, open details and scrolled tables stay as they are; selected text and what is being pressed are not touched.
 function replace(element, body) {
-  if (element.innerHTML === body.innerHTML) return;
+  if (element.innerHTML === body.innerHTML || element.matches(":active")) return;
   const selected = getSelection();
   if (!selected.isCollapsed && element.contains(selected.anchorNode)) return;
   const focused = element.contains(document.activeElement) ? document.activeElement : null;

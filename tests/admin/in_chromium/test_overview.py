@@ -5,6 +5,7 @@ from contextlib import closing
 from urllib.parse import urlencode
 
 import pytest
+from selenium.webdriver import ActionChains
 
 from testbed.clock import wait_until
 from testbed.deployment import Deployment
@@ -30,6 +31,20 @@ def test_client_name_with_markup_is_shown_as_text(browser: Browser, deployment: 
     browser.wait_for(f"{name} · {name}", "h1")
 
     assert [] == browser.all("img[src=x]")
+
+
+def test_link_that_is_pressed_while_the_page_refreshes_is_followed(
+    browser: Browser, clients: Clients, url: str
+) -> None:
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#clients")
+    browser.run("for (const each of document.querySelectorAll('[data-part]')) each.append(new Comment('before'))")
+    ActionChains(browser.driver).click_and_hold(browser.one("#clients a[href$='id=batch-jobs']")).perform()
+    browser.run("document.getElementById('zone').dispatchEvent(new Event('change'))")
+    verdict = "return document.querySelector('[data-part=verdict]').innerHTML"
+    wait_until(lambda: "<!--before-->" not in browser.run(verdict), "the page is refreshed")
+    ActionChains(browser.driver).release().perform()
+    browser.wait_for("batch-jobs", "h1")
 
 
 def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clients, url: str) -> None:
