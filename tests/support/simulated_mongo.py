@@ -266,6 +266,7 @@ class SimulatedMongo:
         self._begin_command = begin
         self._end_command = end
         self.client = self.database = self
+        self.refusals: dict[str, float] = {}
 
     def collection(self, _name: str) -> "SimulatedMongo":
         return self
