@@ -107,7 +107,7 @@ def run(copy: Path, *command: str) -> tuple[int, list[str]]:
 
 def outcome(copy: Path, breakage: Breakage) -> str:
     """Run the tests of a breakage, and return ``caught`` with what failed, or what went wrong."""
-    options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not chromium", "--tb=no")
+    options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not chromium", "--tb=no", "--hypothesis-profile=unshrunk")
     with broken(copy, breakage):
         code, lines = run(copy, "pytest", *options, *breakage.tests.split())
     if code != TESTS_FAILED:

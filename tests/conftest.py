@@ -12,7 +12,7 @@ from typing import Any
 import pymongo.common
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import Phase, settings
 from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
 from pymongo.collection import Collection
@@ -39,7 +39,9 @@ def pytest_configure() -> None:
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # standard output is for JSON
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("same", deadline=None, max_examples=50, derandomize=True)
+    same = settings(deadline=None, max_examples=50, derandomize=True)
+    settings.register_profile("same", same)
+    settings.register_profile("unshrunk", same, phases=(Phase.explicit, Phase.generate))  # for breakages
     settings.register_profile("random", deadline=None, max_examples=1000)
     settings.load_profile("same")
 
