@@ -240,12 +240,12 @@ class Host:
 
         With ``is_alone`` no other process is there; with ``is_ending`` this one is about to end. Takes the lock.
         """
-        was_held, patience_s = self.term.is_held, -inf if is_alone else None
+        was_held = self.term.is_held
         try:
             # At first without the file's lock: most processes look at the term with each urgent key.
-            if self.may_lead(patience_s, is_ending=is_ending):
+            if self.may_lead(is_alone=is_alone, is_ending=is_ending):
                 with self.transaction():
-                    self._claim(patience_s, is_ending=is_ending, only_looks=False)
+                    self._claim(is_alone=is_alone, is_ending=is_ending, only_looks=False)
             if self.term.is_held and self._connected is not None:
                 with self.locked():
                     self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -259,18 +259,19 @@ class Host:
             self.wake()  # the thread that waits listens to others now, or not any more
         return self.term.is_held
 
-    def may_lead(self, patience_s: float | None = None, *, is_ending: bool = False) -> bool:
+    def may_lead(self, *, is_alone: bool = False, is_ending: bool = False) -> bool:
         """Return whether no other process synchronises the rows. Takes the lock."""
         with self.locked():
-            return self._claim(patience_s, is_ending=is_ending, only_looks=True)
+            return self._claim(is_alone=is_alone, is_ending=is_ending, only_looks=True)
 
-    def _claim(self, patience_s: float | None, **options: bool) -> bool:
+    def _claim(self, *, is_alone: bool, is_ending: bool, only_looks: bool) -> bool:
         return self.term.claim(
             self.connection,
             self.monotonic(),
-            patience_s=self._patience_s if patience_s is None else patience_s,
+            patience_s=-inf if is_alone else self._patience_s,
             writer_count=self.max_writer_count,
-            **options,
+            is_ending=is_ending,
+            only_looks=only_looks,
         )
 
     def is_last(self) -> bool:

@@ -96,14 +96,14 @@ class SyncCycle:
             reads_all = not is_scheduled and self._last_s is not None and now_s - self._last_s < self._interval_s / 2
             self._last_s = now_s
             until_s = now_s + self._interval_s / 2  # of two cycles the one that is nearer
-            rests = not self._lead()
             report.lock_timeout_count, self.host.lock_timeout_count = self.host.lock_timeout_count, 0
-            if rests:
-                report.is_elsewhere = not (self._has_resigned and self.host.may_lead())
-                if not report.is_elsewhere:  # nobody has taken over
-                    self._count_left(report)
+            if not self._lead():
+                report.is_elsewhere = True
                 if self._has_resigned:
                     report.error, self._has_resigned = self._failure, False
+                    if self.host.may_lead():  # nobody has taken over
+                        report.is_elsewhere = False
+                        self._count_left(report)
                 with self.host.locked():
                     report.key_count = self._table.key_count()
                     self._table.count_waiting(until_s, until_s + self._max_interval_s)

@@ -59,8 +59,12 @@ def test_dropped_application_ends_by_itself(settings: dict[str, Any]) -> None:
         extension = OAuthRateLimit(on_denied=lambda *_, **__: apps.append(apps), on_near_limit=apps.index)
         apps.append(ref(used_app(extension, settings)))
     del extension
-    # A thread of one may be looking at it.
-    wait_until(lambda: (gc.collect(), [app() for app in apps])[1] == [None] * 5, "they are forgotten")
+
+    def are_forgotten() -> bool:
+        gc.collect()
+        return [app() for app in apps] == [None] * 5
+
+    wait_until(are_forgotten, "they are forgotten")  # a thread of one may be looking at it
     wait_until(lambda: held() <= before, "they end")
 
 

@@ -133,6 +133,8 @@ def test_each_documented_right_of_instances_is_needed(
             wait_until(lambda: "Unauthorized (13)" in repr(problems_in(logs)), "what was refused")
             health = app_limiter_of(app).health
             wait_until(lambda: is_shown(health()), "what was refused in the health of the process")
+            if collection == "ratelimits":
+                wait_until(lambda: health().last_error == "Unauthorized (13)", "the last error")
             if collection != "ratelimit_stats" or lacked[1] == "find":
                 with closing(Connection(guarded.uri("root"))) as connection:
                     beats = HeartbeatStore(connection)
