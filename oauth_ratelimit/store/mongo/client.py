@@ -39,6 +39,7 @@ MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB
 REFUSED_S = 120.0  # for which an operation counts as refused: background work repeats it within a minute
 SHORTEST_LIMIT_S = 1e-6  # 0 is no limit for the driver, and with a longer one the first call waits half a second
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
+LOGGED_OUT = "requires authentication"  # said on each connection of a user that was dropped
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
 LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
@@ -204,10 +205,13 @@ def translated_errors(connection: Connection | None = None) -> Iterator[None]:
         code = code_of(next(iter(details.get("writeErrors", ())), details))
         if exc.code not in UNAUTHORIZED:
             raise StoreUnavailable(f"MongoDB failed: {code}", code=code) from None
-        command = _COMMAND.search(str(details.get("errmsg")))
+        text = str(details.get("errmsg"))
+        command = _COMMAND.search(text)
         what = f"{command[1]} on {command[2]}" if command else "the connection" if exc.code == 18 else "a command"
         if noting := connection or _limited.get():
             noting.refusals[what] = time.monotonic()
+            if LOGGED_OUT in text:
+                noting.close()  # the same user, created again, has to log in again
         raise StoreRejected(f"MongoDB refused {what}: {code}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__
