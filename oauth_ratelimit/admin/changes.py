@@ -184,7 +184,7 @@ def preview(context: OperatorContext, body: Body, *, operator: str) -> Record:
     is_in_one = overrides[0].mode is mode is Mode.DRY_RUN and (client_id is not None or not enforces(policies))
     is_in_one &= context.after(overrides).policies != policies  # else it is this override, whose end may change
     shown = [IN_DRY_RUN, *new_ends(context.overrides, overrides)] if is_in_one else impact.lines
-    lines = [*shown, *_notes(context, overrides[0])]
+    lines = list(dict.fromkeys([*shown, *_notes(context, overrides[0])]))
     if client_id and (user := USER.parse(body.get("user") or "", "user", Problems())):
         moments = (context, context.after(overrides))
         now, then = (user_text(LimitExplanation(each, client_id, username=user)) for each in moments)
@@ -265,12 +265,9 @@ def _log_change(target: Target, action: str, *, operator: str) -> None:
 
 
 def _notes(context: OperatorContext, override: Override) -> Iterator[str]:
-    """Yield what an override does not change, what else it does, and a doubt about the client.
-
-    That ``mode: off`` in the file beats an override is a part of its impact.
-    """
+    """Yield what an override does not change, what else it does, and a doubt about the client."""
     client_id, kind, policies = override.target.client_id, override.target.limit_kind, context.policies
-    if override.mode is not None and context.settings.policies.mode is not Mode.OFF:
+    if override.mode is not None:
         yield from notes_on_mode(context.settings, context.overrides, override)
     if client_id is None:
         yield from ["Clients with limits of their own keep them."] if kind else []

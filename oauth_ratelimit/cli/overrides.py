@@ -272,6 +272,7 @@ def set_mode(
         raise click.UsageError("--canary is for enforce, without a CLIENT")
     target = Target(OverrideKind.MODE, client)
     change = override_of(context, target, options, mode=Mode(mode), canary_percent=canary_percent)
+    shown = list[str]()
     if change.mode is Mode.ENFORCE:
         is_for_all = client is None and canary_percent is None
         if is_for_all and (refusal := enforce_refusal(context, is_invalid=context.invalid is not None)):
@@ -283,10 +284,11 @@ def set_mode(
             return
         share = "" if canary_percent in (None, 100) else f"{canary_percent:g} % of the clients"
         question = f"Enforce limits for {(client and repr(client)) or share or 'everybody'}?"
-        show_impact_and_ask(context, change, question, options)
+        shown = show_impact_and_ask(context, change, question, options)
     apply(context, change, as_json=options["as_json"], is_previewed=change.mode is Mode.ENFORCE)
     for sentence in notes_on_mode(context.settings, context.overrides, change):
-        print_hint(visible(sentence))
+        if sentence not in shown:
+            print_hint(visible(sentence))
     if context.invalid and Mode.OFF not in (mode, context.settings.policies.mode):
         print_hint(MAY_STAY_OFF)
 
@@ -338,7 +340,9 @@ def is_enforced(context: CliContext, change: Override) -> bool:
     return applies and not new_ends(context.overrides, [change])
 
 
-def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> None:
+def show_impact_and_ask(context: CliContext, override: Override, question: str, options: dict[str, Any]) -> list[str]:
+    """Print what an override does, unless nobody is to read it, and ask. Returns the lines that were printed."""
+    lines = list[str]()
     if not (options["is_confirmed"] and options["as_json"]):
         try:
             lines = impact_of(context, [override]).lines
@@ -347,6 +351,7 @@ def show_impact_and_ask(context: CliContext, override: Override, question: str, 
         for line in lines:
             print_text(visible(line), err=True)
     confirm(question, is_confirmed=options["is_confirmed"])
+    return lines
 
 
 def apply(context: CliContext, override: Override, *, as_json: bool, is_previewed: bool = False) -> None:

@@ -341,6 +341,7 @@ def test_file_that_switches_off_beats_every_mode(terminal: Terminal) -> None:
     result = terminal.run("mode", "set", "enforce", "--canary", "100", "--yes", *WHY)
 
     assert result.stderr.startswith("The configuration has mode: off, which beats every override. Change it there")
+    assert 1 == result.stderr.count("Change it there first"), "before the question and not again"
     assert "applies already" not in result.stderr, "for it is stored, and applies later"
     assert "Takes effect when the configuration no longer has mode: off." in result.stdout
     assert ("off", "off") == (terminal.data("status")["mode"], terminal.data("explain", "app")["mode"])
