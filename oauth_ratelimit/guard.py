@@ -29,7 +29,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.counters.guesses import CHECK_S
 from oauth_ratelimit.counters.host_place import HostPlace
-from oauth_ratelimit.counters.steps import Held
+from oauth_ratelimit.counters.steps import OpenRequest
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -61,7 +61,7 @@ class Guess:
     """
 
     keys: Sequence[Key] = ()
-    held: Held | None = None
+    held: OpenRequest | None = None
     reported: Lockout | None = None  # that a dry run would deny it with
     begun_s: float = inf  # start of the check; it is counted before
     is_settled: bool = False

@@ -16,7 +16,7 @@ from oauth_ratelimit.counters.counter import RequestCounter
 from oauth_ratelimit.counters.host import Host
 from oauth_ratelimit.counters.host_place import HostPlace, named_place
 from oauth_ratelimit.counters.rules import ClientRules, Rows, RuleBook, key_of
-from oauth_ratelimit.counters.steps import Held
+from oauth_ratelimit.counters.steps import OpenRequest
 from oauth_ratelimit.counters.table import HostTable
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
@@ -159,7 +159,7 @@ class Limiter:
         endpoint: str = TOKEN_ENDPOINT,
         grant_type: str | None = None,
         is_cross_site: bool = False,
-    ) -> tuple[Decision, Held | None]:
+    ) -> tuple[Decision, OpenRequest | None]:
         """Decide as ``check`` does. A request that is within its limits is not sent before ``confirm``.
 
         Pass what it returns to ``confirm`` once the response is known, or to ``take_back`` if the server has failed.
@@ -178,7 +178,7 @@ class Limiter:
         holds: bool = False,
         is_cross_site: bool = False,
         is_counted: bool = True,
-    ) -> tuple[Decision, Held | None]:
+    ) -> tuple[Decision, OpenRequest | None]:
         pseudonym = username if self._pseudonyms is None else self._pseudonyms(username)
         if is_cross_site and pseudonym is not None:
             pseudonym = cross_site_name(pseudonym)
@@ -194,18 +194,18 @@ class Limiter:
             self._report(rules, pseudonym, decision, grant_type)
         return decision, held
 
-    def confirm(self, held: Held | None) -> None:
+    def confirm(self, held: OpenRequest | None) -> None:
         """Have a request sent that was held."""
         self._counter.confirm(held, now_s=self._clock())
 
-    def take_back(self, held: Held | None) -> bool:
+    def take_back(self, held: OpenRequest | None) -> bool:
         """Take a request that was held out of the counters, and return whether it was.
 
         At most ``limit`` requests of a window are taken back; any further one is to be confirmed.
         """
         return self._counter.take_back(held, now_s=self._clock())
 
-    def hold_guess(self, keys: Sequence[Key]) -> tuple[Decision, Held | None]:
+    def hold_guess(self, keys: Sequence[Key]) -> tuple[Decision, OpenRequest | None]:
         """Decide about a guess that counts against several keys if it is wrong, and count it in all of them or in none.
 
         Pass what it returns to ``confirm`` if it was wrong, also where only a dry run denies it, else to ``release``.
@@ -217,7 +217,7 @@ class Limiter:
             return decision, None
         return self._counter.decide(mode, rows, now_s=self._clock(), holds=True, is_guess=True, begun_s=begun_s)
 
-    def release(self, held: Held | None) -> None:
+    def release(self, held: OpenRequest | None) -> None:
         """Take a guess that was right out of the counters. There is no bound, as ``take_back`` has one."""
         self._counter.release(held, now_s=self._clock())
 

@@ -28,7 +28,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import HOUR_S, OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.denied import last_runs, recent_minutes, since_texts_of, state_of, who_in
+from oauth_ratelimit.operations.denied import denial_minutes, last_runs, since_texts_of, state_of, who_in
 from oauth_ratelimit.operations.format import (
     MAX_NAMED,
     NOT_SHARED,
@@ -180,7 +180,7 @@ def _trial_texts(context: CliContext) -> list[str]:
     over = Counter({each.client_id: each.own.would_deny for each in totals if each.client_id != OTHER_CLIENTS})
     found = defaultdict[bool, list[str]](list)
     for client_id, _ in (+over).most_common(MAX_NAMED):
-        _, minutes, is_beyond = recent_minutes(context, client_id)
+        _, minutes, is_beyond = denial_minutes(context, client_id)
         changes, delay_s = changes_of(context, client_id), 2 * context.settings.sync.interval_s
         runs = last_runs(minutes, changes, delay_s=delay_s)
         denied_s = max((run.last_s for run in runs if run.is_real), default=0)

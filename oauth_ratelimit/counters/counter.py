@@ -19,7 +19,7 @@ from oauth_ratelimit.counters.hits import Cells, Totals, unpack
 from oauth_ratelimit.counters.host import CYCLE_WAIT_S, Host, HostLocked
 from oauth_ratelimit.counters.host_place import UnusableFile
 from oauth_ratelimit.counters.rules import RowLimits, Rows
-from oauth_ratelimit.counters.steps import Held, Row, RowChanges, Step, has_no_more, is_damaged, requests_of
+from oauth_ratelimit.counters.steps import OpenRequest, Row, RowChanges, Step, has_no_more, is_damaged, requests_of
 from oauth_ratelimit.counters.table import DAMAGES, READ_ALL, READ_HITS, HostTable, Written
 from oauth_ratelimit.process.log import ThrottledLog, get_logger
 
@@ -82,7 +82,7 @@ class RequestCounter:
         is_guess: bool = False,
         is_counted: bool = True,
         begun_s: float | None = None,
-    ) -> tuple[Decision, Held | None]:
+    ) -> tuple[Decision, OpenRequest | None]:
         """Decide about a request and count it where it counts: in all of its rows, or in none.
 
         With ``holds``, a request within its limits is then to be confirmed or taken back. ``is_guess`` holds one that
@@ -115,16 +115,16 @@ class RequestCounter:
                     self._drop_damaged([name for name, _ in rows], exc)
                 except HostLocked:
                     if has_timed_out:
-                        held = Held([each for each in opened if each.starts], step, cost, guess_id)
+                        held = OpenRequest([each for each in opened if each.starts], step, cost, guess_id)
                         self._postpone(held)
                         break
                     has_timed_out = True  # decide on what the rows hold after the wait
             if is_held:
-                held = self._held(held or Held(opened, step, cost, guess_id, is_written=True))
+                held = self._held(held or OpenRequest(opened, step, cost, guess_id, is_written=True))
         self._host.call_later()
         return decision, held if is_held else None
 
-    def _held(self, held: Held) -> Held | None:
+    def _held(self, held: OpenRequest) -> OpenRequest | None:
         """Return a request that is held, None if it counts nowhere."""
         held.rows = [each for each in held.rows if each.starts]
         if not held.rows:
@@ -173,12 +173,12 @@ class RequestCounter:
                 self._ask(each)
         return decision
 
-    def confirm(self, held: Held | None, *, now_s: float) -> None:
+    def confirm(self, held: OpenRequest | None, *, now_s: float) -> None:
         """Have a request sent that was held. It counts again where its row was forgotten meanwhile."""
         if held is not None and self._keeps_held:
             self._settle(held, Step.CONFIRM, now_s)
 
-    def take_back(self, held: Held | None, *, now_s: float) -> bool:
+    def take_back(self, held: OpenRequest | None, *, now_s: float) -> bool:
         """Take a request that was held out of the totals again, and return whether it was.
 
         At most ``limit`` requests are taken back in a window, so that nobody is served without a limit by causing
@@ -186,12 +186,12 @@ class RequestCounter:
         """
         return held is None or self._settle(held, Step.TAKE_BACK, now_s)
 
-    def release(self, held: Held | None, *, now_s: float) -> None:
+    def release(self, held: OpenRequest | None, *, now_s: float) -> None:
         """Take a guess that was right out of the totals again, always, and forget rows that hold nothing else."""
         if held is not None:
             self._settle(held, Step.RELEASE, now_s)
 
-    def _settle(self, held: Held, step: Step, now_s: float) -> bool:
+    def _settle(self, held: OpenRequest, step: Step, now_s: float) -> bool:
         """Take the last step of a request, or have it taken once the file's lock is free."""
         begun_s = time.monotonic()
         with self._host.own_lock():
@@ -206,7 +206,7 @@ class RequestCounter:
         self._host.call_later()
         return is_done
 
-    def _do(self, request: Held, now_s: float) -> bool:
+    def _do(self, request: OpenRequest, now_s: float) -> bool:
         """Take the step of a request, and return False if it cannot be taken back any more."""
         counts = request.step not in (Step.TAKE_BACK, Step.RELEASE)
         opened, request.unchanged = request.unchanged if self._keeps_held else None, None
@@ -233,7 +233,7 @@ class RequestCounter:
             self._guesses.forget(request.guess_id)
         return True
 
-    def _reopen(self, request: Held, now_s: float, *, counts: bool) -> list[Row]:
+    def _reopen(self, request: OpenRequest, now_s: float, *, counts: bool) -> list[Row]:
         """Return the rows of a request as they are now; with ``counts`` those that were forgotten meanwhile, too."""
         rows = tuple([(each.name, each.limits) for each in request.rows])
         opened = self._open(rows, now_s if counts else math.inf, adds=counts, was_counted=True)
@@ -265,7 +265,7 @@ class RequestCounter:
                                 starts = {number: at_s for number, at_s in frames if number in limits.horizon_by_number}
                                 rows.append(Row(name, limits, Totals(b"", now_s), change=0, starts=starts))
                     if self._guesses.forget(guess_id, owner):
-                        self._finish(Held(rows, Step.TAKE_BACK, is_written=True), now_s)
+                        self._finish(OpenRequest(rows, Step.TAKE_BACK, is_written=True), now_s)
 
     def write_postponed(self, *, now_s: float, is_last: bool = False) -> None:
         """Write what requests could not write, unless the file is locked for too long. The last time waits longer."""
@@ -287,13 +287,13 @@ class RequestCounter:
             postponed.popleft()
         return True
 
-    def _finish(self, request: Held, now_s: float) -> None:
+    def _finish(self, request: OpenRequest, now_s: float) -> None:
         """Take the step of a request. One that cannot be taken back any more is sent."""
         if not self._do(request, now_s):
             request.step = Step.CONFIRM if request.is_written else Step.SEND
             self._do(request, now_s)
 
-    def _postpone(self, request: Held) -> None:
+    def _postpone(self, request: OpenRequest) -> None:
         self._host.lock_timeout_count += 1
         effect = POSTPONED
         if len(self._host.postponed) < MAX_POSTPONED:

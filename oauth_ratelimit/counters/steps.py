@@ -45,11 +45,8 @@ class Row:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """Request that counts in the totals here, and is not to be sent before its response is known.
-
-    Or one that waits for the file's lock, to take its step.
-    """
+class OpenRequest:
+    """Request with a step to take: it is held until its response is known, or it waits for the file's lock."""
 
     rows: Sequence[Row]  # that it counts in
     step: Step
@@ -127,7 +124,7 @@ class RowChanges:
             values["due"] = due_s
         return values
 
-    def uncounted(self, each: Row, request: Held, now_s: float) -> Written:
+    def uncounted(self, each: Row, request: OpenRequest, now_s: float) -> Written:
         """Return a row after a request was taken back or released."""
         totals, held, horizons = each.totals, Cells(each.held), each.limits.horizon_by_number
         starts = list(each.starts.items())
@@ -145,7 +142,7 @@ class RowChanges:
         return each.name, each.change, values
 
 
-def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLimits | None]) -> Iterator[Held]:
+def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLimits | None]) -> Iterator[OpenRequest]:
     """Yield the hits of all rows as requests that are to count elsewhere; without those that wait for their response.
 
     These count then. ``limits_of`` returns the present limits of a row.
@@ -159,7 +156,7 @@ def requests_of(connection: sqlite3.Connection, limits_of: Callable[[str], RowLi
         for series, frames in unpack(totals.packed()).hits.items():
             number = number_of(series)
             for start_s, count in frames.items() if number in limits.horizon_by_number else ():
-                yield Held(
+                yield OpenRequest(
                     [Row(name, limits, Totals(b"", math.inf), change=0, starts={number: start_s})], Step.SEND, count
                 )
 

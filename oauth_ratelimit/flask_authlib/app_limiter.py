@@ -21,7 +21,7 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.steps import Held
+from oauth_ratelimit.counters.steps import OpenRequest
 from oauth_ratelimit.flask_authlib.app_config import shared_place
 from oauth_ratelimit.flask_authlib.responses import EXPOSED, QuotaHeaders, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport
@@ -57,7 +57,7 @@ class HeldHit:
     """Request that is counted and not sent before its response is known."""
 
     app_limiter: "AppLimiter"
-    held: Held
+    held: OpenRequest
     client_id: str
     is_saved: bool = False  # True if the application has saved the token
 

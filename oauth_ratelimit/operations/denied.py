@@ -123,7 +123,7 @@ def state_of(runs: Sequence[Run], changes: Sequence[Mark], *, now_s: float, dela
     return next((each for each in found if each.is_now), found[0] if found else None)
 
 
-def recent_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
+def denial_minutes(context: OperatorContext, client_id: str) -> tuple[float, list[ClientMinute], bool]:
     """Return the last hour of a client, or its day if it was denied all the hour; True if denials began before that."""
     since_s = context.now_s - HOUR_S
     minutes = list(context.minutes(since_s, client_id, parts=(*PARTS, "users", "registers")))
@@ -181,7 +181,7 @@ def since_texts(
     The records name its users. The list is empty if it was not denied. Of a user without records, as in a dry run, it
     begins with what minutes have; until one is over, which has users, only the counters say if it ``is_over`` a limit.
     """
-    _, minutes, is_beyond = recent_minutes(context, client_id)
+    _, minutes, is_beyond = denial_minutes(context, client_id)
     is_active = any(context.now_s - run.last_s <= ACTIVE_S for run in last_runs(minutes))
     text = user_text(minutes, username, now_s=context.now_s, is_active=is_active)[1] if username is not None else ""
     if not text and not is_over:

@@ -14,7 +14,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.guesses import CHECK_S
-from oauth_ratelimit.counters.steps import Held
+from oauth_ratelimit.counters.steps import OpenRequest
 from testbed.clock import Clock
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import (
@@ -35,7 +35,7 @@ TRIPLE = a_policy(3, 60)
 USER_KEY, TOTAL_KEY = Key(CLIENT, "alice"), Key(CLIENT, None, "client_total")
 
 
-def held_by(limiter: Limiter, count: int = 1, username: str | None = None) -> Sequence[Held | None]:
+def held_by(limiter: Limiter, count: int = 1, username: str | None = None) -> Sequence[OpenRequest | None]:
     """Return requests that are held, each of which was admitted."""
     answers = [limiter.hold(CLIENT, username) for _ in range(count)]
     assert {True} == {decision.allowed for decision, _ in answers}
@@ -319,7 +319,7 @@ def test_store_holds_each_request_that_was_confirmed_once(actions: list[tuple[An
     policies = {"user": (a_policy(limit, name="user"),), "total": (a_policy(2 * limit, name="total"),)}
     settings = some_settings(a_policy(limit), **policies)  # type: ignore[arg-type]
     limiters = [Limiter(settings, store, clock=clock, monotonic=clock) for _ in range(2)]
-    held: tuple[list[tuple[str | None, Held]], ...] = ([], [])
+    held: tuple[list[tuple[str | None, OpenRequest]], ...] = ([], [])
     expected = dict.fromkeys((KEY, USER_KEY, Key(CLIENT, "bob"), TOTAL_KEY), 0)
 
     def note(username: str | None) -> None:

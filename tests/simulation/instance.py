@@ -19,7 +19,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.rules import row_name
-from oauth_ratelimit.counters.steps import Held
+from oauth_ratelimit.counters.steps import OpenRequest
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -83,7 +83,7 @@ class Instance:
         self.last_error_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
-        self.held: list[tuple[Held, Callable[[], None]]] = []  # requests whose response is not known yet
+        self.held: list[tuple[OpenRequest, Callable[[], None]]] = []  # requests whose response is not known yet
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
         self.horizon_s = config.horizon_s
         self.path = fleet.new_path() if worker_count > 1 else None  # of the file that its workers count in
