@@ -1,6 +1,9 @@
 """The JSON Schema and the reference of the configuration file."""
 
+import ast
 import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import yaml
 
 import oauth_ratelimit
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.config.settings import FILE
+from oauth_ratelimit.config.settings import FILE, Settings
 from tests.config.test_bad_values import EXPRESSIBLE
 
 SHIPPED = Path(oauth_ratelimit.__file__).parent / "config.schema.json"
@@ -34,6 +37,19 @@ def test_what_is_generated_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set() == {(title, name) for title, texts in DESCRIPTIONS.items() for name in texts} - known
     assert SHIPPED.samefile(SCHEMA)
     assert [] == [path for path in (CONFIGURATION, SCHEMA) if path.read_text() != WRITTEN[path]()]
+
+
+def test_each_setting_is_read_somewhere() -> None:
+    def names_of(settings: Any) -> Iterator[str]:
+        for each in fields(settings):
+            yield each.name
+            value = getattr(settings, each.name)
+            if is_dataclass(value):
+                yield from names_of(value)
+
+    trees = (ast.parse(path.read_text()) for path in SHIPPED.parent.rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    assert set() == {*names_of(Settings())} - {node.attr for node in nodes if isinstance(node.ctx, ast.Load)}
 
 
 def test_shipped_example_fits_the_schema(validator: Any) -> None:
