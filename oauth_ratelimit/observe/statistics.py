@@ -39,7 +39,8 @@ from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
-MAX_WAITING = 100_000  # clients and users in ended minutes, about 20 MB
+MAX_WAITING = 100_000  # users in ended minutes, about 25 MB
+CLIENT_SIZE = 8  # users whose memory the counts of a client take
 CLOSING_TRIES = 2
 MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 MAX_LIFETIME_S = 100 * 366 * 86_400  # more is a mistake
@@ -126,7 +127,7 @@ class OpenMinute:
 
     @property
     def size(self) -> int:
-        return 1 + len(self.users)
+        return CLIENT_SIZE + len(self.users)
 
     def snapshot(self, *, is_complete: bool) -> ClientMinute:
         """Return the present counts; users only if the minute is over."""

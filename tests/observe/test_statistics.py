@@ -17,7 +17,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Denials
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.guard import Guard, Guess
 from oauth_ratelimit.observe import statistics
-from oauth_ratelimit.observe.statistics import MAX_LIFETIMES, StatisticsRecorder
+from oauth_ratelimit.observe.statistics import CLIENT_SIZE, MAX_LIFETIMES, StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from testbed.clock import Clock
 
@@ -299,7 +299,7 @@ def test_requests_count_in_the_minute_that_is_not_over(instance: Instance) -> No
 @pytest.mark.parametrize("step_s", [1.0, 70.0], ids=["within a minute", "over several minutes"])
 def test_counts_are_written_after_an_outage(instance: Instance, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     """If it takes too long the oldest minutes are dropped and logged, because memory is bounded."""
-    monkeypatch.setattr(statistics, "MAX_WAITING", 10)
+    monkeypatch.setattr(statistics, "MAX_WAITING", 3 * (2 * CLIENT_SIZE + 1))
     instance.writer.error = StoreUnavailable("out of reach")
     lost_count = 10 if step_s > 60 else 0
     with capture_logs() as logs:
