@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,8 +23,10 @@ from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.errors import RateLimitError
+from oauth_ratelimit.errors import RateLimitError, StoreRejected
+from oauth_ratelimit.store.mongo import client
 from oauth_ratelimit.store.mongo.client import FAILURES, MIGRATIONS, OVERRIDES, STATISTICS, Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from testbed.clock import Clock, wait_until
 from testbed.oauth_server.app import create_app
@@ -296,6 +299,19 @@ def test_admin_page_needs_the_documented_addition_to_change_something(
     guarded.grant("paged", *role, more)
     wait_until(lambda: 200 == page.send("apply", change).status_code, "the right to be known")
     assert 200 == page.send("remove", change).status_code
+
+
+def test_address_without_a_user_does_not_connect_anew_for_each_operation(
+    guarded: GuardedMongod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LOGIN_INTERVAL_S", math.inf)
+    with closing(Connection(f"mongodb://{guarded.address}/oauth")) as connection:
+        used = []
+        for _ in range(4):
+            used.append(connection.client)
+            with pytest.raises(StoreRejected, match=r"Unauthorized \(13\)"):
+                MongoStore(connection).read([Key("app", None)])
+        assert 2 == len({*map(id, used)}), "the first may have been of a user that was dropped"
 
 
 def test_hits_wait_for_the_right_to_write(guarded: GuardedMongod, clock: Clock) -> None:

@@ -1,6 +1,7 @@
 """The connection to MongoDB of one process, and the translation of the driver's errors."""
 
 import atexit
+import math
 import os
 import re
 import threading
@@ -39,7 +40,8 @@ MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB
 REFUSED_S = 120.0  # for which an operation counts as refused: background work repeats it within a minute
 SHORTEST_LIMIT_S = 1e-6  # 0 is no limit for the driver, and with a longer one the first call waits half a second
 UNAUTHORIZED = frozenset({13, 18})  # for a command, and for the connection
-LOGGED_OUT = "requires authentication"  # said on each connection of a user that was dropped
+LOGGED_OUT = "requires authentication"  # said on each connection of a user that was dropped, and without a user
+LOGIN_INTERVAL_S = 5.0
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
 LENIENT_DECODING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
@@ -68,6 +70,7 @@ class Connection:
         self.namespace = namespace
         self.timeout_s = timeout_s
         self.refusals: dict[str, float] = {}  # time of the last one, by the monotonic clock
+        self._login_at_s = -math.inf
         self._process_id = os.getpid()
         self._lock = threading.Lock()  # guards _client
         self._client: MongoClient[Document] | None = None
@@ -122,6 +125,13 @@ class Connection:
             self._uri, other._uri = other._uri, self._uri
             self.servers, other.servers = other.servers, self.servers
             self.timeout_s, other.timeout_s = other.timeout_s, self.timeout_s
+
+    def log_in_again(self) -> None:
+        """Close the client if a try is due: a user that was dropped may have been created again."""
+        now_s = time.monotonic()
+        if now_s >= self._login_at_s:
+            self._login_at_s = now_s + LOGIN_INTERVAL_S
+            self.close()
 
     def close(self) -> None:
         """Close the client. Idempotent; the next use connects again."""
@@ -211,7 +221,7 @@ def translated_errors(connection: Connection | None = None) -> Iterator[None]:
         if noting := connection or _limited.get():
             noting.refusals[what] = time.monotonic()
             if LOGGED_OUT in text:
-                noting.close()  # the same user, created again, has to log in again
+                noting.log_in_again()
         raise StoreRejected(f"MongoDB refused {what}: {code}", code=code) from None
     except PyMongoError as exc:
         code = type(exc).__name__
