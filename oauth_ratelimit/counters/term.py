@@ -45,6 +45,11 @@ class Term:
         # A process may have several tables with one file. It may not be able to look at itself again.
         self._own = f"{identity_of()} {secrets.token_hex(4)}"
 
+    @property
+    def held(self) -> tuple[str, int] | None:
+        """Holder and number of the term if this process holds it, as far as it knows; else None."""
+        return (self._own, self._number) if self.is_held else None
+
     def claim(
         self,
         connection: sqlite3.Connection,

@@ -159,12 +159,13 @@ class SyncCycle:
         """Synchronise the rows from now on unless another process does, and return whether this one does."""
         if self._has_resigned and not is_ending:
             return False
-        was_led, is_led = self.host.term.is_held, self.host.lead(is_alone=is_alone, is_ending=is_ending)
-        if not was_led:
-            self._schedule.forget_all()
-        if self._flusher and not was_led and self.host.clock is not None:
+        former, is_led = self.host.term.held, self.host.lead(is_alone=is_alone, is_ending=is_ending)
+        if is_led and self.host.term.held == former:
+            return True
+        self._schedule.forget_all()
+        if self._flusher and self.host.clock is not None:
             self._flusher.server_clock.adopt(self.host.clock)
-        if self._flusher and is_led and not was_led and self.host.term.progress is not None:
+        if self._flusher and is_led and self.host.term.progress is not None:
             self._flusher.store.follow(self.host.term.progress)
         return is_led
 

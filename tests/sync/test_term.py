@@ -411,6 +411,23 @@ def test_process_that_takes_over_goes_on_with_the_measurement_of_the_former(
     assert clock() == there.now_s()
 
 
+def test_one_that_takes_over_again_goes_by_the_state_that_the_other_has_seen(
+    start: Start, faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not noticed that there was another one. A read of an older state would show a write as not applied."""
+    cycles, followed = list[Limiter](), list[int]()
+    monkeypatch.setattr(faulty, "progress", lambda: len(cycles))
+    monkeypatch.setattr(faulty, "follow", followed.append)
+    here, there = start(), start()
+    for each in (here, there, here):
+        cycles.append(each)
+        request(each, 1)
+        assert not each.sync().is_elsewhere
+        clock.advance(PATIENCE_S + 0.1)
+
+    assert [1, 2] == followed
+
+
 def test_writes_of_two_processes_are_not_taken_for_each_other(start: Start, faulty: FaultyStore, clock: Clock) -> None:
     """The second one would find the mark of the first one's write, and take it for its own, which was lost."""
     here, there = start(), start()
