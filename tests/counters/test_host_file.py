@@ -1,7 +1,6 @@
 """Processes that count in one file, and files that cannot be used."""
 
 import fcntl
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -28,9 +27,8 @@ from oauth_ratelimit.sync.loop import SyncLoop
 from testbed.clock import wait_until
 from testbed.memory_store import MemoryStore
 from tests.support.limiters import locked, stored_hits
+from tests.support.processes import CONTEXT
 
-CONTEXT: Any = multiprocessing.get_context("forkserver")  # whose processes import nothing by themselves
-CONTEXT.set_forkserver_preload([__name__])
 WINDOW = "366d"  # no frame ends meanwhile
 NOBODY = 65534
 

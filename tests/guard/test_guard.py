@@ -1,6 +1,5 @@
 """The guard: which guesses are checked, counted and denied."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -27,6 +26,7 @@ from testbed.clock import Clock
 from tests.support.guarded import ADDRESS_LIMIT, CLIENT_LIMIT, LIMITS, USER_LIMIT, WINDOW_S, guard
 from tests.support.guards import ELSEWHERE, HOME, Keys, a_guard, fail, guess, lockout_of, passed_on, password, secret
 from tests.support.limiters import known_keys, locked
+from tests.support.processes import CONTEXT
 
 TOTAL_LIMIT, SECRETS_LIMIT = 5, 7
 ALL_LIMITS = {
@@ -385,11 +385,11 @@ def test_guesses_of_killed_processes_are_released_but_no_more_than_the_limit_in_
 ) -> None:
     """They lock nobody out, and whoever can cause kills does not guess for ever."""
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
-    context, path = multiprocessing.get_context("spawn"), str(tmp_path / "ratelimit.db")
+    path = str(tmp_path / "ratelimit.db")
     with a_guard(clock, place=named_place(path, []), **guard()) as own:
         for may_go_on in (True, False):
-            is_checking = context.Queue()
-            process = context.Process(target=_check_for_ever, args=(path, clock(), is_checking))
+            is_checking = CONTEXT.Queue()
+            process = CONTEXT.Process(target=_check_for_ever, args=(path, clock(), is_checking))
             process.start()
             assert [True] * USER_LIMIT == is_checking.get(timeout=60)
             own.run()
@@ -429,10 +429,10 @@ def test_process_that_is_killed_within_a_step_of_a_guess_leaves_none_behind(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
-    context, path = multiprocessing.get_context("spawn"), str(tmp_path / "ratelimit.db")
+    path = str(tmp_path / "ratelimit.db")
     with a_guard(clock, place=named_place(path, []), **guard()) as own:
         for _ in range(USER_LIMIT):
-            process = context.Process(target=_end_within, args=(path, clock(), number))
+            process = CONTEXT.Process(target=_end_within, args=(path, clock(), number))
             process.start()
             process.join(60)
             assert -signal.SIGKILL == process.exitcode
