@@ -1,9 +1,11 @@
 """Counts by client and minute, and how they are written."""
 
 import threading
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -316,6 +318,32 @@ def test_counts_are_written_after_an_outage(instance: Instance, monkeypatch: pyt
     lost = [entry for entry in logs if entry["event"] == "statistics_unrecorded"]
     assert lost_count == sum(entry["count"] for entry in lost)
     assert {"MongoDB did not answer for too long"} >= {entry["reason"] for entry in lost}
+
+
+@pytest.mark.parametrize(("client_count", "user_count"), [(1000, 0), (400, 5), (50, 100)])
+def test_minutes_that_wait_take_about_25_mb_whoever_asks(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, client_count: int, user_count: int
+) -> None:
+    part = 20  # of what may wait
+    monkeypatch.setattr(statistics, "MAX_WAITING", statistics.MAX_WAITING // part)
+    decision, grant = instance.limiter.check("shop"), PASSWORD if user_count else CREDENTIALS
+    names = [f"user-{number:04}@example.com" for number in range(user_count)] or [None]
+
+    def count(client_id: str, name: str | None) -> None:
+        request = DecidedRequest(decision, client_id, name, grant, "token", instance.clock(), 0.0)
+        instance.recorder.count([request])
+
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for number, name in product(range(client_count), names):
+                count(f"client-{number:04}", name and name + " ")  # each minute has texts of its own
+            instance.clock.advance(60.0)
+        count("last", None)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 15_000_000 < part * taken < 32_000_000
 
 
 def test_what_mongodb_refuses_is_lost_and_logged_every_ten_minutes(clock: Clock) -> None:

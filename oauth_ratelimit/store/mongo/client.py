@@ -70,7 +70,7 @@ class Connection:
         self.namespace = namespace
         self.timeout_s = timeout_s
         self.refusals: dict[str, float] = {}  # time of the last one, by the monotonic clock
-        self._login_at_s = -math.inf
+        self._login_at_s = -math.inf  # earliest time of the next try, by the monotonic clock
         self._process_id = os.getpid()
         self._lock = threading.Lock()  # guards _client
         self._client: MongoClient[Document] | None = None
