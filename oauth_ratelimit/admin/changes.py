@@ -29,7 +29,7 @@ from oauth_ratelimit.operations.changes import (
     notes_on_mode,
 )
 from oauth_ratelimit.operations.context import OperatorContext, unknown_client_hint
-from oauth_ratelimit.operations.denied import last_runs, source_text
+from oauth_ratelimit.operations.denial_run import last_runs, source_text
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import Record, duration, enforces, number, short
 from oauth_ratelimit.process.log import get_logger

@@ -17,7 +17,8 @@ from oauth_ratelimit.core.statistics import DAY_S, ENDPOINT, GUARD, ClientMinute
 from oauth_ratelimit.counters.rules import meaning_of
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext, similar_client_ids
-from oauth_ratelimit.operations.denied import NO_GRANT, minute_of, source_text, user_text
+from oauth_ratelimit.operations.denial_run import NO_GRANT, minute_of, source_text
+from oauth_ratelimit.operations.denied import user_text
 from oauth_ratelimit.operations.explain import LOCKED_OUT, LimitExplanation
 from oauth_ratelimit.operations.format import Record, counted, denial_data, policy_text, short
 from oauth_ratelimit.operations.status import nearest_to_limit

@@ -10,7 +10,8 @@ from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import DAY_S, HOUR_S, MINUTE_S, OTHER_CLIENTS, WRITTEN_S, ClientTotal
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.denied import PAUSE_S, denial_minutes, last_runs
+from oauth_ratelimit.operations.denial_run import PAUSE_S, last_runs
+from oauth_ratelimit.operations.denied import denial_minutes
 from oauth_ratelimit.operations.explain import guesses_under
 from oauth_ratelimit.operations.format import Record, counted, limits_by_kind, utc_time
 from oauth_ratelimit.operations.marks import recorded_marks

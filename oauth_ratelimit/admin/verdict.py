@@ -25,17 +25,8 @@ from oauth_ratelimit.core.statistics import (
     UserLoad,
     full_minute,
 )
-from oauth_ratelimit.operations.denied import (
-    PAUSE_S,
-    Run,
-    State,
-    effect_text,
-    last_runs,
-    reuse_text,
-    state_of,
-    users_over,
-    whose_start,
-)
+from oauth_ratelimit.operations.denial_run import PAUSE_S, Run, State, last_runs, state_of
+from oauth_ratelimit.operations.denied import effect_text, reuse_text, users_over, whose_start
 from oauth_ratelimit.operations.format import counted, listed, number, percent_text, short, typed_name, utc_time
 from oauth_ratelimit.operations.marks import Mark, change_before, changes_text, outage_before
 from oauth_ratelimit.traffic.minutes import OF_USERS

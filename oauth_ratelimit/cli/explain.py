@@ -33,7 +33,8 @@ from oauth_ratelimit.core.policy import COMMON_NAMES, STANDARD_GRANTS, TOKEN_END
 from oauth_ratelimit.core.statistics import HOUR_S, UserLoad
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import unknown_client_hint
-from oauth_ratelimit.operations.denied import ACTIVE_S, since_texts, since_texts_of, users_over
+from oauth_ratelimit.operations.denial_run import ACTIVE_S
+from oauth_ratelimit.operations.denied import since_texts, since_texts_of, users_over
 from oauth_ratelimit.operations.explain import GUARD_SWITCH, LOCKED_OUT, LimitExplanation, guesses_under
 from oauth_ratelimit.operations.format import (
     counted,

@@ -28,7 +28,8 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.statistics import HOUR_S, OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.operations.denied import denial_minutes, last_runs, since_texts_of, state_of, who_in
+from oauth_ratelimit.operations.denial_run import last_runs, state_of
+from oauth_ratelimit.operations.denied import denial_minutes, since_texts_of, who_in
 from oauth_ratelimit.operations.format import (
     MAX_NAMED,
     NOT_SHARED,

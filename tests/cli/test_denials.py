@@ -143,7 +143,7 @@ def test_commands_say_that_denials_are_over_since_a_change(
     assert (
         f"\nalice of app: denied {span} by the limit user (5/hour), password.\nChanged at {utc_time(later_s)}" in text
     )
-    monkeypatch.setattr("oauth_ratelimit.operations.denied.WRITTEN_S", -30.0)  # as if half a minute had passed
+    monkeypatch.setattr("oauth_ratelimit.operations.denial_run.WRITTEN_S", -30.0)  # as if half a minute had passed
     text = terminal.ok(*words)
     assert f"\nNot denied since the change at {utc_time(later_s)}: user limit 50/hour for app (ann).\n" in text
     assert "To deny nobody" not in text
