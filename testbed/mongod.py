@@ -7,7 +7,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
@@ -36,12 +36,19 @@ class Mongod(Server):
     Args:
         arguments: Further arguments of ``mongod``.
         allow_failpoints: Enable the server's test commands, such as ``configureFailPoint``.
+
+    Attributes:
+        memory: A directory in memory for the data of servers made from now on, which begin with 10 MB instead of 300.
+            A test that creates collections then waits for no disk. None: where temporary files are, as in production.
     """
+
+    memory: ClassVar[str | None] = None
 
     def __init__(self, arguments: Sequence[str] = (), *, allow_failpoints: bool = False) -> None:
         self.port = free_port()
         self._arguments = [*arguments, *(["--setParameter=enableTestCommands=1"] if allow_failpoints else [])]
-        self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-mongod-")
+        self._arguments += ["--wiredTigerEngineConfigString=log=(prealloc=false,file_max=10MB)"] if self.memory else []
+        self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-mongod-", dir=self.memory)
         self._child: Child | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -30,6 +31,8 @@ from testbed.oauth_server.database import seed
 from testbed.replica_set import ReplicaSet
 from tests.support.helpers import patient, with_database
 
+_MEMORY = "/dev/shm"  # files in a directory of their own
+_MEMORY_OF_SERVERS = 2 * 2**30  # bytes, of all processes that share the tests
 _MONGO_FIXTURES = {"mongod", "mongodb", "replica_set"}
 
 
@@ -44,6 +47,9 @@ def pytest_configure() -> None:
     settings.register_profile("unshrunk", same, phases=(Phase.explicit, Phase.generate))  # for breakages
     settings.register_profile("random", deadline=None, max_examples=1000)
     settings.load_profile("same")
+    with contextlib.suppress(OSError):  # a system without it
+        if shutil.disk_usage(_MEMORY).free > _MEMORY_OF_SERVERS:
+            Mongod.memory = _MEMORY
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
