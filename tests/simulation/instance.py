@@ -269,6 +269,7 @@ class Instance:
         try:
             report = self.limiter.sync_urgent() if urgent else self.limiter.sync(is_scheduled=scheduled)
         except Killed:
+            self._note_unreported()
             self.replace_worker()
             return None
         finally:
@@ -285,14 +286,18 @@ class Instance:
         with self.fleet.quiet(), suppress(KeyboardInterrupt), interruption:
             report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
         self.cycle_length = interruption.count if report else 2 * self.cycle_length
-        if report is None and self._may_drop:
-            self.fleet.lost.update(self.pending)
+        if report is None:
+            self._note_unreported()
         self._note(report, urgent=urgent)
 
     def interrupt_end(self) -> None:
         """End, and be interrupted at any instruction."""
         with suppress(KeyboardInterrupt), Interruption(self.fleet.rng.randint(1, self.cycle_length)):
             self.close()
+        self._note_unreported()
+
+    def _note_unreported(self) -> None:
+        """Note that nobody will say what a cycle has dropped."""
         if self._may_drop:
             self.fleet.lost.update(self.pending)
 
