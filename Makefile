@@ -22,6 +22,9 @@ PYTHON := .venv/bin/python
 # Compiled are only the modules that are imported, when they are.
 INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 
+# Images of containers often forbid to write bytecode; each server of the tests would then compile all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Processes that share the tests. Many tests wait for servers, so that two cores have time for four.
 WORKERS ?= 4
 

@@ -39,8 +39,8 @@ class Fleet:
         self.horizons_s: dict[tuple[Identity, str], int] = {}
         self.lost: Counter[Cell] = Counter()  # may be missing: an instance was killed, or a document removed
         self.twice: Counter[Cell] = Counter()  # maybe stored twice: a restore repeats versions that writes may name
-        # Hits of frames that instances have removed, and that a first write has stored again: the document had
-        # expired, so nothing kept a late one from being applied, and nothing shows that it was.
+        # Hits of frames that instances have removed, and that a write has stored again, or may: the document had
+        # expired or was removed, so nothing kept a late one from being applied, and nothing shows that it was.
         self.returned: Counter[Cell] = Counter()
         self.over: Counter[Cell] = Counter()  # of frames removed when nobody who had written the document needed them
         self.moved: Counter[Cell] = Counter()  # maybe in another frame: a clock was wrong before they were sent
@@ -145,8 +145,13 @@ class Fleet:
                 instance.known.pop(key, None)
 
     def remove(self, document: Document) -> None:
-        self.forget(key_of(document))
+        """Remove a document. A write whose mark it held may store again what instances had removed from it."""
+        identity = key_of(document)
+        self.forget(identity)
         self.server.replace(identity_of(document), None)
+        for cell, count in self._removed(by_instances=True).items():
+            if cell[:3] == identity:
+                self.returned[cell] = count
 
     def note_written(self, identity: Identity, limit: Limit) -> None:
         """Note that a document holds the horizon of a limit, as long as it is not removed."""
