@@ -316,7 +316,8 @@ class Instance:
                 for limit in self.written.pop(key):
                     self.fleet.note_written(key, limit)
             self.pending = Counter({cell: count for cell, count in self.pending.items() if cell[:3] in left})
-            self.knows_restored = True
+            if not self.fleet.server.held:  # else a write of before the restore may replace the mark of a later one
+                self.knows_restored = True
             if not left:
                 self.in_doubt_since_s = self.pending_since_s = None
         if report is not None and report.error is not None:  # the moment at which hits are easily forgotten
