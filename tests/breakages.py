@@ -19,9 +19,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".fuzz", ".*_cache", "__pycache__", "*.egg-info")
 TIMEOUT_S = 600.0  # per breakage; a test that hangs has not caught anything
+BY_CONTENT = PycInvalidationMode.CHECKED_HASH  # a breakage may change neither the size of a file nor its second
 TESTS_FAILED = 1  # exit code of pytest; the others mean that the tests could not run
 
 
@@ -92,7 +95,7 @@ def run(copy: Path, *command: str) -> tuple[int, list[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -137,6 +140,7 @@ def main(arguments: Sequence[str]) -> int:
         copies = [Path(directory, f"{number}") for number in range(1 if is_table else os.cpu_count() or 1)]
         for copy in copies:
             shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_COPIED)
+            compile_dir(copy, quiet=2, invalidation_mode=BY_CONTENT)
         if is_table:
             change_table(copies[0])
             return 0
