@@ -72,9 +72,9 @@ class ServerClock:
             self._epoch_s, self._unconfirmed_epoch_s = epoch_s, None
         else:
             self._unconfirmed_epoch_s = epoch_s
-        self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
         offset_s = self._epoch_s - wall_epoch_s
         self._follow(wall_epoch_s, offset_s if abs(offset_s) >= NOTABLE_S else 0.0)
+        self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s  # last: an interrupted cycle is made up for
         times = now_s, self._epoch_s, self._unconfirmed_epoch_s, wall_epoch_s, self.offset_s, self._followed_s
         self.measurement = json.dumps(times)
 
@@ -88,16 +88,16 @@ class ServerClock:
         times = _times_of(measurement)
         if times is None:
             return
-        former_s = self.offset_s
-        self._measured_s, self._unconfirmed_epoch_s, followed_s = times[0], times[2], times[5]
-        self._epoch_s, self._wall_epoch_s, self.offset_s = times[1] or 0.0, times[3] or 0.0, times[4] or 0.0
-        self.measurement = measurement
+        followed_s = times[5]
         if self._on_change is not None and followed_s is not None and followed_s != self._followed_s:
             offset_s = followed_s + self.monotonic() - self._wall()
-            if abs(offset_s - former_s) >= NOTABLE_S:
-                log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(former_s, 3))
-            self._followed_s = followed_s
+            if abs(offset_s - self.offset_s) >= NOTABLE_S:
+                log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
             self._on_change(followed_s)
+            self._followed_s = followed_s
+        self._measured_s, self._unconfirmed_epoch_s = times[0], times[2]
+        self._epoch_s, self._wall_epoch_s, self.offset_s = times[1] or 0.0, times[3] or 0.0, times[4] or 0.0
+        self.measurement = measurement
 
     def _is_explained(self, epoch_s: float, wall_epoch_s: float) -> bool:
         """Return whether the store's clock has gone on as one of the two clocks of this machine has."""
@@ -115,8 +115,8 @@ class ServerClock:
         if self._on_change is None:
             return
         if self._followed_s is None or abs(followed_s - self._followed_s) >= NOTABLE_S:
-            self._followed_s = followed_s
             self._on_change(followed_s)
+            self._followed_s = followed_s
 
     def _sample(self) -> tuple[float, float]:
         """Return the length of a round trip, and the store's time when the monotonic clock was at zero."""

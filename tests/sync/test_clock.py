@@ -1,5 +1,8 @@
 """The store's clock: when it is measured, and which changes count."""
 
+from contextlib import suppress
+from itertools import count
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -7,6 +10,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.sync.clock import MEASURE_EVERY_S, SAMPLE_COUNT, ServerClock
 from testbed.memory_store import MemoryStore
+from tests.support.interruption import Interruption
 from tests.support.limiters import CLIENT, KEY, hit, some_settings
 
 NOW_S = 1_800_000_000.0
@@ -159,3 +163,22 @@ def test_time_for_removals_is_not_ahead_after_the_process_was_stopped_while_it_a
     machine.cycle_later(0)
     machine.stopped_s = 120.0
     assert NOW_S + 120 == machine.clock.time_s()
+
+
+@pytest.mark.parametrize("is_adopted", [False, True], ids=["own measurement", "measurement of another worker"])
+def test_clock_that_counts_as_measured_is_followed_wherever_a_cycle_was_interrupted(is_adopted: bool) -> None:
+    other = Machine()
+    other.cycle_later(0.0)
+    measurement = other.clock.measurement
+    assert measurement is not None
+    for at in count(1):
+        machine, interruption = Machine(), Interruption(at)
+        with suppress(KeyboardInterrupt), interruption:
+            if is_adopted:
+                machine.clock.adopt(measurement)
+            else:
+                machine.clock.begin_cycle()
+        assert machine.followed_s or not machine.clock.is_measured, f"interrupted at instruction {at}"
+        if interruption.count < at:
+            break
+    assert [NOW_S] == machine.followed_s
