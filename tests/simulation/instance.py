@@ -83,7 +83,7 @@ class Instance:
         self.last_error_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.written: defaultdict[Identity, set[Limit]] = defaultdict(set)  # limits that the next full cycle has sent
-        self.held: list[tuple[OpenRequest, Callable[[], None]]] = []  # requests whose response is not known yet
+        self.held: list[tuple[OpenRequest, Config, Callable[[], None]]] = []  # requests whose response is not known yet
         self.known: dict[Identity, Counter[Cell]] = {}  # counted here since it knows the key
         self.horizon_s = config.horizon_s
         self.path = fleet.new_path() if worker_count > 1 else None  # of the file that its workers count in
@@ -172,17 +172,22 @@ class Instance:
                 for key, limits in limits_of.items()
                 if any(row.name == row_name(Key(*key)) for row in held.rows)
             }
-            self.held.append((held, lambda: self._note_counted(known, decision, mode, now_s, 1)))
+            self.held.append((held, self.config, lambda: self._note_counted(known, decision, mode, now_s, 1)))
         elif decision.policy is not None:
             self._note_counted(limits_of, decision, mode, now_s, 1)
 
     def respond(self, *, is_failed: bool) -> None:
-        """Answer the requests whose response is not known yet."""
+        """Answer the requests whose response is not known yet.
+
+        One that was asked under another configuration drops what is over by that, although a wider window is new here.
+        """
         self.in_request = True
-        for held, note_counted in self.held:
+        for held, config, note_counted in self.held:
             if not is_failed or not self.limiter.take_back(held):
                 self.limiter.confirm(held)
                 note_counted()
+                if config is not self.config:
+                    self.known.clear()
         self.in_request = False
         self.held.clear()
 
