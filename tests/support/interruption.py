@@ -14,7 +14,8 @@ class Interruption:
     """Raises ``KeyboardInterrupt`` before an instruction of the counters or of their synchronisation.
 
     Not at the end of a ``with`` block: between the last call in it and that of ``__exit__`` Python handles no signal.
-    Nor where a lock is acquired without one: whether it was would be known to nobody.
+    Nor where a lock is acquired without one: whether it was would be known to nobody. Nor in a finaliser, where Python
+    ignores it: of objects of another test, too, whenever the collector runs.
     """
 
     def __init__(self, at: int) -> None:
@@ -28,7 +29,7 @@ class Interruption:
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PARTS):
+        if not frame.f_code.co_filename.startswith(PARTS) or frame.f_code.co_name == "__del__":
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and not _is_spared(frame):
