@@ -74,7 +74,7 @@ class ServerClock:
             self._unconfirmed_epoch_s = epoch_s
         offset_s = self._epoch_s - wall_epoch_s
         self._follow(wall_epoch_s, offset_s if abs(offset_s) >= NOTABLE_S else 0.0)
-        self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s  # last: an interrupted cycle is made up for
+        self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s  # last: if interrupted, the next cycle measures
         times = now_s, self._epoch_s, self._unconfirmed_epoch_s, wall_epoch_s, self.offset_s, self._followed_s
         self.measurement = json.dumps(times)
 
@@ -95,6 +95,7 @@ class ServerClock:
                 log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
             self._on_change(followed_s)
             self._followed_s = followed_s
+        # Last: a measurement that was adopted is ignored from then on, and must be followed.
         self._measured_s, self._unconfirmed_epoch_s = times[0], times[2]
         self._epoch_s, self._wall_epoch_s, self.offset_s = times[1] or 0.0, times[3] or 0.0, times[4] or 0.0
         self.measurement = measurement
